@@ -2,7 +2,7 @@
 
 A block of ``python``, ``shell``, ``console`` or ``sql`` is run by a test, unless the line before it is a comment
 ``<!-- not run: why -->``. Other blocks are there to be read. In a ``console`` block a line with ``$`` is a command, and
-the words that follow it are words that it says; ``…`` stands for more.
+the words that follow it are its output; ``…`` stands for more.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def commands(code: str) -> list[tuple[list[str], list[str]]]:
 
 
 def run_commands(code: str, run: Callable[[list[str]], str]) -> None:
-    """``run`` gets the words after ``rocket``, and gives what was said."""
+    """``run`` gets the words after ``rocket``, and returns the output."""
     for (program, *arguments), shown in commands(code):
         assert program == "rocket", program
         said = run(arguments)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def free_port() -> int:
-    """One on which nobody listens."""
+    """A port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 

@@ -48,7 +48,7 @@ def test_a_query_names_what_there_is(query: str, legend: str) -> None:
         labels |= {*metric.labels, "le"}
         assert set(re.findall(r"(\w+)=~?\"", conditions)) <= set(metric.labels), conditions
         if metric.kind == "counter":
-            assert re.search(rf"(rate|increase)\({name}", query), "a counter without a rate says nothing"
+            assert re.search(rf"(rate|increase)\({name}", query), "a counter needs a rate"
         else:
             assert name.endswith("_bucket") or not re.search(rf"(rate|increase)\({name}", query)
     assert set(re.findall(r"\{\{(\w+)\}\}", legend)) <= labels

@@ -1,4 +1,4 @@
-"""Who may import whom: import-linter's contracts in pyproject.toml hold, and the servers start light."""
+"""Allowed imports: import-linter's contracts in pyproject.toml are kept, and the servers import little."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_layers_import_only_what_the_architecture_allows() -> None:
 
 
 def test_neither_modules_nor_folders_import_themselves_through_others() -> None:
-    """Imports inside functions and for type checking count, which import-linter's contract leaves out."""
+    """Imports inside functions and for type checking count, which import-linter's contract ignores."""
     graph = grimp.build_graph("spark_rocket", exclude_type_checking_imports=False, cache_dir=None)
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imports).prepare()  # CycleError names the circle

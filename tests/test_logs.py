@@ -158,17 +158,17 @@ def test_a_start_says_what_differs(caplog: pytest.LogCaptureFixture) -> None:
     assert TextFormatter().format(one).endswith("broker broker-a started listenPort=1")
 
 
-def test_the_same_thing_is_said_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_message_is_logged_once_in_an_interval(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     often = RateLimited(logging.getLogger("spark_rocket.x"), 10.0, lambda: now[0])
     for moment, key in ((0, "a"), (1, "a"), (2, "b"), (9.9, "a"), (10, "a"), (21, "a")):
         now[0] = moment
-        often.warning(key, "said by %s", key)
+        often.warning(key, "logged by %s", key)
     assert [one.getMessage() for one in caplog.records] == [
-        "said by a",
-        "said by b",
-        "said by a (suppressed 2 more since the last such line)",
-        "said by a",
+        "logged by a",
+        "logged by b",
+        "logged by a (suppressed 2 more since the last such line)",
+        "logged by a",
     ]
 
 

@@ -59,7 +59,7 @@ def test_so_does_the_command_line() -> None:
     assert on_windows("from spark_rocket.cli import main; main(['--version'])").returncode == 0
 
 
-def test_spark_finds_the_format_all_the_same() -> None:
-    """What is wrong is said when it is used: a format that is missing would be a riddle."""
+def test_spark_finds_the_format() -> None:
+    """The error comes at the first use, because a missing format would not explain itself."""
     done = on_windows("import pyspark_rocket; print(pyspark_rocket.DefaultSource.name())")
     assert (done.returncode, done.stdout) == (0, "rocket\n"), done.stderr

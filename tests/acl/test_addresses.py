@@ -44,7 +44,7 @@ def test_patterns(pattern: str, inside: list[str], outside: list[str]) -> None:
     ["", "10.0.0", "10.0.0.256", "10.0.0.-5", "10.0.0.9-5", "10.0.0.{}", "10.{1,2}.0.1", "10.0.0.0/8", "host", "1:2",
      "::1::2", "10.0.0.7,", "g::1", "10.0.0.²", "1:2:3:4:5:6:7:8:9", "1:2:3:4:5:6:7::8", "10.0.0.1-2-3", "12345::1"],
 )  # fmt: skip
-def test_what_is_no_pattern(pattern: str) -> None:
+def test_invalid_patterns(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         AddressPattern(pattern)
 

@@ -1,4 +1,4 @@
-"""plain_acl.yml: what it says, and what is wrong with it."""
+"""plain_acl.yml: its rules and errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_file_of_apaches_distribution() -> None:
     assert first.unmet(((TOPIC, "topicB", PUB), (TOPIC, "x", PUB), (GROUP, "groupA", SUB))) == (TOPIC, "x", PUB)
 
 
-def test_an_administrator_with_permissions_of_his_own_has_no_others() -> None:
+def test_an_administrator_with_own_permissions_has_no_others() -> None:
     found = rules_of(account("  admin: true\n  topicPerms: [orders=PUB]")).accounts["alice-key"]
     assert found.unmet(((TOPIC, "orders", PUB),)) is None
     assert found.unmet(((TOPIC, "orders", SUB),)) is not None
@@ -126,9 +126,7 @@ def test_an_administrator_with_permissions_of_his_own_has_no_others() -> None:
         ("a: 1\n---\nb: 2\n", 2, "another document"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told_with_its_line_and_without_the_secret(
-    text: str | bytes, line: int | None, reason: str
-) -> None:
+def test_errors_have_the_line_and_no_secret(text: str | bytes, line: int | None, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         rules_of(text)
     said = str(refused.value)
@@ -138,7 +136,7 @@ def test_what_is_wrong_is_told_with_its_line_and_without_the_secret(
         assert secret not in said
 
 
-def test_a_bomb_of_aliases_is_refused_before_it_goes_off() -> None:
+def test_a_bomb_of_aliases_is_refused_before_it_is_expanded() -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12)]
     with pytest.raises(ConfigError, match="anchors and aliases"):
         rules_of("\n".join(lines))

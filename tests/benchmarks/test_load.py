@@ -1,4 +1,4 @@
-"""The lean client against a real broker and the echo server, with very little load: it does what it says."""
+"""The lean client against a real broker and the echo server, with very little load: its results are correct."""
 
 from __future__ import annotations
 

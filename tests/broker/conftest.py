@@ -75,7 +75,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slave that lost its master tries again soon."""
+    """A slave that lost its master retries soon."""
     monkeypatch.setattr(slave_module, "_FIRST_RETRY_DELAY_S", 0.02)
     monkeypatch.setattr(slave_module, "_MAX_RETRY_DELAY_S", 0.2)
     monkeypatch.setattr(slave_module, "_MAX_REFUSED_DELAY_S", 0.2)

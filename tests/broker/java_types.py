@@ -1,8 +1,8 @@
 """Answers read as Java reads them: fields by the types of its header classes, JSON by those of its body classes.
 
-A header is ``{name: type}``; Java refuses an answer that lacks a field or has one that is no number of its width. A
+A header is ``{name: type}``; Java refuses an answer that lacks a field or has one that is not a number of its width. A
 body is a nest of ``Class``, ``Listed``, ``Mapped`` and simple types. What Java's class does not know is an error here:
-Java would drop it, so nobody would miss it.
+Java would drop it, so it would not be missed.
 
 Written down from Apache's sources, not from this package's own headers and bodies, which could err in the same way.
 """

@@ -147,7 +147,7 @@ class World:
     def image(self) -> Path:
         self.images += 1
         image = self.directory / f"image{self.images}"
-        # A start makes the wheel, which is large, anew from the timer's log.
+        # A start rebuilds the wheel, which is large, from the timer's log.
         shutil.copytree(self.directory / "store", image, ignore=shutil.ignore_patterns("timerwheel", "*.deleted-*"))
         return image
 

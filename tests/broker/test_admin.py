@@ -61,13 +61,13 @@ def test_settings_are_shown_and_changed(wire: Wire) -> None:
         (b"\xff=1", "not valid UTF-8"),
     ],
 )
-def test_a_setting_that_cannot_be(wire: Wire, text: bytes, remark: str) -> None:
+def test_an_invalid_setting(wire: Wire, text: bytes, remark: str) -> None:
     answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in (answer.remark or "")
 
 
-def test_a_misspelt_setting_is_told(wire: Wire) -> None:
+def test_a_misspelt_setting_is_reported(wire: Wire) -> None:
     answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"traceon=true")
     assert answer.code == ResponseCode.SUCCESS
     assert "Did you mean 'traceOn'?" in (answer.remark or "")
@@ -87,7 +87,7 @@ def test_no_answer_and_no_log_has_a_secret_setting(wire: Wire, caplog: pytest.Lo
     assert "traceOn=true aclSecret=******" in caplog.text
 
 
-def test_settings_that_mqadmin_cannot_do_without(wire: Wire) -> None:
+def test_settings_that_mqadmin_needs(wire: Wire) -> None:
     """Its exportConfigs puts each of these into Properties, which take no null."""
     shown = parse_properties(bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body).decode(), "26")
     assert {name for name, _, _ in shown} >= {
@@ -154,7 +154,7 @@ def _runtime(wire: Wire) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("code", [22, 23, 200056, 9999, 0, 100])
-def test_what_this_broker_does_not_do_is_answered_so(wire: Wire, code: int) -> None:
+def test_unsupported_requests_get_code_3(wire: Wire, code: int) -> None:
     answer = wire.ask(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark
@@ -188,7 +188,7 @@ def test_lag_of_a_group(wire: Wire, topic: str, group: str) -> None:
 
 
 def test_how_fast_a_group_consumes(wire: Wire, service: BrokerService, topic: str, group: str) -> None:
-    """Over the last minute, in samples of ten seconds, which nobody waits for here."""
+    """Over the last minute, in samples of ten seconds. The test does not wait for them."""
 
     def tps() -> float:
         answer = wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
@@ -213,7 +213,7 @@ def test_how_fast_a_group_consumes(wire: Wire, service: BrokerService, topic: st
         service.stats = before
 
 
-def test_who_consumes_what(wire: Wire, topic: str, group: str) -> None:
+def test_groups_and_topics_of_consumers(wire: Wire, topic: str, group: str) -> None:
     wire.create_group(group)
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
     groups = GroupList.from_json(bytes(wire.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic).body))
@@ -272,7 +272,7 @@ def test_messages_by_key_and_by_unique_key(wire: Wire, topic: str) -> None:
     assert query("all") == (0, {b"0", b"1", b"2", b"3", b"4"})
     assert len(query("all", maxNum=2)[1]) == 2
     assert query("U2", _UNIQUE_KEY_QUERY=True) == (0, {b"2"})
-    assert query("nobody") == (ResponseCode.QUERY_NOT_FOUND, set())
+    assert query("unknown") == (ResponseCode.QUERY_NOT_FOUND, set())
     assert query("key-3", endTimestamp=1) == (ResponseCode.QUERY_NOT_FOUND, set())
 
 
@@ -392,7 +392,7 @@ def test_one_way_administration_is_carried_out_and_never_answered(wire: Wire) ->
         ({"topicFilterType": "BOGUS"}, "Invalid topicFilterType of topic Unreadable: use SINGLE_TAG or MULTI_TAG."),
     ],
 )
-def test_a_topic_that_apache_could_not_read_is_refused(wire: Wire, change: dict[str, object], remark: str) -> None:
+def test_a_topic_that_apache_cannot_read_is_refused(wire: Wire, change: dict[str, object], remark: str) -> None:
     topic = {"topicName": "Unreadable", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, **change}
     answer = wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, json.dumps({"topicConfigList": [topic]}).encode())
     assert answer.code == ResponseCode.INVALID_PARAMETER
@@ -414,7 +414,7 @@ def test_a_topic_that_apache_could_not_read_is_refused(wire: Wire, change: dict[
     ],
 )
 @pytest.mark.parametrize("listed", [False, True])
-def test_a_group_that_could_not_be_kept_is_refused(
+def test_a_group_that_cannot_be_stored_is_refused(
     wire: Wire, group: str, change: dict[str, object], remark: str, listed: bool
 ) -> None:
     value = {"groupName": group, **change}
@@ -430,7 +430,7 @@ def test_a_group_that_could_not_be_kept_is_refused(
     assert found.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-def test_of_very_many_queues_those_with_messages_are_reported(wire: Wire, group: str) -> None:
+def test_of_many_queues_those_with_messages_are_reported(wire: Wire, group: str) -> None:
     assert create(wire, "Wide", readQueueNums=65_536, writeQueueNums=65_536) == (0, "")
     for queue_id in (3, 65_535):
         wire.send("Wide", queue_id=queue_id)

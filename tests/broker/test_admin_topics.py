@@ -69,11 +69,11 @@ def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
         ("Wrong-2", {"writeQueueNums": 100_000}, "Invalid writeQueueNums 100000 of topic Wrong-2"),
         ("Wrong-3", {"perm": 99}, "Invalid perm 99 of topic Wrong-3"),
         ("Wrong-4", {"attributes": "+queue.type=BatchCQ"}, "queue.type=BatchCQ is not supported"),
-        ("Wrong-5", {"attributes": "+nonsense=1"}, "unsupported key: nonsense"),
+        ("Wrong-5", {"attributes": "+unknown=1"}, "unsupported key: unknown"),
         ("Wrong-6", {"attributes": "+message.type=PLAIN"}, "message.type=PLAIN is not supported here, only"),
     ],
 )
-def test_a_topic_that_cannot_be(wire: Wire, topic: str, fields: dict[str, object], remark: str) -> None:
+def test_an_invalid_topic(wire: Wire, topic: str, fields: dict[str, object], remark: str) -> None:
     code, said = create(wire, topic, **fields)
     assert code == ResponseCode.INVALID_PARAMETER
     assert remark in said
@@ -93,7 +93,7 @@ def test_all_of_many_topics_or_none(wire: Wire) -> None:
     assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="All-or-none").code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_deleted_topic_is_gone_and_can_be_made_anew(wire: Wire, topic: str, group: str) -> None:
+def test_a_deleted_topic_can_be_recreated(wire: Wire, topic: str, group: str) -> None:
     wire.send(topic, b"old")
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
     assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.SUCCESS
@@ -178,7 +178,7 @@ def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: st
     assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
 
 
-def test_what_clients_of_5x_need_of_a_group(wire: Wire, group: str) -> None:
+def test_settings_of_a_group_for_clients_of_5x(wire: Wire, group: str) -> None:
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 2}}
     config = SubscriptionGroupConfig(group, consume_message_orderly=True, group_retry_policy=policy)
 
@@ -213,5 +213,5 @@ def test_all_of_many_groups_or_none(wire: Wire, group: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"groupName":"bad name"}', b"[1]", b"\xff"])
-def test_a_group_that_cannot_be(wire: Wire, body: bytes) -> None:
+def test_an_invalid_group(wire: Wire, body: bytes) -> None:
     assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code in (1, 29)

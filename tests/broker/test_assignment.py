@@ -1,4 +1,4 @@
-"""Queues shared out by the broker (400), and who pulls and who pops (401, 402)."""
+"""Queues assigned by the broker (400), and the modes of groups (401, 402)."""
 
 from __future__ import annotations
 
@@ -102,15 +102,15 @@ def test_queues_of_other_brokers_are_shared_too(
     assert found == [*(("broker-a", queue) for queue in range(4)), ("broker-b", 0), ("broker-b", 1)]
 
     async def fails(name: str) -> list[QueueData]:
-        raise RocketError("nobody there")
+        raise RocketError("no response")
 
     monkeypatch.setattr(service.registration, "queues_of", fails)
-    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # not asked again so soon
+    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # not requested again so soon
     monkeypatch.setattr("spark_rocket.broker.processors.assignment._ROUTE_MS", 0)
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # kept as it was
 
 
-def test_routes_are_asked_for_again_although_the_clock_is_set_back(
+def test_routes_are_requested_again_after_the_clock_is_set_back(
     members: list[Member], wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 4
@@ -121,7 +121,7 @@ def test_routes_are_asked_for_again_although_the_clock_is_set_back(
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6
 
 
-def test_without_an_assignment_the_client_goes_on(members: list[Member], wire: Wire, topic: str, group: str) -> None:
+def test_without_an_assignment_the_client_continues(members: list[Member], wire: Wire, topic: str, group: str) -> None:
     assert ask(wire, "Nowhere", group) is None
     assert ask(wire, topic, "no members") is None
     assert ask(wire, topic, group, strategy="MACHINE_ROOM") is None
@@ -161,7 +161,7 @@ def test_the_defaults_are_the_brokers(
 
 @pytest.mark.parametrize("strategy", sorted(_STRATEGIES))
 @pytest.mark.parametrize("shared", range(4))
-def test_every_queue_is_popped_by_somebody(strategy: str, shared: int) -> None:
+def test_every_queue_is_popped(strategy: str, shared: int) -> None:
     for queues, members in itertools.product((1, 3, 8), (1, 2, 5)):
         every = [MessageQueue("T", "b", queue) for queue in range(queues)]
         clients = [f"c{number}" for number in range(members)]
@@ -182,13 +182,13 @@ def test_every_queue_is_popped_by_somebody(strategy: str, shared: int) -> None:
         ("T", "g", "PUSH", ResponseCode.INVALID_PARAMETER),
     ],
 )
-def test_modes_that_cannot_be_are_refused(wire: Wire, topic: str, group: str, mode: str, code: int) -> None:
+def test_invalid_modes_are_refused(wire: Wire, topic: str, group: str, mode: str, code: int) -> None:
     assert set_mode(wire, topic, group, mode)[0] == code
     assert b"PUSH" not in wire.ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE).body
 
 
 @pytest.mark.parametrize("code", [RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE])
-def test_what_is_no_body_is_refused(wire: Wire, code: RequestCode) -> None:
+def test_invalid_bodies_are_refused(wire: Wire, code: RequestCode) -> None:
     for body in (b"", b"[]", b"{", b'{"topic":[]}'):
         assert wire.ask(code, body).code != ResponseCode.SUCCESS
 

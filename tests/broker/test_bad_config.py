@@ -1,7 +1,7 @@
 """The broker's ``config/*.json``: each damaged in every way, each write cut off at every step, on a full disk as well.
 
-A broker starts with what a file or its ``.bak`` said, whole, or refuses with a ConfigError that names the file; a
-second start ends as the first did. Nothing that is there to be read is taken for a fresh start.
+A broker starts with the complete contents of a file or its ``.bak``, or refuses with a ConfigError that names the file.
+A second start has the same result. Readable state is never ignored for a fresh start.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Box:
 
     def _load(self, stored: dict[str, Any]) -> None:
         if not isinstance(stored["n"], int):
-            raise ValueError("n is no number")
+            raise ValueError("n must be a number")
         self.state = stored
 
     def save(self, number: int) -> None:
@@ -133,7 +133,7 @@ class Box:
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("writes", [1, 2])
 def test_a_file_and_its_copy(tmp_path: Path, writes: int, damage: str, second: str) -> None:
-    """One that is whole is used, changed by nothing; when none is, that is said, and never taken for a fresh start."""
+    """A valid one is used unchanged. Without a valid one there is an error, and never a fresh start."""
     path = tmp_path / "store" / "config" / "s.json"
     box = Box(path)
     for number in range(writes):

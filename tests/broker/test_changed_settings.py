@@ -1,4 +1,4 @@
-"""Settings changed while a broker runs (code 25) are in its ``broker.conf`` when it says so."""
+"""Settings changed while a broker runs (code 25) are in its ``broker.conf`` before the response."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def changed(wire: Wire, text: str) -> RemotingCommand:
     return wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode())
 
 
-def test_they_are_in_the_file_with_all_else_and_after_a_restart(
+def test_changes_are_in_the_file_and_survive_a_restart(
     conf: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = conf.read_text(encoding="utf-8")
@@ -117,7 +117,7 @@ def test_many_at_once_are_all_there(conf: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["no file", "cannot be written", "not text"])
-def test_what_cannot_be_written_is_not_changed(conf: Path, fault: str) -> None:
+def test_a_failed_write_changes_nothing(conf: Path, fault: str) -> None:
     config = BrokerConfig.from_file(conf)
     if fault == "no file":
         conf.unlink()
@@ -138,7 +138,7 @@ def test_what_cannot_be_written_is_not_changed(conf: Path, fault: str) -> None:
     assert (conf.read_bytes() if conf.exists() else None) == content
 
 
-def test_a_misspelt_one_is_told_and_not_written(conf: Path) -> None:
+def test_a_misspelt_one_is_reported_and_not_written(conf: Path) -> None:
     before = conf.read_bytes()
 
     def change(wire: Wire) -> None:
@@ -149,7 +149,7 @@ def test_a_misspelt_one_is_told_and_not_written(conf: Path) -> None:
     assert conf.read_bytes() == before
 
 
-def test_without_a_file_the_answer_says_that_it_is_lost_at_the_stop(tmp_path: Path) -> None:
+def test_without_a_file_the_response_reports_the_loss_at_the_stop(tmp_path: Path) -> None:
     config = BrokerConfig.from_properties({"storePathRootDir": tmp_path, "listenPort": 0})
 
     def change(wire: Wire) -> None:

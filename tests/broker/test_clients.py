@@ -74,7 +74,7 @@ def ids(wire: Wire, group: str) -> list[str] | None:
     return GetConsumerListByGroupResponseBody.from_json(bytes(answer.body)).consumer_id_list
 
 
-def test_members_come_and_go_and_the_others_are_told(members: list[Member], wire: Wire, group: str) -> None:
+def test_members_are_notified_of_changes(members: list[Member], wire: Wire, group: str) -> None:
     first, second, third = members
     assert ids(wire, group) is None
     first.beat(group)
@@ -96,7 +96,7 @@ def test_members_come_and_go_and_the_others_are_told(members: list[Member], wire
     assert ids(wire, group) is None
 
 
-def test_a_heartbeat_that_changes_nothing_tells_nobody(members: list[Member], group: str) -> None:
+def test_a_heartbeat_without_changes_notifies_no_client(members: list[Member], group: str) -> None:
     first = members[0]
     assert first.beat(group).ext_fields["IS_SUB_CHANGE"] == "true"
     first.expect(group)
@@ -113,7 +113,7 @@ def test_a_heartbeat_makes_the_retry_topic_and_its_route(members: list[Member], 
     assert b'"readQueueNums":1' in bytes(route.body)
 
 
-def test_a_group_that_wants_no_notifications(members: list[Member], wire: Wire, group: str) -> None:
+def test_a_group_without_notifications(members: list[Member], wire: Wire, group: str) -> None:
     body = f'{{"groupName":"{group}","notifyConsumerIdsChangedEnable":false}}'.encode()
     wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
     members[0].beat(group)
@@ -129,9 +129,9 @@ def test_connections_of_a_group(members: list[Member], wire: Wire, group: str) -
     assert list(consumers.subscription_table) == ["T"]
     answer = wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=f"{group}-p")
     assert len(ProducerConnection.from_json(bytes(answer.body)).connection_set) == 1
-    offline = wire.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="Nobody")
+    offline = wire.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="Unknown")
     assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
-    assert wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="Nobody").code == 1
+    assert wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="Unknown").code == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe"])
@@ -201,7 +201,7 @@ def test_setting_the_clock_neither_ends_nor_prolongs_locks_and_members(tmp_path:
             assert members() == []
 
 
-def test_members_of_different_minds_tell_the_others_once(members: list[Member], group: str) -> None:
+def test_members_with_different_subscriptions_cause_one_notification(members: list[Member], group: str) -> None:
     """Apache's broker tells everybody at every heartbeat of theirs."""
     first, second, third = members
     first.beat(group, "A")
@@ -227,7 +227,7 @@ def test_broadcasting_members_share_out_nothing(members: list[Member], group: st
     first.expect(f"{group}-b")  # and nothing before it
 
 
-def test_who_is_silent_is_let_go(tmp_path: Path) -> None:
+def test_silent_peers_are_disconnected(tmp_path: Path) -> None:
     with served(tmp_path, Clock(), serverChannelMaxIdleTimeSeconds=1) as (server, _):
         host, _, port = server.broker.address.partition(":")
         with socket.create_connection((host, int(port))) as connection:
@@ -315,7 +315,7 @@ def test_many_clients_of_one_connection_are_members_each() -> None:
     ],
     ids=["consumers", "both", "subscriptions", "bytes", "odd"],
 )
-def test_a_heartbeat_that_would_keep_the_others_waiting(wire: Wire, body: bytes, remark: str) -> None:
+def test_a_heartbeat_that_would_block_others(wire: Wire, body: bytes, remark: str) -> None:
     answer = wire.ask(RequestCode.HEART_BEAT, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in (answer.remark or "")

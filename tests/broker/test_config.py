@@ -62,7 +62,7 @@ def test_paths_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.live
-def test_what_changes_nothing_is_said_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_logged_once_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def start() -> None:
         unused = "useEpollNativeSelector=true\nstorePathEpochFile=/x\ntransientStorePoolEnable=false\n"
         broker = Broker(BrokerConfig.from_text(f"storePathRootDir={tmp_path}\nlistenPort=0\n{unused}"))
@@ -77,7 +77,7 @@ def test_what_changes_nothing_is_said_once_at_the_start(tmp_path: Path, caplog: 
     )
 
 
-def test_known_settings_of_apache_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+def test_known_settings_of_apache_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     BrokerConfig.from_text(APACHE_EXAMPLE)
     assert caplog.records == []
 
@@ -115,7 +115,7 @@ def test_a_bad_value_names_file_line_and_setting(tmp_path: Path, line: str, comp
     assert caught.value.remedy
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Cannot read the broker configuration \S*nowhere\.conf"):
         BrokerConfig.from_file(tmp_path / "nowhere.conf")
 
@@ -146,7 +146,7 @@ def test_settings_as_python_values() -> None:
     assert (config.auto_create_topic_enable, config.listen_port) == (False, 0)
 
 
-def test_levels_of_the_disk_in_a_wrong_order_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_disk_levels_in_a_wrong_order_cause_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     text = "diskMaxUsedSpaceRatio=90\ndiskSpaceCleanForciblyRatio=50\ndiskSpaceWarningLevelRatio=10"
     config = BrokerConfig.from_text(text, "broker.conf")
     assert caplog.messages == [
@@ -170,7 +170,7 @@ def test_an_update_changes_what_can_change() -> None:
 @pytest.mark.parametrize(
     "text", ["maxPullBytes=1\nlistenPort=1", "maxPullBytes=1\ntraceOn=maybe", "maxPullBytes=1\ndeleteWhen=25"]
 )
-def test_an_update_that_cannot_be_changes_nothing(text: str) -> None:
+def test_an_invalid_update_changes_nothing(text: str) -> None:
     config = BrokerConfig()
     with pytest.raises(ConfigError):
         config.update(text)
@@ -201,7 +201,7 @@ def test_a_misspelt_secret_is_not_shown(name: str, text: str, caplog: pytest.Log
     config = BrokerConfig.from_properties({name: text, "haMasterAdress": "10.0.0.7:10912"})
     shown = dict(config.to_properties())
     assert shown[name] == "******"
-    assert shown["haMasterAdress"] == "10.0.0.7:10912"  # of others whoever looks finds what is wrong
+    assert shown["haMasterAdress"] == "10.0.0.7:10912"  # other misspelt settings are shown
     assert f"unknown setting '{name}' is ignored" in caplog.text
     assert "hunter2" not in caplog.text + repr(config) + config.to_text()
 

@@ -1,4 +1,4 @@
-"""What the broker asks its consumers for: passed on, answered, or told why not."""
+"""Requests that the broker forwards to consumers: their responses, and the errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CODES = (
 
 
 class Consumer:
-    """A member of a group that answers as it is told to."""
+    """A member of a group with scripted responses."""
 
     def __init__(self, address: str, client_id: str, group: str, topic: str) -> None:
         self.asked: queue.Queue[RemotingCommand] = queue.Queue()
@@ -82,7 +82,7 @@ def ask_later(wire: Wire, code: int, **fields: object) -> Future[RemotingCommand
 # --- 307, 309 ---------------------------------------------------------------------------------------------------
 
 
-def test_what_a_consumer_is_doing(wire: Wire, consumers: list[Consumer], topic: str, group: str) -> None:
+def test_the_running_information_of_a_consumer(wire: Wire, consumers: list[Consumer], topic: str, group: str) -> None:
     info = ConsumerRunningInfo({"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"})
     consumers[1].answer = lambda request: RemotingCommand.response(request, body=info.to_json())
     answer = wire.ask(
@@ -107,12 +107,12 @@ def test_a_message_is_consumed_directly(wire: Wire, consumers: list[Consumer], t
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY])
-def test_a_consumer_that_is_not_there_goes_or_refuses(
+def test_a_consumer_that_is_missing_leaves_or_refuses(
     wire: Wire, consumers: list[Consumer], topic: str, group: str, code: int
 ) -> None:
     msg_id = wire.send(topic).ext_fields["msgId"]
     fields = {"consumerGroup": group, "clientId": "client-0", "msgId": msg_id}
-    for wrong in ({"clientId": "client-9"}, {"consumerGroup": "Nobody"}):
+    for wrong in ({"clientId": "client-9"}, {"consumerGroup": "Unknown"}):
         absent = wire.ask(code, **{**fields, **wrong})
         assert (absent.code, (absent.remark or "").endswith("not online")) == (ResponseCode.SYSTEM_ERROR, True)
     consumers[0].answer = lambda request: RemotingCommand.response(request, 3, "not me")
@@ -138,7 +138,7 @@ def test_a_consumer_that_does_not_answer(
 
 
 @pytest.mark.parametrize("msg_id", ["", "x", "7F00000100002A9F00000000FFFFFFFF"])
-def test_a_message_that_is_not_there(wire: Wire, consumers: list[Consumer], group: str, msg_id: str) -> None:
+def test_a_missing_message(wire: Wire, consumers: list[Consumer], group: str, msg_id: str) -> None:
     answer = wire.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, consumerGroup=group, clientId="client-0", msgId=msg_id)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert consumers[0].asked.empty()
@@ -147,7 +147,7 @@ def test_a_message_that_is_not_there(wire: Wire, consumers: list[Consumer], grou
 # --- 223 and 221 ------------------------------------------------------------------------------------------------
 
 
-def test_where_consumers_are(
+def test_offsets_of_consumers(
     wire: Wire, consumers: list[Consumer], topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [{MessageQueue(topic, "broker-a", number): 5 + number} for number in range(2)]
@@ -177,8 +177,8 @@ def test_where_consumers_are(
     monkeypatch.setattr(clients, "_STATUS_TIMEOUT_S", 0.05)
     consumers[1].answer = says(1)
     assert status(clientAddr="client-0") == {}
-    nobody = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group="Nobody")
-    assert nobody.remark == "No Any Consumer online in the consumer group: [Nobody]"
+    nobody = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group="Unknown")
+    assert nobody.remark == "No Any Consumer online in the consumer group: [Unknown]"
 
 
 # --- 222 and 220 ------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def through_members(wire: Wire) -> Iterator[None]:
     wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"useServerSideResetOffset=true")
 
 
-def test_members_are_told_to_go_elsewhere(
+def test_members_get_their_new_offsets(
     wire: Wire, consumers: list[Consumer], topic: str, group: str, through_members: None
 ) -> None:
     for number in range(4):
@@ -226,7 +226,7 @@ def test_members_are_told_to_go_elsewhere(
     assert wire.pull(topic, 5, consumerGroup=group).code == ResponseCode.SUCCESS
 
 
-def test_members_in_cpp_are_told_in_their_way(
+def test_members_in_cpp_get_their_format(
     wire: Wire, consumers: list[Consumer], topic: str, group: str, through_members: None
 ) -> None:
     for number in range(4):
@@ -242,7 +242,7 @@ def test_members_in_cpp_are_told_in_their_way(
     ]
 
 
-def test_nobody_is_there_to_be_told(wire: Wire, topic: str, group: str, through_members: None) -> None:
+def test_no_member_to_notify(wire: Wire, topic: str, group: str, through_members: None) -> None:
     wire.create_group(group)
     for number in range(4):
         fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": 3}

@@ -105,7 +105,7 @@ def test_a_delivery_time(properties: dict[str, str], due: int) -> None:
         {"TIMER_DEL_UNIQKEY": "T+key"},
     ],
 )
-def test_no_time_or_one_that_is_over_makes_an_ordinary_message(properties: dict[str, str]) -> None:
+def test_no_time_or_a_past_time_makes_an_ordinary_message(properties: dict[str, str]) -> None:
     changed = dict(properties)
     assert rules().apply(changed, "T", 3) is None
     assert changed == properties
@@ -119,7 +119,7 @@ def test_no_time_or_one_that_is_over_makes_an_ordinary_message(properties: dict[
         {"TIMER_DELIVER_MS": str(NOW), "TIMER_DEL_UNIQKEY": "T+key"},
     ],
 )
-def test_a_time_that_cannot_be(properties: dict[str, str]) -> None:
+def test_an_invalid_time(properties: dict[str, str]) -> None:
     with pytest.raises(RefusedError, match="should not be bigger than the max delay 259200000ms") as caught:
         rules().apply(properties, "T", 3)
     assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
@@ -135,14 +135,14 @@ def test_a_time_that_cannot_be(properties: dict[str, str]) -> None:
         ("DELAY", "abc", "'abc': use the number of a delay level"),
     ],
 )
-def test_a_time_that_is_no_number(name: str, text: str, complaint: str) -> None:
+def test_a_time_that_is_not_a_number(name: str, text: str, complaint: str) -> None:
     with pytest.raises(RefusedError) as caught:
         rules().apply({name: text}, "T", 3)
     assert caught.value.message == f"invalid property {name} {complaint}"
     assert caught.value.response_code == ResponseCode.MESSAGE_ILLEGAL
 
 
-def test_what_the_settings_change() -> None:
+def test_effects_of_the_settings() -> None:
     assert rules(messageDelayLevel="1s 3d").apply({"DELAY": "7"}, "T", 3) == Waiting(SCHEDULE, 1, NOW + 3 * DAY)
     for given, taken in ((100, 100), (150, 100), (200, 200), (499, 200), (500, 500), (5000, 1000), (1, 100)):
         assert rules(timerPrecisionMs=given).apply({"TIMER_DELAY_MS": "1749"}, "T", 3) == timer(
@@ -196,7 +196,7 @@ def test_a_delayed_message_from_its_answer_to_its_delivery(tmp_path: Path, clock
         assert b'"offsetTable":{3:2}' in text
 
 
-def test_what_became_due_while_nobody_was_there_comes_at_start(tmp_path: Path, clock: Clock) -> None:
+def test_overdue_messages_are_delivered_at_the_start(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock) as (server, wire):
         for number in range(50):
             wire.send("Late", b"%d" % number, {"DELAY": "1"})
@@ -213,7 +213,7 @@ def test_what_became_due_while_nobody_was_there_comes_at_start(tmp_path: Path, c
         assert wire.messages("Late", 50)[0].body == b"last"
 
 
-def test_how_far_it_is_is_saved_from_time_to_time(tmp_path: Path, clock: Clock) -> None:
+def test_progress_is_saved_periodically(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock, flushIntervalCommitLog=3_600_000) as (server, wire):
         wire.send("Late", b"x", {"DELAY": "1"})
         server.pass_time(1000)
@@ -238,7 +238,7 @@ def test_how_far_it_is_is_saved_from_time_to_time(tmp_path: Path, clock: Clock) 
         assert not written.is_set()
 
 
-def test_what_is_not_on_disk_is_not_called_delivered(
+def test_unflushed_messages_do_not_count_as_delivered(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served(tmp_path, clock) as (server, wire):
@@ -267,7 +267,7 @@ def test_a_broken_delay_file_is_replaced_by_its_bak(tmp_path: Path, clock: Clock
     assert delay_file(tmp_path) == {"1": 2}
 
 
-def test_a_retry_waits_and_a_dead_letter_does_not(tmp_path: Path, clock: Clock) -> None:
+def test_a_retry_is_delayed_and_a_dead_letter_is_not(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock) as (server, wire):
         wire.send("%RETRY%g", b"again", {"DELAY": "1"}, j=1)
         assert wire.send("%RETRY%g", b"enough", {"DELAY": "1"}, j=16).ext_fields["queueId"] == "0"
@@ -319,7 +319,7 @@ def test_the_timers_figures(tmp_path: Path, clock: Clock) -> None:
         assert figures(wire) == ["0", "0", "2", "0.2", "0.0"]
         server.run(service.sample)
         clock.now += 60_000
-        assert figures(wire)[0] != "0", "nobody has delivered what is due"
+        assert figures(wire)[0] != "0", "due messages are not delivered"
         server.wake()
         server.run(service.sample)
         assert len(wire.messages("Late")) == 1
@@ -336,7 +336,7 @@ def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:
         assert TIMER not in server.broker.service.topics.table
 
 
-def test_what_waits_in_a_store_of_apaches_is_delivered(tmp_path: Path) -> None:
+def test_pending_messages_of_apaches_store_are_delivered(tmp_path: Path) -> None:
     directory = extract_store("clean", tmp_path)
     rows = [row for row in expected("clean") if row["topic"] == SCHEDULE and row["queueId"] >= 16]
     clock = Clock(min(row["storeTimestamp"] for row in rows) + 3_600_000 - 1)  # a millisecond before level 17
@@ -374,7 +374,7 @@ def test_a_producers_message_of_level_1(cluster: LocalCluster, wire: Wire, topic
     assert message.store_timestamp >= record.store_timestamp + 1000
 
 
-def test_the_system_topics_are_there_and_take_no_message(wire: Wire, service: BrokerService) -> None:
+def test_the_system_topics_exist_and_accept_no_message(wire: Wire, service: BrokerService) -> None:
     assert service.topics.table[SCHEDULE].write_queue_nums == 18
     assert service.topics.table[TIMER].write_queue_nums == 1
     assert wire.send(TIMER, b"x").code == ResponseCode.NO_PERMISSION

@@ -45,7 +45,7 @@ def few_descriptors(pid: int) -> Iterator[None]:
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """By the other side: nobody has sent anything."""
+    """By the other side: without any data."""
     return bool(select.select([sock], [], [], 0)[0])
 
 

@@ -60,7 +60,7 @@ def bodies(answer: RemotingCommand) -> list[int]:
         ("TRUE", list(range(20))),
     ],
 )
-def test_an_expression_chooses(wire: Wire, topic: str, expression: str, numbers: list[int]) -> None:
+def test_an_expression_selects_messages(wire: Wire, topic: str, expression: str, numbers: list[int]) -> None:
     send(wire, topic, 20)
     answer = wire.pull(topic, 0, tags=expression, **SQL)
     assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, numbers)
@@ -76,7 +76,7 @@ def test_nothing_that_matches(wire: Wire, topic: str) -> None:
         assert wire.pull(topic, offset, tags="a = 2", **SQL).code == code
 
 
-def test_the_next_pull_goes_on_behind_what_was_left_out(wire: Wire, topic: str) -> None:
+def test_the_next_pull_continues_after_skipped_messages(wire: Wire, topic: str) -> None:
     send(wire, topic, 50)
     found: list[int] = []
     offset = 0
@@ -95,7 +95,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filters, "_MAX_EXAMINE_S", 60.0)
 
 
-def test_at_most_800_entries_are_looked_at(wire: Wire, topic: str, patience: None) -> None:
+def test_at_most_800_entries_are_examined(wire: Wire, topic: str, patience: None) -> None:
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 1_000)
     ends = []
     offset = 0
@@ -117,7 +117,7 @@ def test_lite_pulls_are_filtered_too(wire: Wire, topic: str) -> None:
     ("expression", "where"),
     [("a >", "(character 4)"), ("", "(character 1)"), ("a = 'x", "(character 5)"), ("a BETWEEN 5 AND 1", "")],
 )
-def test_an_expression_that_is_none(wire: Wire, topic: str, expression: str, where: str) -> None:
+def test_an_invalid_expression(wire: Wire, topic: str, expression: str, where: str) -> None:
     for _ in range(2):
         answer = wire.pull(topic, 0, tags=expression, **SQL)
         assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
@@ -132,7 +132,7 @@ def without_filters(wire: Wire) -> Iterator[None]:
     wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"enablePropertyFilter=true")
 
 
-def test_a_broker_that_does_not_filter_so(wire: Wire, topic: str, without_filters: None) -> None:
+def test_a_broker_without_sql92_filters(wire: Wire, topic: str, without_filters: None) -> None:
     answer = wire.pull(topic, 0, tags="a > 1", **SQL)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("The broker does not support consumer to filter message by SQL92")
@@ -185,7 +185,7 @@ def test_the_filter_of_the_groups_heartbeats(wire: Wire, topic: str, group: str)
 # --- waiting ----------------------------------------------------------------------------------------------------
 
 
-def test_a_waiting_pull_sleeps_on_until_one_matches(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_waits_until_a_message_matches(wire: Wire, topic: str, service: BrokerService) -> None:
     send(wire, topic, 4)
     later = wire.pull_later(topic, 4, tags="a = 9", **SQL, **HELD)
     assert held_pulls(wire, service, topic) == 1
@@ -200,7 +200,7 @@ def test_a_waiting_pull_sleeps_on_until_one_matches(wire: Wire, topic: str, serv
     assert held_pulls(wire, service, topic) == 0
 
 
-def test_a_waiting_pull_learns_how_far_the_others_went(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_gets_the_offset_after_other_messages(wire: Wire, topic: str, service: BrokerService) -> None:
     later = wire.pull_later(topic, 0, tags="a = 99", **SQL, **HELD)
     assert held_pulls(wire, service, topic) == 1
     send(wire, topic, 7)
@@ -210,13 +210,13 @@ def test_a_waiting_pull_learns_how_far_the_others_went(wire: Wire, topic: str, s
     assert answer.ext_fields == offsets(7, 0, 7)
 
 
-def test_a_waiting_pull_that_saw_nothing(wire: Wire, topic: str) -> None:
+def test_a_held_pull_without_messages(wire: Wire, topic: str) -> None:
     send(wire, topic, 3)
     answer = wire.pull(topic, 3, tags="a = 99", **SQL, **{**HELD, "suspendTimeoutMillis": 200})
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_NOT_FOUND, offsets(3, 0, 3))
 
 
-def test_more_than_one_pull_looks_at_came_while_it_waited(
+def test_more_messages_than_one_pull_examines_arrive_while_it_is_held(
     wire: Wire, topic: str, patience: None, service: BrokerService
 ) -> None:
     """It is answered then: nothing else would come to wake it."""
@@ -274,7 +274,7 @@ def test_every_start_and_every_bound(store: MessageStore) -> None:
             assert found == wanted
 
 
-def test_bytes_are_bounded_but_one_is_always_given(store: MessageStore) -> None:
+def test_bytes_are_bounded_but_one_message_is_always_delivered(store: MessageStore) -> None:
     put(store, 12, 1_000)
     assert numbers(matching(store, "a >= 5", size=1)) == [5]
     some = matching(store, "a >= 5", size=3_500)
@@ -282,13 +282,13 @@ def test_bytes_are_bounded_but_one_is_always_given(store: MessageStore) -> None:
     assert some.next_begin_offset == 8
 
 
-def test_large_records_are_not_all_looked_at(store: MessageStore, patience: None) -> None:
+def test_large_records_are_not_all_examined(store: MessageStore, patience: None) -> None:
     put(store, 40, 1 << 20)
     result = matching(store, "a = 39")
     assert (result.status, result.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, 16)
 
 
-def test_a_long_expression_is_asked_of_fewer_messages(store: MessageStore) -> None:
+def test_a_long_expression_is_evaluated_for_fewer_messages(store: MessageStore) -> None:
     put(store, 200)
     text = " OR ".join(f"b = {number} OR a = {number}" for number in range(150, 1_500))
     found, offset, pulls = [], 0, 0
@@ -302,8 +302,8 @@ def test_a_long_expression_is_asked_of_fewer_messages(store: MessageStore) -> No
     assert pulls > 3
 
 
-def test_a_queue_that_is_wrong_further_on(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is good before that is given; who comes there is told."""
+def test_a_queue_with_later_damage(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages before it are delivered; a pull at that place gets an error."""
     put(store, 200)
     get_message = store.get_message
 
@@ -328,7 +328,7 @@ def test_the_ends_of_a_queue(store: MessageStore) -> None:
     assert matching(store, "TRUE", -1).status is GetMessageStatus.OFFSET_TOO_SMALL
 
 
-def test_what_a_message_looks_like_does_not_matter(store: MessageStore) -> None:
+def test_the_contents_of_a_message_do_not_matter(store: MessageStore) -> None:
     for host in (("127.0.0.1", 1), ("::1", 1)):
         for properties in (b"a\x011", b"a\x011\x02", b"x\x02a\x011", b"", b"\xff\x01\xfe\x02a\x011"):
             store.put_message("T", 0, b"b", properties, born_timestamp=1, born_host=host)

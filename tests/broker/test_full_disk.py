@@ -73,7 +73,7 @@ def wire(served: LocalCluster) -> Iterator[Wire]:
 
 
 def written(cluster: LocalCluster, file: str) -> str:
-    """A state file; it is away for a moment between the two renames of a write."""
+    """A state file; it does not exist between the two renames of a write."""
 
     def read() -> str:
         path = cluster.store_dir / "config" / file
@@ -190,8 +190,8 @@ def test_a_change_that_is_acknowledged_is_on_disk(name: str, wire: Wire, served:
     assert (text in written(served, file)) is is_there
 
 
-def test_a_failed_change_is_written_when_there_is_room(disk: Disk, wire: Wire, served: LocalCluster) -> None:
-    """Nobody has to ask again."""
+def test_a_failed_change_is_written_when_there_is_disk_space(disk: Disk, wire: Wire, served: LocalCluster) -> None:
+    """A new request is not needed."""
     disk.full = True
     assert create_topic(wire, "New").code == ResponseCode.SYSTEM_ERROR
     disk.full = False
@@ -241,7 +241,7 @@ def test_a_heartbeat_needs_no_room(disk: Disk, wire: Wire) -> None:
     assert wire.ask(RequestCode.HEART_BEAT, json.dumps(data).encode()).code == ResponseCode.SUCCESS
 
 
-def test_a_deletion_that_cannot_be_noted_changes_nothing(
+def test_a_deletion_that_cannot_be_recorded_changes_nothing(
     wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(topics: DeletedTopics, *_: object) -> None:

@@ -1,7 +1,7 @@
 """Requests recorded from real Java clients, byte for byte, and how a real 4.9.8 broker answered them.
 
-Each is sent over a plain socket to a broker whose topics are the recorded ones. Compared are the header's spelling, the
-code and the names of the answer's fields; values differ with the state, which the other tests look at.
+Each is sent over a plain socket to a broker whose topics are the recorded ones. The comparison includes the header's
+spelling, the code and the names of the response's fields. Values differ with the state; other tests check them.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def connection() -> Iterator[socket.socket]:
 
 
 def exchange(connection: socket.socket, raw: bytes, told: list[RemotingCommand] | None = None) -> RemotingCommand:
-    """Send one frame and read the one with the same id; what the broker says unasked goes to ``told``."""
+    """Send one frame and read the one with the same id; requests of the broker go to ``told``."""
     opaque = RemotingCommand.decode(raw[4:]).opaque
     connection.sendall(raw)
     while True:
@@ -106,7 +106,7 @@ def test_that_there_is_something_to_compare() -> None:
     assert {10, 12, 14, 15, 17, 29, 30, 31, 34, 35, 41, 42, 202, 208, 310, 320} <= codes
 
 
-def test_messages_given_back_with_an_offset_of_ours(connection: socket.socket) -> None:
+def test_messages_returned_with_our_offset(connection: socket.socket) -> None:
     """The recorded requests but for the offset, which is that of a message in this broker's log."""
     frames = [frame for frame in golden.frames() if frame.is_request and frame.request_code == 36]
     assert len(frames) == 3
@@ -123,7 +123,7 @@ def test_messages_given_back_with_an_offset_of_ours(connection: socket.socket) -
 
 
 @pytest.mark.parametrize("spelling", ["json", "bin"])
-def test_a_recorded_member_is_listed_and_told_as_by_a_real_broker(connection: socket.socket, spelling: str) -> None:
+def test_a_recorded_member_is_listed_and_notified_as_by_a_real_broker(connection: socket.socket, spelling: str) -> None:
     """Heartbeat, then the list of its group's members; 40 comes unasked, as recorded but for the group's name."""
     recorded = [frame for frame in golden.frames() if frame.name.startswith(spelling) and frame.is_request]
     beat, body = next(

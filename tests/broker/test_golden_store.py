@@ -162,7 +162,7 @@ def assert_all_served(wire: Wire, queues: Rows, more: dict[tuple[str, int], int]
 
 
 def assert_files_keep_their_rules(directory: Path) -> None:
-    """Names and sizes as the broker.conf says they are."""
+    """Names and sizes of the broker.conf."""
     for file in directory.glob("commitlog/*"):
         assert (file.stat().st_size, len(file.name), int(file.name) % (1 << 20)) == (1 << 20, 20, 0)
     for file in directory.glob("consumequeue/*/*/*"):
@@ -254,7 +254,7 @@ def test_config_files_of_apache_are_kept(directory: Path, clock: Clock) -> None:
         assert loads_tolerant(after[file])["offsetTable"] == loads_tolerant(before[file])["offsetTable"], file
 
 
-def test_what_is_pending_is_delivered_once_when_it_is_due(name: StoreName, directory: Path, clock: Clock) -> None:
+def test_pending_messages_are_delivered_once_when_due(name: StoreName, directory: Path, clock: Clock) -> None:
     """Levels 17 and 18, one and two hours: two messages each; the others were delivered by Apache's broker."""
     clock.now += 3 * 3_600_000
     for _ in range(2):  # at the second start there is nothing left to deliver

@@ -251,7 +251,7 @@ def test_pops_acks_and_changes(member: JavaClient) -> None:
     java.read_header(nothing.ext_fields, java.POP)
 
 
-def test_what_a_consumer_is_asked(member: JavaClient) -> None:
+def test_requests_to_a_consumer(member: JavaClient) -> None:
     """Fields that came are passed on, and the answer is the consumer's own."""
     member.answers[RequestCode.GET_CONSUMER_RUNNING_INFO] = b'{"jstack":"x"}'
     member.answers[RequestCode.CONSUME_MESSAGE_DIRECTLY] = b'{"consumeResult":"CR_SUCCESS"}'
@@ -276,7 +276,7 @@ def test_what_a_consumer_is_asked(member: JavaClient) -> None:
     assert list(found["consumerTable"]) == [CLIENT]
 
 
-def test_what_a_consumer_is_told(member: JavaClient) -> None:
+def test_notifications_to_a_consumer(member: JavaClient) -> None:
     """Of a reset by a broker as those of 4.9, and of a reply."""
     reset: dict[str, object] = {"group": GROUP, "topic": TOPIC, "timestamp": -1, "isForce": True}
     member.wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=GROUP, commitOffset=0, topic=TOPIC, queueId=1)
@@ -300,7 +300,7 @@ def test_what_a_consumer_is_told(member: JavaClient) -> None:
     assert java.read_header(pushed.ext_fields, java.PUSH_REPLY)["bornHost"].startswith("/127.0.0.1:")
 
 
-def test_heartbeats_and_goodbyes(member: JavaClient) -> None:
+def test_heartbeats_and_unregistrations(member: JavaClient) -> None:
     """Without IS_SUPPORT_HEART_BEAT_V2 a client goes on sending whole heartbeats, which are right at any time."""
     beside = {"IS_SUB_CHANGE": java.BOOL}
     again = member.beat(member.heartbeat)
@@ -328,7 +328,7 @@ NAMESRV: list[tuple[int, dict[str, object], dict[str, str], Any]] = [
     (RequestCode.GET_KV_CONFIG, {"namespace": "N", "key": "k"}, {"value": java.STR}, None),
     (RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "N"}, {}, java.KV_TABLE),
     (RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"}, {"addTopicCount": java.INT}, None),
-    (RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "nobody"}, {"wipeTopicCount": java.INT}, None),
+    (RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "unknown"}, {"wipeTopicCount": java.INT}, None),
 ]
 
 

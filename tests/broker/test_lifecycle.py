@@ -1,4 +1,4 @@
-"""Starting, stopping, starting again: what is kept, what is refused, who is told."""
+"""Start, stop and restart: stored state, refusals, notifications."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_messages_topics_groups_and_offsets_survive_a_restart(tmp_path: Path) ->
             assert wire.messages("Automatic")[0].body == b"x"
 
 
-def test_a_stop_answers_nobody_wrongly_and_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_stop_sends_no_wrong_response_and_leaves_no_thread(tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path, in_process=True) as cluster, RemotingClient() as client:
         cluster.create_topic("T")
         later = Wire(client, cluster.broker_address).pull_later("T", 0, sysFlag=6, suspendTimeoutMillis=60_000)
@@ -86,7 +86,7 @@ def test_a_stop_answers_nobody_wrongly_and_leaves_no_thread(tmp_path: Path) -> N
 # --- a store of Apache's ----------------------------------------------------------------------------------------
 
 
-def test_a_broker_goes_on_with_a_store_of_apaches(tmp_path: Path) -> None:
+def test_a_broker_continues_a_store_of_apache(tmp_path: Path) -> None:
     store = golden.extract_store("clean", tmp_path)
     sizes = {
         "mappedFileSizeCommitLog": 1048576,
@@ -111,7 +111,7 @@ def test_a_broker_goes_on_with_a_store_of_apaches(tmp_path: Path) -> None:
         assert int(next_offset) == len(rows)
 
 
-def test_a_broker_whose_log_queues_and_index_have_disks_of_their_own(tmp_path: Path) -> None:
+def test_a_broker_with_log_queues_and_index_on_separate_disks(tmp_path: Path) -> None:
     settings = {
         "storePathCommitLog": tmp_path / "log",
         "storePathConsumeQueue": tmp_path / "queues",
@@ -180,11 +180,11 @@ async def test_a_broken_state_file_is_refused_with_file_and_line(tmp_path: Path,
     with pytest.raises(StateError):
         _ = broker.address
     (tmp_path / "config" / name).unlink()
-    await broker.start()  # nothing of the first attempt is in the way
+    await broker.start()  # the first attempt has left nothing
     await broker.close()
 
 
-def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_for_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     def told(**settings: object) -> str:
         return advertised_ip(BrokerConfig.from_properties(settings))
 
@@ -204,7 +204,7 @@ def test_addresses_that_clients_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- name servers -----------------------------------------------------------------------------------------------
 
 
-async def test_every_name_server_that_answers_is_told_and_the_others_are_waited_for_by_nobody(
+async def test_unresponsive_name_servers_delay_no_registration(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers = [NameServer("127.0.0.1", 0), NameServer("127.0.0.1", 0)]
@@ -225,7 +225,7 @@ async def test_every_name_server_that_answers_is_told_and_the_others_are_waited_
     assert f"Registration with name server {dead} failed" in caplog.text
 
 
-async def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_later_name_server_gets_a_registration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     port = free_port()
     broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}"))
     await broker.start()
@@ -245,11 +245,11 @@ async def test_a_name_server_that_comes_later_is_told(tmp_path: Path, caplog: py
     assert server.routes.route("T") is not None
     await broker.close()
     await server.close()
-    assert caplog.text.count("Registration with name server") == 1  # said once, not every period
+    assert caplog.text.count("Registration with name server") == 1  # logged once, not every period
     assert "again" in caplog.text
 
 
-async def test_a_name_server_that_cannot_be_told_of_one_topic_is_told_of_all(tmp_path: Path) -> None:
+async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_path: Path) -> None:
     """As those of Apache's 4.x, which do not know code 217."""
     asked: list[int] = []
 
@@ -281,7 +281,7 @@ async def test_a_name_server_that_cannot_be_told_of_one_topic_is_told_of_all(tmp
 # --- on disk before the answer ----------------------------------------------------------------------------------
 
 
-async def test_with_synchronous_flush_an_answer_comes_after_the_disk(tmp_path: Path) -> None:
+async def test_with_synchronous_flush_a_pop_waits_for_the_disk(tmp_path: Path) -> None:
     broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
     await broker.start()
     store = broker.service.store
@@ -300,7 +300,7 @@ async def test_with_synchronous_flush_an_answer_comes_after_the_disk(tmp_path: P
     await broker.close()
 
 
-async def test_a_flush_that_takes_too_long_is_told_though_the_message_is_stored(
+async def test_a_slow_flush_is_reported_though_the_message_is_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
@@ -349,7 +349,7 @@ async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) ->
     await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
     await asyncio.sleep(0)
     assert not later.done()
-    assert held.count == 1  # held again for a moment, rather than written to where nobody reads
+    assert held.count == 1  # held again for a moment, instead of written to a closed connection
     pull.channel.is_paused = False
     answer = await asyncio.wrap_future(later)
     assert [message.body for message in decode_messages(bytes(answer.body))] == [b"meanwhile"]
@@ -357,7 +357,7 @@ async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) ->
     await broker.close()
 
 
-# --- what is no protocol ----------------------------------------------------------------------------------------
+# --- invalid bytes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_expiry_answers_in_time() -> None:
     run(scenario)
 
 
-def test_a_closed_connection_takes_its_pulls_along() -> None:
+def test_a_closed_connection_ends_its_pulls() -> None:
     other = cast(Channel, object())
 
     async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
@@ -111,7 +111,7 @@ def test_a_closed_connection_takes_its_pulls_along() -> None:
     assert run(scenario) == ["b"]
 
 
-def test_one_that_fails_does_not_take_the_others_along(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_one_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise OSError("no file left")
 

@@ -1,4 +1,4 @@
-"""What a broker says at /metrics, /health and /ready: asked over HTTP, read with Prometheus' own parser."""
+"""A broker's /metrics, /health and /ready, requested over HTTP and read with Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DOC = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 
 
 class Endpoint:
-    """The endpoint of the folder's cluster, as somebody outside sees it."""
+    """The endpoint of the folder's cluster, as an external client sees it."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -92,7 +92,7 @@ def endpoint(cluster: LocalCluster) -> Iterator[Endpoint]:
 # --- figures ----------------------------------------------------------------------------------------------------
 
 
-def test_what_comes_in(endpoint: Endpoint, wire: Wire, topic: str) -> None:
+def test_metrics_of_received_messages(endpoint: Endpoint, wire: Wire, topic: str) -> None:
     for number in range(3):
         wire.send(topic, b"x" * 100 * (number + 1))
     wire.send(topic, b"y", {"__SHARDINGKEY": "k"})
@@ -111,7 +111,7 @@ def test_what_comes_in(endpoint: Endpoint, wire: Wire, topic: str) -> None:
     assert value(samples, "rocketmq_producer_tps", topic=topic, broker="broker-a") >= 0
 
 
-def test_what_goes_out_and_what_lags(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
+def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
     for _ in range(5):
         wire.send(topic, b"x" * 100, queue_id=1)
     wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
@@ -173,7 +173,7 @@ def test_counts_go_with_their_topic_and_group(endpoint: Endpoint, wire: Wire, to
     assert f'"{topic}"' not in endpoint.get("/metrics")[1].decode()
 
 
-def test_names_that_clients_chose_stay_in_their_labels(endpoint: Endpoint, service: BrokerService) -> None:
+def test_names_of_clients_stay_in_their_labels(endpoint: Endpoint, service: BrokerService) -> None:
     """A name that no client can give, but a file."""
     name = 'x"} 1\nevil{a="b\\'
     service.topics.table[name] = TopicConfig(topic_name=name)

@@ -36,7 +36,7 @@ def knows(address: str, topic: str) -> bool:
             return False
 
 
-def test_every_name_server_is_told_and_any_will_do(servers: Servers) -> None:
+def test_a_broker_registers_at_every_name_server(servers: Servers) -> None:
     servers.add_broker()
     first, second = servers.addresses.split(";")
     with Admin(servers.addresses) as admin, Producer("p", name_server=servers.addresses) as producer:
@@ -45,7 +45,7 @@ def test_every_name_server_is_told_and_any_will_do(servers: Servers) -> None:
         until(lambda: knows(first, "t") and knows(second, "t"))
         producer.send(Message("t", b"0"))
         servers.stop_name_server(0)
-        admin.create_topic("u", 2, broker="a")  # with a name server away, and nobody who has known the topic before
+        admin.create_topic("u", 2, broker="a")  # with an unavailable name server and a new topic
         until(lambda: knows(second, "u"))
         producer.send(Message("u", b"1"))
         with Reader(servers.addresses) as reader:
@@ -58,9 +58,7 @@ def test_every_name_server_is_told_and_any_will_do(servers: Servers) -> None:
         producer.send(Message("t", b"2"))
 
 
-def test_a_second_master_of_the_same_name_says_who_is_the_other(
-    servers: Servers, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_master_of_the_same_name_logs_the_first(servers: Servers, caplog: pytest.LogCaptureFixture) -> None:
     one = servers.add_broker()
     first, second = servers.addresses.split(";")
     until(lambda: knows(first, "TBW102") and knows(second, "TBW102"))

@@ -70,7 +70,7 @@ def asker(wire: Wire, group: str, topic: str) -> Asker:
 # --- notifications ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_there_is_told_at_once_and_stays(asker: Asker) -> None:
+def test_existing_messages_are_announced_at_once(asker: Asker) -> None:
     assert asker.notification().ext_fields == NONE
     asker.wire.send(asker.topic, queue_id=2)
     for _ in range(2):
@@ -82,7 +82,7 @@ def test_what_is_there_is_told_at_once_and_stays(asker: Asker) -> None:
     assert asker.notification().ext_fields == NONE
 
 
-def test_what_comes_later_is_told_then(asker: Asker) -> None:
+def test_later_messages_are_announced(asker: Asker) -> None:
     waiting = [asker.notification_later(), asker.notification_later()]
     of_queue_1 = asker.notification_later(queueId=1)
     assert asker.polling_num() == "0"  # of pops; and all the above wait now
@@ -94,12 +94,12 @@ def test_what_comes_later_is_told_then(asker: Asker) -> None:
     assert waiting[1].result(30).ext_fields == of_queue_1.result(30).ext_fields == SOME
 
 
-def test_nothing_is_told_when_the_time_is_up(asker: Asker) -> None:
+def test_no_notification_at_the_timeout(asker: Asker) -> None:
     assert asker.notification(pollTime=100).ext_fields == NONE
     assert asker.notification(pollTime=60_000, bornTime=now() - 60_000).ext_fields == NONE
 
 
-def test_only_wanted_tags_are_told_of(asker: Asker) -> None:
+def test_only_requested_tags_are_announced(asker: Asker) -> None:
     asker.wire.send(asker.topic, properties={"TAGS": "A"})
     assert asker.notification(expType="TAG", exp="B").ext_fields == NONE
     assert asker.notification(expType="TAG", exp="A || B").ext_fields == SOME
@@ -111,7 +111,7 @@ def test_only_wanted_tags_are_told_of(asker: Asker) -> None:
     assert waiting.result(30).ext_fields == SOME
 
 
-def test_messages_that_come_again_are_told_of_and_shown(asker: Asker) -> None:
+def test_redelivered_messages_are_announced_and_shown(asker: Asker) -> None:
     asker.wire.send(asker.topic, b"once")
     assert asker.pop_later(invisibleTime=1_000).result(30).code == 0
     assert asker.notification_later().result(30).ext_fields == SOME
@@ -120,7 +120,7 @@ def test_messages_that_come_again_are_told_of_and_shown(asker: Asker) -> None:
     assert asker.pop_later().result(30).code == 0
 
 
-def test_too_many_are_told_so(asker: Asker, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_waiters_get_an_error(asker: Asker, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.config, "pop_polling_size", 1)
     first = asker.notification_later()
     answer = asker.notification(pollTime=60_000)
@@ -129,7 +129,7 @@ def test_too_many_are_told_so(asker: Asker, service: BrokerService, monkeypatch:
     assert first.result(30).ext_fields == SOME
 
 
-def test_a_topic_that_goes_ends_the_waiting(asker: Asker, cluster: Any) -> None:
+def test_a_deleted_topic_ends_held_pops(asker: Asker, cluster: Any) -> None:
     waiting, pop = asker.notification_later(), asker.pop_later()
     assert asker.polling_num() == "1"
     cluster.delete_topic(asker.topic)
@@ -166,7 +166,7 @@ def test_a_waiting_pop_ends_with_210_and_too_many_with_209(
     assert first.result(30).code == 0
 
 
-def test_a_waiting_pop_passes_what_its_filter_does_not_want(asker: Asker) -> None:
+def test_a_held_pop_skips_filtered_messages(asker: Asker) -> None:
     waiting = asker.pop_later(expType="SQL92", exp="n > 5")
     assert asker.polling_num() == "1"
     for number in (1, 2, 7):
@@ -210,7 +210,7 @@ def test_a_peek_takes_nothing(asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.NOTIFICATION, RequestCode.POLLING_INFO, RequestCode.PEEK_MESSAGE])
-def test_what_is_wrong_is_named(
+def test_invalid_entries_are_named(
     asker: Asker, service: BrokerService, code: RequestCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields: dict[str, object] = {"consumerGroup": asker.group, "topic": asker.topic, "queueId": 0}

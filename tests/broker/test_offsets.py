@@ -44,15 +44,15 @@ def commit(wire: Wire, group: str, topic: str, offset: int, queue_id: int = 0) -
     return answer.code, answer.remark
 
 
-def test_a_new_group_starts_at_0_while_all_is_at_hand(wire: Wire, topic: str, group: str) -> None:
+def test_a_new_group_starts_at_0_if_all_is_in_memory(wire: Wire, topic: str, group: str) -> None:
     assert committed(wire, group, topic) == (0, "0")
     assert committed(wire, group, topic, setZeroIfNotFound=False) == (NOT_FOUND, None)
 
 
-def test_a_new_group_decides_itself_when_not_all_is_at_hand(
+def test_a_new_group_decides_itself_if_messages_are_not_in_memory(
     wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it begins is then for its consumeFromWhere to say: told 22, a client asks for the end, or a time."""
+    """Its consumeFromWhere then selects the start: after 22, a client requests the end, or a time."""
     fill(wire, topic)
     assert committed(wire, group, topic) == (0, "0")
     with monkeypatch.context() as patch:  # more in the log than fits into memory
@@ -66,7 +66,7 @@ def test_a_new_group_decides_itself_when_not_all_is_at_hand(
     assert committed(wire, f"{group}-b", topic) == (0, "0")
 
 
-def test_what_is_committed_is_found(wire: Wire, topic: str, group: str) -> None:
+def test_committed_offsets_are_found(wire: Wire, topic: str, group: str) -> None:
     assert commit(wire, group, topic, 7) == (0, None)
     assert committed(wire, group, topic) == (0, "7")
     assert committed(wire, group, topic, 1, setZeroIfNotFound=False) == (NOT_FOUND, None)
@@ -86,7 +86,7 @@ def test_a_oneway_commit(wire: Wire, topic: str, group: str) -> None:
     assert committed(wire, group, topic) == (0, "4")  # same connection, hence in order
 
 
-def test_a_commit_to_a_topic_that_is_not_there(wire: Wire, topic: str, group: str) -> None:
+def test_a_commit_to_a_missing_topic(wire: Wire, topic: str, group: str) -> None:
     assert commit(wire, group, "NoSuchTopic", 1)[0] == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -142,7 +142,7 @@ def test_a_reset_moves_a_group_that_is_offline(wire: Wire, topic: str, group: st
     commit(wire, group, topic, 5)
     assert reset(wire, group, topic, timestamp=stored) == (0, {0: 0, 1: 0, 2: 0, 3: 0})
     assert committed(wire, group, topic) == (0, "0")
-    # Until the group's next pull has been told, a consumer that knows nothing of it must not undo the reset.
+    # Until the group's next pull has the reset in its response, a consumer must not undo it with an old offset.
     assert commit(wire, group, topic, 9) == (0, "Offset has been previously reset")
     answer = wire.pull(topic, 5, consumerGroup=group, sysFlag=SUBSCRIPTION)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
@@ -160,7 +160,7 @@ def test_a_reset_of_one_queue(wire: Wire, topic: str, group: str) -> None:
     assert reset(wire, group, "NoSuchTopic", timestamp=0)[0] == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_waiting_consumer_hears_of_a_reset_at_once(wire: Wire, topic: str, group: str) -> None:
+def test_a_held_pull_gets_a_reset_at_once(wire: Wire, topic: str, group: str) -> None:
     fill(wire, topic)
     later = wire.pull_later(topic, 10, consumerGroup=group, sysFlag=6, suspendTimeoutMillis=20_000)
     reset(wire, group, topic, timestamp=0, queueId=0, offset=4)
@@ -176,7 +176,7 @@ def test_offsets_are_cloned(wire: Wire, topic: str, group: str) -> None:
     assert committed(wire, f"{group}-b", topic, 3) == (0, "8")
 
 
-def test_all_offsets_as_a_slave_asks_for_them(wire: Wire, topic: str, group: str) -> None:
+def test_all_offsets_as_requested_by_a_slave(wire: Wire, topic: str, group: str) -> None:
     commit(wire, group, topic, 7, 2)
     body = bytes(wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)
     assert ConsumerOffsetSerializeWrapper.from_json(body).offset_table[f"{topic}@{group}"] == {2: 7}

@@ -41,7 +41,7 @@ def heartbeat(wire: Wire) -> int:
 
 
 class Disk:
-    """A broker's appends take as long as told, by the broker's clock."""
+    """A broker's appends take a given time on the broker's clock."""
 
     def __init__(self, server: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.takes = 0
@@ -137,7 +137,7 @@ def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
 
 
 class Trouble:
-    """The shared broker's memory and unread answers, as the test says."""
+    """The shared broker's memory and unread responses, set by the test."""
 
     def __init__(self, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
         self.overload = service.overload
@@ -198,7 +198,7 @@ def test_memory_above_its_limit(
 
 
 @pytest.mark.live
-def test_too_many_answers_that_nobody_reads(wire: Wire, topic: str, trouble: Trouble) -> None:
+def test_too_many_unread_responses(wire: Wire, topic: str, trouble: Trouble) -> None:
     wire.send(topic)
     trouble.unread(True)
     assert (wire.pull(topic, 0).code, wire.send(topic).code) == (BUSY, 0)
@@ -206,7 +206,7 @@ def test_too_many_answers_that_nobody_reads(wire: Wire, topic: str, trouble: Tro
     assert wire.pull(topic, 0).code == 0
 
 
-def test_what_this_process_has() -> None:
+def test_metrics_of_the_process() -> None:
     assert 0 < anonymous_memory() < default_limit()
 
 
@@ -234,9 +234,7 @@ def test_apaches_defaults() -> None:
     assert (server.limits.max_oneway, server.limits.max_async) == (256, 64)
 
 
-def test_a_process_that_may_open_few_files_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_low_descriptor_limit_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(overload_module, "connections_possible", lambda: 900)
     _, server = settled(Clock())
     assert server.limits.max_connections == 20_000
@@ -255,7 +253,7 @@ def test_how_many_connections_are_possible(soft: int, possible: int, monkeypatch
 
 
 def test_the_clock_may_be_set(clock: Clock) -> None:
-    """Far ahead is no slow append, and back ends a pause."""
+    """A clock set ahead is not a slow append, and one set back ends a pause."""
     overload, _ = settled(clock)
     overload.append_took(10_000_001)
     assert overload.stats.page_cache_busy == 0

@@ -99,7 +99,7 @@ def popper(wire: Wire, group: str, topic: str) -> Popper:
     return Popper(wire, group, topic)
 
 
-def test_a_pop_gives_what_is_there_once(popper: Popper) -> None:
+def test_a_pop_delivers_each_message_once(popper: Popper) -> None:
     for number in range(3):
         popper.wire.send(popper.topic, b"%d" % number, queue_id=1)
     answer = popper.pop(maxMsgNums=2)
@@ -114,7 +114,7 @@ def test_a_pop_gives_what_is_there_once(popper: Popper) -> None:
     assert (answer.code, answer.ext_fields["restNum"]) == (ResponseCode.POLLING_TIMEOUT, "0")
 
 
-def test_what_a_filter_does_not_want_is_passed(popper: Popper) -> None:
+def test_filtered_messages_are_skipped_by_pops(popper: Popper) -> None:
     for number in range(6):
         popper.wire.send(popper.topic, b"%d" % number, {"TAGS": "ab"[number % 2], "n": str(number)})
     answer = popper.pop(exp="b", expType="TAG", maxMsgNums=2)
@@ -128,7 +128,7 @@ def test_what_a_filter_does_not_want_is_passed(popper: Popper) -> None:
     assert popper.pop(exp="n >", expType="SQL92").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-def test_who_pops_next_goes_on_behind(popper: Popper, wire: Wire) -> None:
+def test_the_next_pop_continues_behind(popper: Popper, wire: Wire) -> None:
     for number in range(40):
         wire.send(popper.topic, b"%d" % number)
     other = Popper(wire, popper.group, popper.topic)
@@ -174,7 +174,7 @@ def test_a_reset_is_taken_by_the_next_pop(popper: Popper, wire: Wire) -> None:
     assert [message.body for message, _ in popper.take()] == [b"1", b"2"]
 
 
-def test_acks_are_taken_once_twice_and_in_batches(popper: Popper, wire: Wire) -> None:
+def test_acks_are_accepted_once_twice_and_in_batches(popper: Popper, wire: Wire) -> None:
     for number in range(12):
         wire.send(popper.topic, b"%d" % number)
     messages = popper.take()
@@ -235,7 +235,7 @@ def test_a_change_gives_a_new_receipt_and_ends_the_old_one(popper: Popper) -> No
         ({}, ResponseCode.POLLING_TIMEOUT),
     ],
 )
-def test_pops_that_give_nothing(popper: Popper, fields: dict[str, object], code: int) -> None:
+def test_pops_without_messages(popper: Popper, fields: dict[str, object], code: int) -> None:
     assert popper.pop(**fields).code == code
 
 
@@ -252,9 +252,9 @@ def test_pops_that_give_nothing(popper: Popper, fields: dict[str, object], code:
         ("0 {now} 999999999999 0 0 broker-a 0 0", 29),
         ("1 {now} 60000 0 0 broker-a 0 0", 29),  # the offset is before it
         ("-1 {now} 60000 0 0 broker-a 0 0", 29),
-        ("0 {now} 60000 0 0 broker-a 0 0", 0),  # never given, and nobody's
+        ("0 {now} 60000 0 0 broker-a 0 0", 0),  # never delivered to any client
         ("0 1 60000 0 0 broker-a 0 0", 0),  # over long ago
-        ("0 {now} 60000 999 0 broker-a 0 0", 13),  # popped in order, says who forged it
+        ("0 {now} 60000 999 0 broker-a 0 0", 13),  # the forged receipt claims an ordered pop
     ],
 )
 def test_forged_receipts_do_no_harm(popper: Popper, receipt: str, code: int) -> None:
@@ -281,7 +281,7 @@ def test_forged_receipts_do_no_harm(popper: Popper, receipt: str, code: int) -> 
         ({"offset": "x"}, ResponseCode.SYSTEM_ERROR),
     ],
 )
-def test_acks_of_what_is_not_there(popper: Popper, fields: dict[str, object], code: int) -> None:
+def test_acks_of_missing_messages(popper: Popper, fields: dict[str, object], code: int) -> None:
     popper.wire.send(popper.topic, b"a")
     ((message, receipt),) = popper.take()
     assert popper.ack(message, receipt, **fields).code == code
@@ -306,7 +306,9 @@ def test_bad_batches_of_acks(popper: Popper, body: bytes, code: int) -> None:
     assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body.replace(b"TOPIC", popper.topic.encode())).code == code
 
 
-def test_nobody_may_read(popper: Popper, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_without_read_permission(
+    popper: Popper, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service.config, "broker_permission", 2)
     assert popper.pop().code == ResponseCode.NO_PERMISSION
     monkeypatch.undo()

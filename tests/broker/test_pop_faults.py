@@ -1,4 +1,4 @@
-"""POP when something goes wrong halfway: errors of the store, resets, kills, topics that are made anew."""
+"""POP with failures: errors of the store, resets, kills, recreated topics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FULL = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
 def failing(
     world: World, monkeypatch: pytest.MonkeyPatch, fails: Callable[[str], Exception | PutResult | None]
 ) -> None:
-    """The store's puts fail as ``fails`` says of their topic."""
+    """The store's puts fail if ``fails`` returns true for their topic."""
     put = world.store.put_message
 
     def put_message(topic: str, *args: Any, **more: Any) -> PutResult:
@@ -38,7 +38,7 @@ def failing(
     monkeypatch.setattr(world.store, "put_message", put_message)
 
 
-def test_what_an_error_keeps_from_coming_back_is_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_redelivery_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for queue_id in (0, 1):
         world.send(b"%d" % queue_id, queue_id)
     world.send(b"2", 0)
@@ -51,7 +51,7 @@ def test_what_an_error_keeps_from_coming_back_is_tried_again(world: World, monke
     assert sorted(texts(world.pop())) == [b"0", b"1", b"2"]
 
 
-def test_what_was_given_back_cannot_be_kept_for_longer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_messages_cannot_be_extended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         world.send(b"%d" % number)
     (first, second) = (receipt for _, receipt in world.pop(invisible=1_000))
@@ -70,7 +70,7 @@ def test_what_was_given_back_cannot_be_kept_for_longer(world: World, monkeypatch
     assert texts(world.pop()) == [b"1"]
 
 
-def test_a_queue_without_a_check_point_keeps_nothing_of_the_others(
+def test_a_queue_without_a_check_point_does_not_affect_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for queue_id in (0, 1):
@@ -84,7 +84,7 @@ def test_a_queue_without_a_check_point_keeps_nothing_of_the_others(
     assert sorted(first + texts(world.pop())) == [b"0", b"1"]
 
 
-def test_pops_of_one_millisecond_after_a_reset_have_names_of_their_own(world: World) -> None:
+def test_pops_of_one_millisecond_after_a_reset_have_different_names(world: World) -> None:
     for number in range(5):
         world.send(b"%d" % number)
     world.pop(most=1, invisible=1_000)
@@ -97,7 +97,7 @@ def test_pops_of_one_millisecond_after_a_reset_have_names_of_their_own(world: Wo
     assert sorted(texts(world.pop())) == [b"0", b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_after_a_kill_a_topic_made_anew_is_popped_from_its_beginning(world: World) -> None:
+def test_after_a_kill_a_recreated_topic_is_popped_from_its_beginning(world: World) -> None:
     for number in range(10):
         world.send(b"%d" % number)
     world.save_offsets()
@@ -124,7 +124,7 @@ def test_the_sign_of_a_bit_map_is_an_ack_too(world: World) -> None:
     assert texts(world.pop()) == [b"1", b"2"]
 
 
-def test_a_check_point_that_was_written_all_the_same_keeps_its_name(
+def test_a_check_point_that_was_written_despite_an_error_keeps_its_name(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = world.store.put_message

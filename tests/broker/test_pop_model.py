@@ -191,7 +191,7 @@ class Modelled(World):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_everything_comes_once_until_it_is_acked(tmp_path: Path, seed: int) -> None:
+def test_every_message_is_delivered_once_until_it_is_acked(tmp_path: Path, seed: int) -> None:
     world = Modelled(tmp_path, seed, exact=True)
     steps = [world.one] * 10 + [world.take] * 6 + [world.consume] * 8 + [world.consume_many] * 3 + [world.change] * 3
     steps += [world.wait] * 5 + [world.use_an_old_receipt] * 2 + [world.stop, world.verify]

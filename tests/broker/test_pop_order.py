@@ -57,7 +57,7 @@ class Broker:
         return self.order.is_blocked(attempt, "T", "G", 0, 60_000, self.now)
 
     def ack(self, offset: int, pop_time: int = NOW) -> int:
-        """As the ack processor: what the manager says is committed."""
+        """Like the ack processor: commit the manager's result."""
         commit = self.order.ack("T", "G", 0, offset, pop_time, self.now)
         if commit >= 0:
             self.offsets.commit("G", "T", 0, commit)
@@ -101,15 +101,15 @@ def test_a_queue_is_free_when_the_last_message_is_visible_again(broker: Broker) 
     assert broker.is_blocked()
     assert broker.later(1) == [("T", 0, "G")]
     assert not broker.is_blocked()
-    assert broker.later(100_000) == []  # said once
+    assert broker.later(100_000) == []  # reported once
 
 
-def test_acks_do_not_commit_behind_what_is_not_acked(broker: Broker) -> None:
+def test_acks_do_not_commit_beyond_unacked_messages(broker: Broker) -> None:
     broker.pop(5, 6, 9)
     assert broker.ack(9) == 5
     assert broker.ack(6) == 5
     assert broker.later(60_000) == [("T", 0, "G")]
-    assert broker.ack(5) == 10  # late, but nobody has popped it again
+    assert broker.ack(5) == 10  # late, but not popped again yet
 
 
 def test_changed_times_block_longer_or_shorter(broker: Broker) -> None:
@@ -124,14 +124,14 @@ def test_changed_times_block_longer_or_shorter(broker: Broker) -> None:
     assert not broker.is_blocked()
 
 
-def test_a_time_that_was_made_shorter_frees_at_once(broker: Broker) -> None:
+def test_a_shortened_time_frees_at_once(broker: Broker) -> None:
     broker.pop(5)
     broker.change(5, 0)
     assert not broker.is_blocked()
     assert broker.later(0) == [("T", 0, "G")]
 
 
-def test_the_same_attempt_may_have_them_again(broker: Broker) -> None:
+def test_the_same_attempt_gets_them_again(broker: Broker) -> None:
     broker.pop(5, 6, attempt="one")
     assert broker.is_blocked()
     assert broker.is_blocked("two")
@@ -151,7 +151,7 @@ def test_deliveries_are_counted(broker: Broker) -> None:
     assert broker.pop(6, 7) == "0 qo0%6 2;0 qo0%7 1;0 0 1"
 
 
-def test_what_was_not_popped_cannot_be_acked(broker: Broker) -> None:
+def test_only_popped_messages_can_be_acked(broker: Broker) -> None:
     broker.pop(5, 6)
     assert broker.ack(9) == ILLEGAL
     assert broker.ack(5, NOW - 5) == ALREADY_ACKED
@@ -176,7 +176,7 @@ def test_after_a_crash_acks_of_pops_since_the_offsets_were_saved_count(
     assert broker.is_blocked()
 
 
-def test_what_the_log_has_lost_is_forgotten(broker: Broker) -> None:
+def test_messages_missing_in_the_log_are_removed(broker: Broker) -> None:
     """Acks of it would be those of the messages that get its offsets next."""
     broker.pop(5, 6, 7)
     broker.offsets.saved_at = NOW - 1
@@ -186,7 +186,7 @@ def test_what_the_log_has_lost_is_forgotten(broker: Broker) -> None:
     assert broker.offsets.query("G", "T", 0) == 5
 
 
-def test_what_is_below_the_offset_counts_as_acked(broker: Broker) -> None:
+def test_messages_below_the_offset_count_as_acked(broker: Broker) -> None:
     """The file is older than the offsets."""
     broker.pop(5, 6, 7)
     broker.offsets.commit("G", "T", 0, 7)
@@ -227,7 +227,7 @@ def test_the_first_pop_of_a_queue_as_apache_writes_it(broker: Broker) -> None:
     assert info == {"cm": 0, "i": 60_000, "l": NOW, "o": [5, 1], "popTime": NOW}
 
 
-def test_what_is_of_no_use_is_not_written(broker: Broker) -> None:
+def test_useless_records_are_not_written(broker: Broker) -> None:
     broker.pop(5)
     request = PopRequest("H", "U", -1, 32, 60_000, 0, 0, 0, ALL, True)
     broker.order.popped(request, "0", "U", 0, NOW, [1])  # neither is there
@@ -239,7 +239,7 @@ def test_what_is_of_no_use_is_not_written(broker: Broker) -> None:
     assert broker.order.snapshot() == b'{\n\t"table":{}\n}'
 
 
-def test_the_file_says_what_is_and_not_what_was(broker: Broker) -> None:
+def test_the_file_has_the_current_state(broker: Broker) -> None:
     def is_written() -> bool:
         queues = {queue_id: info.to_value() for queue_id, info in broker.order.table["T@G"].items()}
         return broker.order.snapshot() == dumps_fastjson({"table": {"T@G": queues}}, pretty=True)

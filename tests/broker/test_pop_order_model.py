@@ -32,8 +32,8 @@ class OrderMachine(RuleBasedStateMachine):
         #: What each file may say after a kill: the state of one of the last steps, each file's of another.
         self.saved: dict[str, list[bytes]] = {"offsets": [], "order": []}
         self.receipts: list[tuple[int, int]] = []
-        self.acked: set[int] = set()  # what any client has ever said it has consumed
-        self.out: dict[int, int] = {}  # offsets that somebody has, and until when
+        self.acked: set[int] = set()  # acked by any client
+        self.out: dict[int, int] = {}  # offsets in flight, and until when
         self.out_attempt: str | None = None
         self.start({})
 

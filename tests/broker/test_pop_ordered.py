@@ -79,7 +79,7 @@ def test_a_blocked_pop_waits_for_the_ack(consumer: Consumer) -> None:
     send(consumer.wire, consumer.topic, b"2")
     assert asker.polling_num() == "1"
     assert asker.notification(order=True).ext_fields == NONE
-    assert asker.notification().ext_fields == SOME  # what is not in order blocks nobody
+    assert asker.notification().ext_fields == SOME  # unordered pops block no client
     consumer.ack_all(first)
     second = consumer.got(waiting.result(30))
     assert bodies(second) == [b"1", b"2"]
@@ -144,7 +144,7 @@ def test_batch_acks_in_order(consumer: Consumer) -> None:
     assert offset.ext_fields["offset"] == "3"
 
 
-def test_an_ack_of_what_was_not_popped_is_refused(consumer: Consumer) -> None:
+def test_an_ack_of_a_message_that_was_not_popped_is_refused(consumer: Consumer) -> None:
     send(consumer.wire, consumer.topic, b"0", b"1")
     ((message, receipt),) = consumer.take(maxMsgNums=1)
     message.queue_offset = 1
@@ -169,7 +169,7 @@ def test_a_reset_frees_the_queue(consumer: Consumer) -> None:
     assert bodies(consumer.take()) == [b"1"]
 
 
-def test_a_recreated_topic_begins_anew(consumer: Consumer, cluster: LocalCluster) -> None:
+def test_a_recreated_topic_starts_at_0(consumer: Consumer, cluster: LocalCluster) -> None:
     send(consumer.wire, consumer.topic, b"old")
     assert bodies(consumer.take()) == [b"old"]
     cluster.delete_topic(consumer.topic)
@@ -213,7 +213,7 @@ def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path, monkeypatch: p
             images.append((path, left, left_if_acked, got))
 
         first = consumer.take(maxMsgNums=3, bornTime=0)
-        image(b"012345", b"012345", first)  # of a pop that nobody knows any more, acks are dropped
+        image(b"012345", b"012345", first)  # acks of an unknown pop are dropped
         consumer.ack_all(first[:1])
         save(server)
         image(b"12345", b"345", first)

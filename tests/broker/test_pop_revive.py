@@ -1,4 +1,4 @@
-"""Popped messages that nobody acks: when, where and as what they come back. By a clock that is ours."""
+"""Unacked popped messages: when, where and in which form they return. With a manual clock."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def write(world: World, tag: str, body: object, queue_id: int = 0) -> None:
     world.settle()
 
 
-def test_a_message_comes_back_at_its_millisecond(world: World) -> None:
+def test_a_message_is_redelivered_at_its_millisecond(world: World) -> None:
     world.send(b"a", 1, encode_properties({"TAGS": "t", "KEYS": "k", "TIMER_DELIVER_MS": "1"}), flag=3)
     ((first, receipt),) = world.pop(invisible=10_000)
     world.pass_time(9_999)
@@ -79,7 +79,7 @@ def test_a_message_comes_back_at_its_millisecond(world: World) -> None:
     assert world.pop("h") != []
 
 
-def test_what_is_acked_does_not_come_back(world: World) -> None:
+def test_acked_messages_are_not_redelivered(world: World) -> None:
     for number in range(5):
         world.send(b"%d" % number)
     popped = world.pop(invisible=10_000)
@@ -107,7 +107,7 @@ def test_the_second_form_of_retry_topics(tmp_path: Path) -> None:
     world.close()
 
 
-def test_after_as_many_times_as_the_group_allows_it_is_a_dead_letter(world: World) -> None:
+def test_after_the_groups_retries_it_is_a_dead_letter(world: World) -> None:
     world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=2))
     result = world.send(b"a", 0, encode_properties({"KEYS": "k"}))
     for _ in range(3):
@@ -120,7 +120,7 @@ def test_after_as_many_times_as_the_group_allows_it_is_a_dead_letter(world: Worl
     assert properties["ORIGIN_MESSAGE_ID"] != f"{result.physical_offset:016X}"
 
 
-def test_what_is_set_aside_counts_no_attempt(world: World) -> None:
+def test_suspended_messages_count_no_attempt(world: World) -> None:
     world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=0))
     world.send(b"a", 0)
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_a_stop_forgets_nothing_and_repeats_nothing(world: World) -> None:
             world.pops.ack("g", "T", record.queue_id, receipt, record.queue_offset)
     world.stop()
     assert world.pop() == []
-    world.clock.now += 10_000  # nobody was there when they were due
+    world.clock.now += 10_000  # the broker was stopped when they were due
     world.stop()
     assert sorted(texts(world.pop(invisible=500))) == [b"1", b"2", b"4", b"5"]
     world.stop()
@@ -189,7 +189,7 @@ def test_a_reset_is_not_undone_by_a_kill(world: World) -> None:
     assert texts(world.pop()) == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_the_logs_say(world: World) -> None:
+def test_logged_events(world: World) -> None:
     for number in range(4):
         world.send(b"%d" % number)
     popped = world.pop(invisible=2_000, most=3)
@@ -227,7 +227,7 @@ def test_what_the_logs_say(world: World) -> None:
     }
 
 
-def test_what_others_wrote_is_understood(world: World) -> None:
+def test_records_of_apaches_broker_are_read(world: World) -> None:
     for number in range(6):
         world.send(b"%d" % number)
     world.groups.find("g")
@@ -248,7 +248,7 @@ def test_what_others_wrote_is_understood(world: World) -> None:
     assert bodies(world.store, "%RETRY%g_T", 0) == [b"0", b"2", b"3"]
 
 
-def test_values_that_cannot_be() -> None:
+def test_invalid_values() -> None:
     good = {"c": "g", "t": "T", "q": 0, "so": 5, "pt": 1, "it": 2, "n": 1}
     point = decode_check_point(json.dumps(good).encode(), "b")
     assert (point.key, point.revive_time, point.open_offsets()) == (("T", "g", 0, 5, 1), 3, [5])
@@ -288,7 +288,7 @@ def test_memory_holds_check_points_of_one_second(world: World) -> None:
     assert (world.open_points, world.pops.reviver.revived) == ({}, 32)
 
 
-def test_what_is_gone_is_passed_over(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_messages_are_skipped(world: World, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(3):
         world.send(b"%d" % number)
         world.send(b"%d" % number, topic="U")
@@ -302,7 +302,7 @@ def test_what_is_gone_is_passed_over(world: World, caplog: pytest.LogCaptureFixt
     assert world.store.get_max_offset("%RETRY%g_T", 0) == 0
 
 
-def test_a_message_whose_properties_have_no_room_comes_back_as_it_was(world: World) -> None:
+def test_a_message_with_full_properties_is_redelivered_unchanged(world: World) -> None:
     world.send(b"a", 0, encode_properties({"x": "y" * 32_750}))
     world.pop(invisible=1_000)
     world.pass_time(1_000)
@@ -312,7 +312,7 @@ def test_a_message_whose_properties_have_no_room_comes_back_as_it_was(world: Wor
     world.pops.ack("g", "%RETRY%g_T", 0, receipt, 0)
 
 
-def test_a_receipt_that_somebody_sent_along_does_not_stay(world: World) -> None:
+def test_a_receipt_in_a_sent_message_is_removed(world: World) -> None:
     world.send(b"a", 0, encode_properties({"POP_CK": "0 1 2 3 0 b 0 0"}))
     world.pop(invisible=1_000)
     world.pass_time(1_000)
@@ -320,7 +320,7 @@ def test_a_receipt_that_somebody_sent_along_does_not_stay(world: World) -> None:
     assert decode_properties(record.properties)["POP_CK"] == receipt.text()
 
 
-def test_on_a_full_disk_nothing_is_given_and_what_is_due_waits(world: World) -> None:
+def test_on_a_full_disk_pops_and_due_messages_wait(world: World) -> None:
     for number in range(3):
         world.send(b"%d" % number)
     ((_, first),) = world.pop(most=1, invisible=5_000)
@@ -338,7 +338,7 @@ def test_on_a_full_disk_nothing_is_given_and_what_is_due_waits(world: World) -> 
     assert sorted(texts(world.pop())) == [b"1", b"2"]
 
 
-def test_nothing_is_revived_before_the_timer_has_brought_every_ack(world: World) -> None:
+def test_nothing_is_redelivered_before_all_acks_have_arrived(world: World) -> None:
     world.send(b"a")
     ((_, receipt),) = world.pop(invisible=5_000)
     world.pops.ack("g", "T", 0, receipt, 0)
@@ -366,7 +366,7 @@ def test_retry_topics_first_or_last(world: World) -> None:
     assert world.result.start_offset_infos == ["0 0 1", "1 0 1"]
 
 
-def test_a_retry_topic_that_a_kill_took_from_the_table(world: World) -> None:
+def test_a_retry_topic_lost_by_a_kill(world: World) -> None:
     world.send(b"a")
     world.pop(invisible=1_000)
     world.pass_time(1_000)
@@ -389,7 +389,7 @@ def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
     assert texts(world.pop("early", queue_id=0)) == [b"0", b"1", b"2"]
 
 
-def test_messages_that_match_nothing_are_looked_through_in_parts(world: World) -> None:
+def test_messages_without_a_match_are_examined_in_parts(world: World) -> None:
     for number in range(900):
         world.send(b"%d" % number)
     nothing = PullFilter(frozenset((4711,)))
@@ -422,7 +422,7 @@ def test_many_acks_of_a_moment_are_one_message(world: World) -> None:
     assert world.store.get_max_offset("rmq_sys_wheel_timer", 0) == before + 2
 
 
-def test_a_damaged_queue_keeps_no_other_from_being_popped(
+def test_a_damaged_queue_does_not_stop_pops_of_others(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.send(b"a", 0)
@@ -445,7 +445,7 @@ def test_a_damaged_queue_keeps_no_other_from_being_popped(
     assert texts(world.pop(invisible=1_000)) == [b"b"]
 
 
-def test_an_ack_from_the_beginning_of_time(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ack_with_a_very_old_time(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.send(b"a")
     world.pops.ack("g", "T", 0, ExtraInfo(0, 0, 0, 0, "0", "b", 0, 0), 0)
     world.pass_time(GATHER_MS)
@@ -463,7 +463,7 @@ def pop_fields(clock: Clock, **fields: object) -> dict[str, object]:
 
 
 @pytest.mark.live
-def test_a_pop_that_waits_gets_what_comes_back(tmp_path: Path) -> None:
+def test_a_held_pop_gets_redelivered_messages(tmp_path: Path) -> None:
     clock = Clock()
     with served(tmp_path, clock) as (server, wire):
         wire.send("T", b"a")
@@ -520,7 +520,7 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_topic_is_deleted_with_what_groups_gave_back(tmp_path: Path) -> None:
+def test_a_topic_is_deleted_with_its_returned_messages(tmp_path: Path) -> None:
     clock = Clock()
     with served(tmp_path, clock) as (server, wire):
         wire.send("T", b"a")

@@ -135,7 +135,7 @@ def test_a_pop_that_finds_nothing_keeps_its_place_and_wakes_no_other() -> None:
     play(scenario)
 
 
-def test_many_messages_wake_as_many_as_there_is_something_for() -> None:
+def test_messages_wake_as_many_pops_as_they_can_serve() -> None:
     async def scenario(scene: Scene) -> None:
         for number in range(9):
             scene.hold(f"{number}", takes=32)
@@ -149,7 +149,7 @@ def test_many_messages_wake_as_many_as_there_is_something_for() -> None:
     play(scenario)
 
 
-def test_a_queue_wakes_who_waits_for_it_or_for_all() -> None:
+def test_a_queue_wakes_its_waiters_and_those_of_all_queues() -> None:
     async def scenario(scene: Scene) -> None:
         scene.hold("of 1", queue_id=1)
         scene.hold("of 2", queue_id=2)
@@ -176,7 +176,7 @@ def test_the_groups_retry_topics_wake_it_and_no_other_group(topic: str) -> None:
     play(scenario)
 
 
-def test_foreign_tags_wake_nobody() -> None:
+def test_other_tags_wake_no_pull() -> None:
     async def scenario(scene: Scene) -> None:
         scene.hold("1 or 2", wanted=PullFilter(frozenset((1, 2))))
         scene.hold("by properties", wanted=PullFilter(matches=lambda properties: False))
@@ -191,7 +191,7 @@ def test_foreign_tags_wake_nobody() -> None:
     play(scenario)
 
 
-def test_what_did_not_match_is_passed_as_long_as_there_is_more() -> None:
+def test_messages_without_a_match_are_skipped_while_there_are_more() -> None:
     async def scenario(scene: Scene) -> None:
         left = [3]
         request = RemotingCommand.request(200050)
@@ -231,7 +231,7 @@ def test_time_is_up_after_the_birth_and_not_after_the_request_came() -> None:
     play(scenario)
 
 
-def test_a_pop_that_was_woken_in_vain_still_ends_at_its_time() -> None:
+def test_a_pop_woken_without_a_message_ends_at_its_timeout() -> None:
     async def scenario(scene: Scene) -> None:
         scene.hold("a", poll_time=100)
         scene.arrive()
@@ -243,7 +243,7 @@ def test_a_pop_that_was_woken_in_vain_still_ends_at_its_time() -> None:
     play(scenario)
 
 
-def test_too_many_are_told_so() -> None:
+def test_too_many_waiters_get_an_error() -> None:
     async def scenario(scene: Scene) -> None:
         assert [scene.hold("a") for _ in range(3)] == [Held.HELD, Held.HELD, Held.FULL]
         assert scene.hold("b", "H") is Held.HELD
@@ -253,7 +253,7 @@ def test_too_many_are_told_so() -> None:
     play(scenario, pop_polling_size=2, pop_polling_map_size=2, max_pop_polling_size=3)
 
 
-def test_a_closed_connection_takes_its_pops_along() -> None:
+def test_a_closed_connection_ends_its_pops() -> None:
     async def scenario(scene: Scene) -> None:
         other = cast(Channel, Client())
         scene.hold("a")
@@ -267,7 +267,7 @@ def test_a_closed_connection_takes_its_pops_along() -> None:
     play(scenario)
 
 
-def test_whoever_does_not_read_is_passed_over_and_asked_later() -> None:
+def test_producers_that_do_not_read_are_asked_later() -> None:
     async def scenario(scene: Scene) -> None:
         slow, gone = Client(), Client()
         slow.is_writable = gone.is_active = gone.is_writable = False
@@ -303,7 +303,7 @@ def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None
     assert caplog.text.count("failed to respond to a held request") == 1
 
 
-def test_of_notifications_as_many_are_woken_as_messages_came() -> None:
+def test_notifications_are_woken_by_the_number_of_messages() -> None:
     async def scenario(scene: Scene) -> None:
         told: list[int] = []
         for number in range(4):

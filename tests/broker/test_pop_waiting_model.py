@@ -1,4 +1,4 @@
-"""Waiting pops against a model: when all is still, nobody waits for what is there."""
+"""Held pops against a model: in a quiet state, no pop waits for an available message."""
 
 from __future__ import annotations
 

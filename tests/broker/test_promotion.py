@@ -126,7 +126,7 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
             producer.send(Message("t", b"new delayed", {"DELAY": "1"}))
             producer.send(Message("t", b"new timed", {"TIMER_DELAY_SEC": "1"}))
             until(lambda: {b"new", b"new delayed", b"new timed"} <= set(pair.bodies()))
-            pair.skew.clear()  # somebody sets it right
+            pair.skew.clear()  # the clock is corrected
             pair.wake()
             until(lambda: {b"delayed", b"timed"} <= set(pair.bodies()))
         assert pair.bodies()[:3] == [b"0", b"1", b"2"]
@@ -165,7 +165,7 @@ async def _flushed(broker: Broker) -> None:
     broker.service.store.flush()
 
 
-# --- what was under way -----------------------------------------------------------------------------------------------
+# --- pending messages -------------------------------------------------------------------------------------------------
 
 
 class Decides:
@@ -179,9 +179,9 @@ class Decides:
         return ends[message.body.split()[0]]
 
 
-def test_transactions_go_on(tmp_path: Path) -> None:
+def test_transactions_continue(tmp_path: Path) -> None:
     settings = {"transactionTimeOut": 50, "transactionCheckInterval": 100, "transactionCheckMax": 10_000}
-    with promoted(tmp_path, transactionCheckInterval=3_600_000) as pair:  # this master asks nobody
+    with promoted(tmp_path, transactionCheckInterval=3_600_000) as pair:  # this master checks no transaction
 
         def producer() -> TransactionProducer:
             return TransactionProducer("p", listener=Decides(), name_server=pair.addresses)
@@ -207,7 +207,7 @@ def test_transactions_go_on(tmp_path: Path) -> None:
         assert pair.slave.service.store.get_max_offset("t", 0) == 5
 
 
-def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
+def test_popped_messages_are_acked_or_redelivered_after_a_promotion(tmp_path: Path) -> None:
     with promoted(tmp_path) as pair, RemotingClient() as client:
         with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
             admin.create_topic("t", 1)
@@ -223,9 +223,9 @@ def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
         until(lambda: pair.slave.service.offsets.query("g", "t", 0) == 4)
         pair.promote()
         popper.wire.address = pair.master.address
-        assert [message.body for message, _ in popper.take()] == [b"4", b"5"], "the others are with somebody"
+        assert [message.body for message, _ in popper.take()] == [b"4", b"5"], "the others are in flight"
         assert popper.ack(*late[1]).code == ResponseCode.SUCCESS, "with a receipt of the master before"
-        pair.skew["a1"] = 30_000  # their time is over
+        pair.skew["a1"] = 30_000  # their invisible time has ended
         pair.wake()
         back: list[bytes] = []
 
@@ -238,7 +238,7 @@ def test_what_was_popped_is_acked_or_comes_back(tmp_path: Path) -> None:
         assert sorted(back) == [b"2", b"3"]
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_state_of_replication(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCa
         assert f"registered with the name servers, {pair.master.address} (HA 127.0.0.1:" in caplog.text
 
 
-def test_what_waits_by_topic(tmp_path: Path) -> None:
+def test_pending_messages_by_topic(tmp_path: Path) -> None:
     with promoted(tmp_path) as pair:
 
         def counts() -> dict[str, int]:
@@ -296,8 +296,8 @@ def test_what_waits_by_topic(tmp_path: Path) -> None:
         assert ask(pair.slave.address, RequestCode.GET_TIMER_METRICS).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_slave_that_knows_of_no_offsets_does_not_say_that_there_are_none(tmp_path: Path) -> None:
-    """Who is told so begins at the queue's end, and has not read what is before it."""
+def test_a_slave_without_offsets_does_not_report_missing_ones(tmp_path: Path) -> None:
+    """A group with this response starts at the end of the queue, without the messages before it."""
     with promoted(tmp_path) as pair:
         asked = {"consumerGroup": "g", "topic": "t", "queueId": "0", "setZeroIfNotFound": "false"}
         assert ask(pair.master.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
@@ -310,7 +310,7 @@ def test_a_slave_that_knows_of_no_offsets_does_not_say_that_there_are_none(tmp_p
 
 
 def test_groups_that_have_read_more_than_the_log_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are told of by a master that died before its slave had all: what comes has the same numbers."""
+    """A master died before its slave had all messages: new messages get the same offsets."""
     with promoted(tmp_path) as pair:
         with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
             admin.create_topic("t", 2)

@@ -61,7 +61,7 @@ def test_the_answers_of_an_empty_queue(wire: Wire, topic: str, offset: int, code
     assert (answer.code, answer.ext_fields) == (code, offsets(0, 0, 0))
 
 
-def test_tags_choose(wire: Wire, topic: str) -> None:
+def test_tags_select_messages(wire: Wire, topic: str) -> None:
     fill(wire, topic)
     assert [message.queue_offset for message in wire.messages(topic, 1, tags="t1")] == [1, 3, 5, 7, 9]
     assert len(wire.messages(topic, tags="t0 || t1 || other")) == 10
@@ -91,7 +91,7 @@ def test_what_is_refused(wire: Wire, topic: str, fields: dict[str, object], code
     assert remark in (answer.remark or "")
 
 
-def test_a_topic_that_may_not_be_read(wire: Wire, cluster: LocalCluster) -> None:
+def test_a_topic_without_read_permission(wire: Wire, cluster: LocalCluster) -> None:
     cluster.create_topic("WriteOnly", perm=2)
     answer = wire.pull("WriteOnly", 0)
     assert (answer.code, answer.remark) == (
@@ -100,7 +100,7 @@ def test_a_topic_that_may_not_be_read(wire: Wire, cluster: LocalCluster) -> None
     )
 
 
-def test_a_group_that_may_not_consume(wire: Wire, topic: str) -> None:
+def test_a_disabled_group(wire: Wire, topic: str) -> None:
     wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"Barred","consumeEnable":false}')
     answer = wire.pull(topic, 0, consumerGroup="Barred")
     assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, "subscription group no permission, Barred")
@@ -163,14 +163,14 @@ def test_a_pull_of_a_queue_that_never_had_a_message_is_held_too(wire: Wire, topi
     assert len(decode_messages(bytes(later.result(60).body))) == 2
 
 
-def test_a_held_pull_is_answered_when_its_time_is_up(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_is_answered_at_its_timeout(wire: Wire, topic: str, service: BrokerService) -> None:
     fill(wire, topic, 4)
     answer = wire.pull(topic, 4, **{**HELD, "suspendTimeoutMillis": 200})
     assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
     assert held_pulls(wire, service, topic) == 0
 
 
-def test_a_held_pull_whose_time_is_up_learns_how_far_other_tags_went(
+def test_a_held_pull_at_its_timeout_gets_the_offset_after_other_tags(
     wire: Wire, topic: str, service: BrokerService
 ) -> None:
     later = wire.pull_later(topic, 0, tags="wanted", **HELD)
@@ -193,7 +193,7 @@ def test_without_long_polling_a_pull_is_held_briefly(wire: Wire, topic: str) -> 
         wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"longPollingEnable=true\nshortPollingTimeMills=1000")
 
 
-def test_above_the_bound_nothing_is_held(wire: Wire, topic: str) -> None:
+def test_above_the_limit_nothing_is_held(wire: Wire, topic: str) -> None:
     try:
         wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxHeldPulls=0")
         assert wire.pull(topic, 0, **HELD).code == ResponseCode.PULL_NOT_FOUND
@@ -201,7 +201,7 @@ def test_above_the_bound_nothing_is_held(wire: Wire, topic: str) -> None:
         wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxHeldPulls=100000")
 
 
-def test_a_held_pull_of_a_deleted_topic_is_told(wire: Wire, topic: str) -> None:
+def test_a_held_pull_of_a_deleted_topic_is_answered(wire: Wire, topic: str) -> None:
     later = wire.pull_later(topic, 0, **HELD)
     assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.SUCCESS
     assert later.result(60).code == ResponseCode.TOPIC_NOT_EXIST
@@ -248,7 +248,7 @@ def test_a_group_pulls_with_the_filter_of_its_heartbeats(wire: Wire, topic: str,
     assert wire.pull(topic, 0, **registered).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
 
 
-def test_a_group_that_may_not_broadcast(wire: Wire, topic: str, group: str) -> None:
+def test_a_group_without_broadcasting(wire: Wire, topic: str, group: str) -> None:
     body = f'{{"groupName":"{group}","consumeBroadcastEnable":false}}'.encode()
     wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
     heartbeat(wire, group, topic, message_model="BROADCASTING")
@@ -285,7 +285,7 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
     assert "failed" in caplog.text
 
 
-def test_a_held_pull_keeps_nothing_of_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_releases_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
     ext = wire.pull_fields(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=25_000)
     pull = wire.client.invoke_async(
         wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(1 << 20)), timeout=30.0
@@ -300,7 +300,7 @@ def test_a_held_pull_keeps_nothing_of_its_request(wire: Wire, topic: str, servic
 
 @pytest.mark.parametrize("name", ["queueOffset", "commitOffset"])
 @pytest.mark.parametrize("value", [1 << 63, -(1 << 63) - 1, 10**25])
-def test_offsets_that_are_none(wire: Wire, topic: str, group: str, name: str, value: int) -> None:
+def test_invalid_offsets(wire: Wire, topic: str, group: str, name: str, value: int) -> None:
     answer = wire.pull(topic, 0, consumerGroup=group, sysFlag=SUBSCRIPTION | 1, **{name: value})
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "invalid number in the pull request")
     found = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0)
@@ -308,7 +308,7 @@ def test_offsets_that_are_none(wire: Wire, topic: str, group: str, name: str, va
 
 
 @pytest.mark.parametrize("milliseconds", [10**9, 10**25])
-def test_nothing_is_held_for_ever(wire: Wire, topic: str, service: BrokerService, milliseconds: int) -> None:
+def test_nothing_is_held_forever(wire: Wire, topic: str, service: BrokerService, milliseconds: int) -> None:
     (pull,) = hold(wire, topic, service, 1, suspendTimeoutMillis=milliseconds)
     (waiting,) = held_by(service, topic)
     assert waiting.timer is not None
@@ -317,7 +317,7 @@ def test_nothing_is_held_for_ever(wire: Wire, topic: str, service: BrokerService
     assert pull.result(10).code == 0
 
 
-def test_more_tags_than_anybody_has(wire: Wire, topic: str) -> None:
+def test_very_many_tags(wire: Wire, topic: str) -> None:
     answer = wire.pull(topic, 0, tags="||".join(f"t{number}" for number in range(20_000)))
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at most 65,536" in (answer.remark or "")

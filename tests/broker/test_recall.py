@@ -28,7 +28,7 @@ def recall(wire: Wire, topic: str, handle: object) -> tuple[int, str | None]:
     return answer.code, answer.remark
 
 
-def test_timed_messages_come_at_their_millisecond(tmp_path: Path, clock: Clock) -> None:
+def test_timed_messages_are_delivered_at_their_millisecond(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock) as (server, wire):
         wire.send("Late", b"b", {"TIMER_DELIVER_MS": str(START + 1700), "TAGS": "t"}, queue_id=1)
         wire.send("Late", b"a", {"TIMER_DELAY_MS": "1300"}, queue_id=1)
@@ -41,7 +41,7 @@ def test_timed_messages_come_at_their_millisecond(tmp_path: Path, clock: Clock) 
         (message,) = decode_messages(bytes(pull.result(20).body))
         assert (message.body, message.store_timestamp, message.queue_id) == (b"a", START + 1300, 1)
     clock.now = START + 5000
-    with served(tmp_path, clock) as (server, wire):  # the other was due while nobody was there
+    with served(tmp_path, clock) as (server, wire):  # the other was due while the broker was stopped
         server.wake()
         found = wire.messages("Late", queue_id=1)
         assert [message.body for message in found] == [b"a", b"b"]
@@ -49,7 +49,7 @@ def test_timed_messages_come_at_their_millisecond(tmp_path: Path, clock: Clock) 
         assert found[1].tags == "t"
 
 
-def test_a_recalled_message_does_not_come(tmp_path: Path, clock: Clock) -> None:
+def test_a_recalled_message_is_not_delivered(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock, recallMessageEnable=True) as (server, wire):
         answers = [wire.send("Late", body, {"TIMER_DELAY_SEC": "3"}) for body in (b"a", b"b")]
         handle = answers[0].ext_fields["recallHandle"]
@@ -66,7 +66,7 @@ def test_a_recalled_message_does_not_come(tmp_path: Path, clock: Clock) -> None:
         assert recall(wire, "Late", handle) == (ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
 
 
-def test_what_is_no_recall(tmp_path: Path, clock: Clock) -> None:
+def test_invalid_recalls_at_the_broker(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock, recallMessageEnable=True, brokerName="b") as (server, wire):
         wire.send("Late", b"a")
         illegal = ResponseCode.ILLEGAL_OPERATION
@@ -75,7 +75,7 @@ def test_what_is_no_recall(tmp_path: Path, clock: Clock) -> None:
         def tried(topic: str, broker: str, time: str) -> tuple[int, str | None]:
             return recall(wire, "Late", RecallMessageHandle(topic, broker, time, "id").encode())
 
-        assert recall(wire, "Late", "nonsense") == (illegal, "recall handle is invalid")
+        assert recall(wire, "Late", "invalid") == (illegal, "recall handle is invalid")
         assert tried("Other", "b", soon) == (illegal, "recall failed, topic not match")
         assert tried("Late", "a", soon) == (illegal, "recall failed, broker service not available")
         for time in (str(START), "soon", str(START + 259_200_000), "9" * 30):
@@ -127,5 +127,5 @@ def test_a_producers_timed_message_and_its_recall(cluster: LocalCluster, wire: W
         assert last.recall_handle is not None
         with pytest.raises(BrokerError, match=r"timestamp invalid\. The message was delivered, or is about to be"):
             producer.recall_message(topic, last.recall_handle)
-        with pytest.raises(ProtocolError, match=r"Invalid recall handle 'nonsense'\. Pass SendResult\.recall_handle"):
-            producer.recall_message(topic, "nonsense")
+        with pytest.raises(ProtocolError, match=r"Invalid recall handle 'invalid'\. Pass SendResult\.recall_handle"):
+            producer.recall_message(topic, "invalid")

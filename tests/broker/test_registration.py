@@ -18,8 +18,8 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.live
 
 
-async def test_everything_is_told_every_period_however_often_single_topics_are() -> None:
-    """Topics change without a pause: each that was told is followed by another."""
+async def test_all_topics_are_registered_every_period() -> None:
+    """Topics change without a pause: another change follows each registration."""
     everything, alone = 0, 0
     third = asyncio.Event()
 
@@ -55,7 +55,9 @@ async def test_everything_is_told_every_period_however_often_single_topics_are()
     await server.close()
 
 
-def test_a_broker_that_may_not_write_registers_its_topics_so(wire: Wire, namesrv: Wire, topic: str) -> None:
+def test_a_broker_without_write_permission_registers_its_topics_without_it(
+    wire: Wire, namesrv: Wire, topic: str
+) -> None:
     def perm() -> int:
         route = TopicRouteData.from_json(namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic).body)
         return route.queue_datas[0].perm

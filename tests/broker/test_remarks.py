@@ -39,33 +39,33 @@ REMARKS = [
     (Code.PULL_MESSAGE, {**_PULL, "topic": "TBW102", "sysFlag": 0}, 24,
      f"the consumer's group info not exist{SEE_FAQ}"),
     (Code.POP_MESSAGE, _POP, 17, f"{_APPLY} {SEE_FAQ}"),
-    (Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "consumerGroup": "Nobody", "topic": "TBW102"}, 26,
-     "Group Nobody not exist!"),
+    (Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "consumerGroup": "Missing", "topic": "TBW102"}, 26,
+     "Group Missing not exist!"),
     (Code.UPDATE_CONSUMER_OFFSET, {**_OFFSET, "consumerGroup": "readers", "topic": "Nowhere"}, 17,
      "Topic Nowhere not exist!"),
     (Code.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "Nowhere", "group": "g", "timestamp": 0, "isForce": True}, 17,
      "Topic Nowhere does not exist"),
-    (Code.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "TBW102", "group": "Nobody", "timestamp": 0, "isForce": True}, 26,
-     "Group Nobody does not exist"),
+    (Code.INVOKE_BROKER_TO_RESET_OFFSET, {"topic": "TBW102", "group": "Missing", "timestamp": 0, "isForce": True}, 26,
+     "Group Missing does not exist"),
     (Code.GET_TOPIC_STATS_INFO, {"topic": "Nowhere"}, 17, "topic[Nowhere] not exist"),
     (Code.QUERY_CONSUME_TIME_SPAN, {"topic": "Nowhere", "group": "g"}, 17, "topic[Nowhere] not exist"),
-    (Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "Nobody"}, 206, "the consumer group[Nobody] not online"),
-    (Code.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "Nobody"}, 1, "the producer group[Nobody] not exist"),
-    (Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "Nobody"}, 1, "no consumer for this group, Nobody"),
-    (Code.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "Nobody", "clientId": "c"}, 1,
-     "The Consumer <Nobody> <c> not online"),
+    (Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "Missing"}, 206, "the consumer group[Missing] not online"),
+    (Code.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "Missing"}, 1, "the producer group[Missing] not exist"),
+    (Code.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": "Missing"}, 1, "no consumer for this group, Missing"),
+    (Code.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "Missing", "clientId": "c"}, 1,
+     "The Consumer <Missing> <c> not online"),
     (Code.VIEW_BROKER_STATS_DATA, {"statsName": "N", "statsKey": "k"}, 1, "The stats <N> <k> not exist"),
     (Code.VIEW_MESSAGE_BY_ID, {"offset": 1 << 50}, 1, f"can not find message by the offset, {1 << 50}"),
     (Code.QUERY_MESSAGE, {"topic": "TBW102", "key": "k", "maxNum": 1, "beginTimestamp": 0, "endTimestamp": 1}, 22,
      "can not find message, maybe time range not correct"),
     (Code.GET_TOPIC_CONFIG, {"topic": "Nowhere"}, 17, "No topic in this broker. topic: Nowhere"),
-    (Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "Nobody"}, 26, "No group in this broker. group: Nobody"),
+    (Code.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "Missing"}, 26, "No group in this broker. group: Missing"),
     (29_999, {}, 3, " request type 29999 not supported"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("code", "fields", "answer", "remark"), REMARKS)
-def test_a_refusal_says_what_apaches_says(
+def test_a_refusal_has_apaches_remark(
     wire: Wire, code: int, fields: dict[str, object], answer: int, remark: str
 ) -> None:
     wire.create_group("readers")
@@ -73,7 +73,7 @@ def test_a_refusal_says_what_apaches_says(
     assert (found.code, found.remark) == (answer, remark)
 
 
-def test_until_when_a_broker_takes_nothing(wire: Wire, topic: str) -> None:
+def test_a_broker_accepts_sends_from_its_start_time(wire: Wire, topic: str) -> None:
     wire.ask(Code.UPDATE_BROKER_CONFIG, b"startAcceptSendRequestTimeStamp=4102444800123")
     try:
         remark = wire.send(topic).remark or ""

@@ -72,7 +72,7 @@ async def test_a_slave_that_joins_late_begins_with_the_masters_last_file(tmp_pat
         assert file.read_bytes() == (tmp_path / "m" / "commitlog" / file.name).read_bytes()
 
 
-async def test_a_slave_goes_on_where_it_was_after_each_restart(tmp_path: Path) -> None:
+async def test_a_slave_continues_after_each_restart(tmp_path: Path) -> None:
     port = 0
     master = await started(settings(tmp_path / "m"))
     port = int(ha_address(master).split(":")[1])
@@ -112,7 +112,7 @@ async def image_of(slave: Broker, to: Path) -> None:
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
-async def test_a_slave_ahead_of_its_master_gives_its_tail_back(
+async def test_a_slave_ahead_of_its_master_removes_its_tail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_idle: bool
 ) -> None:
     """The master lost its last messages; perhaps it has taken others since."""
@@ -138,10 +138,10 @@ async def test_a_slave_ahead_of_its_master_gives_its_tail_back(
     await close_alike(again, slave)
 
 
-async def test_a_former_master_follows_the_slave_that_took_its_place(tmp_path: Path) -> None:
+async def test_a_former_master_follows_the_promoted_slave(tmp_path: Path) -> None:
     master, slave = await filled_pair(tmp_path, 200)
     await slave.close()
-    fill(master, 20)  # nobody else has them
+    fill(master, 20)  # no other broker has them
     await master.close()
     promoted = await started(settings(tmp_path / "s"))
     fill(promoted, 500, 310)
@@ -175,7 +175,7 @@ async def test_a_slave_of_a_slave(tmp_path: Path) -> None:
     await close_alike(other, between, last)
 
 
-async def test_logs_that_parted_files_ago(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_logs_that_differ_since_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison goes back until it finds what both have."""
     monkeypatch.setattr("spark_rocket.store.recovery.replica._COMPARISON_DISTANCES_BYTES", (4 << 10, 16 << 10))
     master, slave = await filled_pair(tmp_path, 300)
@@ -216,7 +216,7 @@ async def test_another_clusters_log_is_refused_and_not_touched(
     assert not (tmp_path / "one" / "quarantine").exists()
 
 
-async def test_a_master_that_lost_its_store_takes_nothing_from_its_slave(tmp_path: Path) -> None:
+async def test_a_master_that_lost_its_store_copies_nothing_from_its_slave(tmp_path: Path) -> None:
     master, slave = await filled_pair(tmp_path, 500)
     end = master.service.store.max_physical_offset
     await master.close()
@@ -253,7 +253,7 @@ async def test_role_and_id_belong_together(tmp_path: Path, more: dict[str, objec
 async def test_the_ha_port_in_use(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error for who asked for it or needs it; else the broker does without."""
+    """An error if the port is configured or needed; else the broker starts without it."""
     first = await started(settings(tmp_path / "a"))
     taken = first.service.replication.port
     with pytest.raises(ConfigError, match=f"127.0.0.1:{taken}: the port is in use. Set haListenPort"):

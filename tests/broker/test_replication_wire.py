@@ -46,7 +46,7 @@ async def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     await master.close()
 
 
-async def test_half_a_report_is_no_slave_and_is_let_go(
+async def test_an_incomplete_report_is_not_a_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(master_module, "_TICK_SECONDS", 0.05)
@@ -63,7 +63,7 @@ async def test_half_a_report_is_no_slave_and_is_let_go(
     await master.close()
 
 
-async def test_those_who_report_nothing_keep_no_slave_out(
+async def test_silent_peers_do_not_block_a_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(master_module, "_MAX_CONNECTIONS", 3)
@@ -83,7 +83,7 @@ async def test_those_who_report_nothing_keep_no_slave_out(
     await close_alike(master, *slaves)
 
 
-async def test_a_peer_that_does_not_read_costs_little_and_others_are_served(tmp_path: Path) -> None:
+async def test_a_peer_that_does_not_read_uses_little_memory(tmp_path: Path) -> None:
     master = await started(settings(tmp_path / "m", mappedFileSizeCommitLog=16 << 20))
     _, idle = await talk(master)
     cast(asyncio.Transport, idle.transport).pause_reading()
@@ -105,10 +105,8 @@ async def test_a_peer_that_does_not_read_costs_little_and_others_are_served(tmp_
     "junk",
     [b"x" * 100, struct.pack(">qi", 0, -1), struct.pack(">qi", 0, 40) + bytes(40), struct.pack(">qi", 0, 40), b""],
 )
-async def test_a_slave_is_not_led_astray_by_what_is_no_master(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, junk: bytes
-) -> None:
-    """It asks less and less often, and says once what it met."""
+async def test_a_slave_refuses_an_invalid_master(tmp_path: Path, caplog: pytest.LogCaptureFixture, junk: bytes) -> None:
+    """It retries less and less often, and logs the problem once."""
     asked: list[bytes] = []
 
     async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,7 +132,7 @@ async def test_a_slave_is_not_led_astray_by_what_is_no_master(
     server.close()
 
 
-async def test_a_master_that_says_nothing_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_silent_master_is_disconnected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     connected: list[bytes] = []
 
     class Silent(asyncio.Protocol):
@@ -151,7 +149,7 @@ async def test_a_master_that_says_nothing_is_left(tmp_path: Path, caplog: pytest
 
 
 class AsApache:
-    """A master as Apache's: it sends from wherever it is told to, if that is there, and beats late."""
+    """A master as Apache's: it sends from the requested offset, if that exists, and sends late heartbeats."""
 
     def __init__(self, log: bytes, file_size: int) -> None:
         self.log = log

@@ -23,7 +23,7 @@ Ask = Callable[..., RemotingCommand]
 
 
 class Requester:
-    """A client that produces, and answers a push with the code it is told to."""
+    """A client that produces, and responds to a push with a given code."""
 
     def __init__(self, address: str) -> None:
         self.pushed: queue.Queue[RemotingCommand] = queue.Queue()
@@ -69,9 +69,7 @@ def ask(cluster: LocalCluster) -> Iterator[Ask]:
         yield reply
 
 
-def test_a_reply_goes_to_the_connection_that_was_heard_of_last(
-    cluster: LocalCluster, requester: Requester, ask: Ask
-) -> None:
+def test_a_reply_goes_to_the_newest_connection(cluster: LocalCluster, requester: Requester, ask: Ask) -> None:
     """The other one may be dead: a client whose network went away connects again, and nothing closes the old one."""
     with closing(Requester(cluster.broker_address)) as again:
         assert ask("REPLY_TO_CLIENT\x01requester@1").code == 0
@@ -103,18 +101,18 @@ def test_a_reply_is_pushed_to_its_requester(
     ("properties", "remark"),
     [
         ("CORRELATION_ID\x01c1", "reply message properties[REPLY_TO_CLIENT] is null"),
-        ("REPLY_TO_CLIENT\x01nobody@1", "push reply message fail, channel of <nobody@1> not found."),
+        ("REPLY_TO_CLIENT\x01unknown@1", "push reply message fail, channel of <unknown@1> not found."),
         ("REPLY_TO_CLIENT\x01requester@1", "push reply message to requester@1fail."),
     ],
 )
-def test_what_cannot_be_pushed_is_said_and_kept(requester: Requester, ask: Ask, properties: str, remark: str) -> None:
+def test_a_failed_push_is_reported_and_stored(requester: Requester, ask: Ask, properties: str, remark: str) -> None:
     requester.code = int(ResponseCode.SYSTEM_ERROR)
     first, second = ask(properties), ask(properties)
     assert (first.code, first.remark) == (ResponseCode.SYSTEM_ERROR, remark)
     assert int(second.ext_fields["queueOffset"]) == int(first.ext_fields["queueOffset"]) + 1
 
 
-def test_a_requester_that_goes_away_meanwhile(requester: Requester, ask: Ask) -> None:
+def test_a_requester_that_disconnects(requester: Requester, ask: Ask) -> None:
     requester.goes_away = True
     assert ask("REPLY_TO_CLIENT\x01requester@1").code == ResponseCode.SYSTEM_ERROR
 
@@ -129,10 +127,10 @@ def test_a_requester_that_goes_away_meanwhile(requester: Requester, ask: Ask) ->
     ],
 )
 def test_what_is_refused(ask: Ask, fields: dict[str, object], code: ResponseCode) -> None:
-    assert ask("REPLY_TO_CLIENT\x01nobody@1", **fields).code == code
+    assert ask("REPLY_TO_CLIENT\x01unknown@1", **fields).code == code
 
 
-def test_replies_need_not_be_kept(requester: Requester, ask: Ask, cluster: LocalCluster) -> None:
+def test_replies_need_not_be_stored(requester: Requester, ask: Ask, cluster: LocalCluster) -> None:
     with RemotingClient() as client:
 
         def set_to(value: str) -> None:

@@ -86,7 +86,7 @@ def keep(wire: Wire, size: int) -> None:
     assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedSize=%d" % size).code == ResponseCode.SUCCESS
 
 
-def test_a_consumer_of_what_is_gone_is_sent_to_what_is_left(
+def test_a_consumer_of_deleted_messages_gets_the_first_remaining_offset(
     broker: LocalCluster, insides: BrokerService, here: Wire
 ) -> None:
     topic = broker.create_topic("T", 1)
@@ -118,7 +118,7 @@ def test_a_consumer_of_what_is_gone_is_sent_to_what_is_left(
     until(lambda: len(list((broker.store_dir / "commitlog").iterdir())) <= 2)  # one is made ahead
 
 
-def test_a_queue_whose_messages_are_all_gone_keeps_its_end(
+def test_a_queue_without_remaining_messages_keeps_its_end(
     broker: LocalCluster, insides: BrokerService, here: Wire
 ) -> None:
     old, young = broker.create_topic("Old", 1), broker.create_topic("Young", 1)
@@ -163,7 +163,7 @@ def test_sends_are_refused_while_the_disk_is_too_full(
     assert here.send(topic).code == ResponseCode.SUCCESS
 
 
-def test_a_broker_on_a_full_disk_starts_and_lets_read(
+def test_a_broker_on_a_full_disk_starts_and_serves_readers(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RemotingClient() as client:
@@ -202,7 +202,7 @@ def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
     fill(here, topic)
     insides.store.flush()
     given = {"subscribe": topic, "nameServer": broker.name_server, "pullBatchSize": "5", "arrowBatchRows": "5"}
-    given["maxPullsInFlight"] = "1"  # no more than the next pull is under way when the queue is trimmed
+    given["maxPullsInFlight"] = "1"  # at most the next pull is in flight when the queue is trimmed
     options = parse_read_options({**given, "failOnDataLoss": fail}, Scope.READ)
     with Reader(broker.name_server) as reader:
         (queue,) = reader.queues(topic)

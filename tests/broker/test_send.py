@@ -184,7 +184,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fields", "properties", "code", "remark"), REFUSED)
-def test_what_is_refused_is_not_stored(
+def test_refused_messages_are_not_stored(
     wire: Wire, topic: str, fields: dict[str, object], properties: dict[str, str], code: int, remark: str
 ) -> None:
     answer = wire.send(topic, b"no", properties, **fields)
@@ -216,13 +216,15 @@ def test_a_message_above_the_limit(wire: Wire, topic: str) -> None:
 @pytest.mark.parametrize(
     "properties", [{"DELAY": "1"}, {"TIMER_DELIVER_MS": "1"}, {"TIMER_DELAY_SEC": "1"}, {"TRAN_MSG": "true"}]
 )
-def test_a_batch_with_one_such_message_is_refused_whole(wire: Wire, topic: str, properties: dict[str, str]) -> None:
+def test_a_batch_with_one_such_message_is_refused_completely(
+    wire: Wire, topic: str, properties: dict[str, str]
+) -> None:
     batch = [Message.of(topic, b"a"), Message.of(topic, b"b", properties=properties), Message.of(topic, b"c")]
     assert wire.send_batch(topic, batch).code == ResponseCode.MESSAGE_ILLEGAL
     assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
 
 
-def test_a_batch_whose_bodies_only_look_like_it_is_taken(wire: Wire, topic: str) -> None:
+def test_a_batch_with_bodies_like_records_is_accepted(wire: Wire, topic: str) -> None:
     batch = [
         Message.of(topic, b"DELAY\x011", properties={"ITEMS": "1", "UNITS_MS": "2", "DELAY": "0"}),
         Message.of(topic, b"TIMER_DELIVER_MS\x01"),
@@ -237,7 +239,7 @@ def test_a_broken_batch_is_refused(wire: Wire, topic: str, body: bytes) -> None:
     assert answer.remark
 
 
-def test_a_retry_topic_takes_no_batch(wire: Wire, group: str) -> None:
+def test_a_retry_topic_accepts_no_batch(wire: Wire, group: str) -> None:
     topic = f"%RETRY%{group}"
     answer = wire.send_batch(topic, [Message.of(topic, b"x")])
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
@@ -267,7 +269,7 @@ def test_the_number_of_queues_is_bounded_by_the_default_topic(wire: Wire) -> Non
     assert wire.send("Auto-2", queue_id=8).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_properties_of_any_text_come_back(wire: Wire, topic: str) -> None:
+def test_properties_of_any_string_are_read_back(wire: Wire, topic: str) -> None:
     properties = {"TAGS": "ünïcödé", "KEYS": "ключ 钥匙", "emoji": "🚀", "empty": ""}
     wire.send(topic, "тело".encode(), properties)
     (message,) = wire.messages(topic)

@@ -55,7 +55,7 @@ def told(wire: Wire, **group: object) -> Iterator[None]:
     yield
 
 
-def test_a_message_given_back_comes_again_16_times_and_is_a_dead_letter_then(
+def test_a_returned_message_is_redelivered_16_times_and_then_a_dead_letter(
     broker: tuple[Served, Wire], clock: Clock
 ) -> None:
     server, wire = broker
@@ -123,7 +123,7 @@ def test_the_groups_own_limit(broker: tuple[Served, Wire]) -> None:
     assert len(wire.messages(DLQ)) == 2
 
 
-def test_a_group_that_wants_nothing_again(broker: tuple[Served, Wire]) -> None:
+def test_a_group_without_retries(broker: tuple[Served, Wire]) -> None:
     _, wire = broker
     message = sent(wire)
     with told(wire, retryQueueNums=0):

@@ -53,7 +53,7 @@ def table_of(broker: Broker, file: str) -> Any:
     return broker.service.files[file].snapshot()
 
 
-def test_what_a_slave_takes_over(pair: Pair) -> None:
+def test_a_slave_copies_its_masters_state(pair: Pair) -> None:
     master, slave = pair.master.service, pair.slave.service
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 2)
@@ -78,11 +78,11 @@ def test_what_a_slave_takes_over(pair: Pair) -> None:
     pair.caught_up()
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_a_topic_that_is_deleted_and_made_anew(pair: Pair, told: bool) -> None:
-    """Whether the slave hears of each deletion or not: the log alone says it, too."""
+@pytest.mark.parametrize("notified", [True, False])
+def test_a_topic_that_is_deleted_and_recreated(pair: Pair, notified: bool) -> None:
+    """With and without a notification of the deletion: the log alone is enough."""
     assert pair.slave.synchronize is not None
-    if not told:
+    if not notified:
         pair.do(pair.slave.synchronize.close())
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         for rest in (40, 30, 20):
@@ -93,12 +93,12 @@ def test_a_topic_that_is_deleted_and_made_anew(pair: Pair, told: bool) -> None:
                 admin.delete_topic("t")
         pair.caught_up()
         slave = pair.slave.service
-        until(lambda: not told or slave.topics.data_version == pair.master.service.topics.data_version)
+        until(lambda: not notified or slave.topics.data_version == pair.master.service.topics.data_version)
         assert slave.store.get_max_offset("t", 0) == 20
         pull = slave.store.get_message("t", 0, 0, 100, 1 << 20)
         assert (pull.count, pull.next_begin_offset) == (20, 20)
         admin.delete_topic("t")
-        until(lambda: not told or slave.store.queues("t") == [])
+        until(lambda: not notified or slave.store.queues("t") == [])
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))
         pair.caught_up()
@@ -128,7 +128,7 @@ def test_a_master_that_has_lost_its_list_of_topics_has_deleted_none(
         until(lambda: slave.store.queues("t") == [])
 
 
-def test_what_a_slave_answers(pair: Pair) -> None:
+def test_requests_that_a_slave_serves(pair: Pair) -> None:
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)
         for number in range(10):
@@ -184,7 +184,7 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
     pair.close()
 
 
-def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
+def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
     """Acknowledged just before the master died."""
     assert pair.slave.synchronize is not None
     pair.do(pair.slave.synchronize.close())
@@ -217,7 +217,7 @@ def test_messages_of_a_topic_that_only_the_log_knows(pair: Pair) -> None:
         until(is_read)
 
 
-def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_found_in_the_log_is_requested_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair.slave.synchronize, "_period", 3600)
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("new", 1)
@@ -225,7 +225,7 @@ def test_a_topic_that_comes_by_the_log_is_asked_for_at_once(pair: Pair, monkeypa
         until(lambda: "new" in pair.slave.service.topics.table)
 
 
-def test_what_a_slave_refuses(pair: Pair) -> None:
+def test_requests_that_a_slave_refuses(pair: Pair) -> None:
     address = pair.slave.address
     header = {"a": "p", "b": "new", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
     sent = ask(address, RequestCode.SEND_MESSAGE_V2, b"x", **header)
@@ -264,7 +264,7 @@ def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
         until(lambda: "t" not in pair.slave.service.topics.table)
 
 
-def test_who_is_far_behind_is_sent_to_the_slave(pair: Pair) -> None:
+def test_a_group_far_behind_reads_from_the_slave(pair: Pair) -> None:
     settings = b"slaveReadEnable=true\naccessMessageInMemoryMaxRatio=0"
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)
@@ -282,7 +282,7 @@ def test_who_is_far_behind_is_sent_to_the_slave(pair: Pair) -> None:
             assert reader.pull(queue, 1).suggested_broker == 0
 
 
-def test_a_slave_made_a_master_by_its_configuration(pair: Pair) -> None:
+def test_a_slave_becomes_a_master_by_its_configuration(pair: Pair) -> None:
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)
         for number in range(3):
@@ -311,7 +311,7 @@ def test_a_slave_made_a_master_by_its_configuration(pair: Pair) -> None:
             assert bodies()[:3] == [b"0", b"1", b"2"]
 
 
-def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair) -> None:
+def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> None:
     master = pair.master.service
     due = pair.clock_of("a0") + 300
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
@@ -345,7 +345,7 @@ def test_what_was_delivered_is_not_delivered_again_by_another_master(pair: Pair)
     )
 
 
-# --- answers that are no good ---------------------------------------------------------------------------------------
+# --- invalid responses ----------------------------------------------------------------------------------------------
 
 
 def slave_of_fake(answers: dict[int, Callable[..., Any]], directory: Path) -> tuple[Pair, Fake]:
@@ -354,7 +354,7 @@ def slave_of_fake(answers: dict[int, Callable[..., Any]], directory: Path) -> tu
     return pair, Fake(answers)
 
 
-def test_a_master_that_answers_nonsense_changes_nothing(
+def test_a_master_with_invalid_responses_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.02})
@@ -426,7 +426,7 @@ def test_a_master_that_answers_nonsense_changes_nothing(
 # --- metrics ----------------------------------------------------------------------------------------------------
 
 
-def test_what_both_say_at_metrics(pair: Pair) -> None:
+def test_metrics_of_both_servers(pair: Pair) -> None:
     with Producer("p", name_server=pair.addresses) as producer:
         producer.send(Message("t", b"x"))
     pair.caught_up()

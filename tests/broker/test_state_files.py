@@ -40,7 +40,7 @@ class Box:
 
     def load(self, stored: dict[str, Any]) -> None:
         if not isinstance(stored["n"], int):
-            raise ValueError("n is no number")
+            raise ValueError("n must be a number")
         self.state = stored
 
 
@@ -124,12 +124,14 @@ def saved_twice(path: Path) -> Box:
     return box
 
 
-def test_nothing_there_is_a_fresh_start(tmp_path: Path) -> None:
+def test_an_empty_directory_is_a_fresh_start(tmp_path: Path) -> None:
     assert not Box(tmp_path / "s.json").file.load()
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b'{"n":', b"\xff\xfe", b'{"n":"text"}', b"[]", b"null"])
-def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path, broken: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_file_is_replaced_by_its_backup(
+    tmp_path: Path, broken: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "s.json"
     saved_twice(path)
     path.write_bytes(broken)
@@ -137,12 +139,12 @@ def test_a_broken_file_gives_way_to_its_backup(tmp_path: Path, broken: bytes, ca
     assert box.file.load()
     assert box.state == {"n": 1}
     assert str(path) in caplog.text
-    assert (tmp_path / "s.json.broken").read_bytes() == broken  # kept for whoever wants to look
+    assert (tmp_path / "s.json.broken").read_bytes() == broken  # kept for a diagnosis
     box.file.save()
     assert json.loads((tmp_path / "s.json.bak").read_text()) == {"n": 1}  # a broken file never replaces a good backup
 
 
-def test_a_missing_file_gives_way_to_its_backup(tmp_path: Path) -> None:
+def test_a_missing_file_is_replaced_by_its_backup(tmp_path: Path) -> None:
     path = tmp_path / "s.json"
     saved_twice(path)
     path.unlink()  # a kill between the two renames
@@ -173,7 +175,7 @@ def test_two_broken_files_are_an_error_that_names_file_and_line(tmp_path: Path, 
     assert path.read_bytes() == broken
 
 
-def test_a_file_that_may_not_be_read_is_left_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its .bak may be read, but is older."""
     box = Box(tmp_path / "s.json")
     for number in (1, 2):
@@ -258,7 +260,7 @@ def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monke
     assert steps == ["file", "s.json.bak", "s.json", "directory"]
 
 
-async def test_a_write_that_fails_is_told_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_write_is_reported_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "not-a-directory").write_text("")
     box = Box(tmp_path / "not-a-directory" / "s.json")
     saver = ConfigSaver(asyncio.get_running_loop(), {"s": box.file})
@@ -287,7 +289,7 @@ def test_without_auto_creation_there_is_none() -> None:
     assert topics(autoCreateTopicEnable=False).auto_create("New", "TBW102", 4) is None
 
 
-def test_groups_are_created_by_their_first_use_if_they_may() -> None:
+def test_groups_are_created_by_their_first_use_if_allowed() -> None:
     manager = SubscriptionGroupManager(BrokerConfig(), clock)
     assert manager.find("new") == SubscriptionGroupConfig("new")
     assert manager.find("bad name") is None

@@ -63,7 +63,7 @@ def test_windows_are_as_long_as_there_are_readings() -> None:
     assert windows.window(("nothing", ""), BYTES, DAY) == (0, 4_270, 0)
 
 
-def test_a_topic_that_was_made_anew_counts_from_0() -> None:
+def test_a_recreated_topic_counts_from_0() -> None:
     counts = BrokerStats()
     counts.topic("t").messages[0] = 100
     counts.sample()
@@ -106,7 +106,7 @@ def test_a_day_begins_at_midnight() -> None:
 
 
 @pytest.mark.live
-def test_statistics_are_asked_by_name_and_key(wire: Wire, stats: BrokerStats, topic: str, group: str) -> None:
+def test_statistics_are_requested_by_name_and_key(wire: Wire, stats: BrokerStats, topic: str, group: str) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x" * 10)] * 30)
     wire.pull(topic, 0, consumerGroup=group, maxMsgNums=30)
     group_counts = stats.group(group, topic)
@@ -132,16 +132,16 @@ def test_statistics_are_asked_by_name_and_key(wire: Wire, stats: BrokerStats, to
     for name, key in (
         ("TOPIC_PUT_NUMS", "nothing"),
         ("GROUP_GET_NUMS", topic),
-        ("GROUP_GET_NUMS", f"{topic}@nobody"),
+        ("GROUP_GET_NUMS", f"{topic}@unknown"),
         ("BROKER_PUT_NUMS", "another"),
-        ("NONSENSE", topic),
+        ("UNKNOWN", topic),
     ):
         answer = wire.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
 
 
 @pytest.mark.live
-def test_how_far_all_groups_are(wire: Wire, topic: str, group: str) -> None:
+def test_progress_of_all_groups(wire: Wire, topic: str, group: str) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x")] * 5, queue_id=1)
     wire.pull(topic, 0, consumerGroup=group, queue_id=1, maxMsgNums=3)
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
@@ -193,7 +193,7 @@ def test_versions_have_names(ordinal: int, name: str) -> None:
 def test_topics_of_the_system(wire: Wire) -> None:
     topics = TopicList.from_json(bytes(wire.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)).topic_list
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC"} <= set(topics)
-    # What tools leave out of lists of a user's topics: those of this cluster and broker, too.
+    # Topics that tools omit from lists of a user's topics, including those of this cluster and broker.
     assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", "rmq_sys_REVIVE_LOG_DefaultCluster"} <= set(
         topics
     )
@@ -221,7 +221,7 @@ def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: Brok
 
 
 @pytest.mark.live
-def test_state_says_what_came_today(wire: Wire) -> None:
+def test_the_state_has_the_messages_of_today(wire: Wire) -> None:
     table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
     assert int(table["msgPutTotalTodayNow"]) >= int(table["msgPutTotalTodayMorning"])
     assert table["dispatchBehindBytes"] == "0"

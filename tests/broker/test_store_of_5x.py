@@ -100,7 +100,7 @@ def test_configuration_is_kept_to_the_last_field(directory: Path) -> None:
         assert (directory / "config" / name).read_bytes() == orjson.dumps(content)
 
 
-def test_a_topic_with_batch_queues_takes_no_messages(directory: Path) -> None:
+def test_a_topic_with_batch_queues_accepts_no_messages(directory: Path) -> None:
     """They would lie in queues of another kind than RocketMQ looks for them in."""
     with served(directory, Clock()) as wire:
         answer = wire.send("Batches")
@@ -108,7 +108,7 @@ def test_a_topic_with_batch_queues_takes_no_messages(directory: Path) -> None:
         assert "queue.type=BatchCQ" in (answer.remark or "")
 
 
-def test_a_broker_does_not_start_on_what_it_cannot_serve(directory: Path) -> None:
+def test_a_broker_does_not_start_on_an_unsupported_store(directory: Path) -> None:
     (directory / "batchconsumequeue" / "Batches" / "0").mkdir(parents=True)
     (directory / "batchconsumequeue" / "Batches" / "0" / f"{0:020d}").write_bytes(bytes(46_000))
     with pytest.raises(StoreError, match="BatchCQ"), served(directory, Clock()):

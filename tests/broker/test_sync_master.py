@@ -1,4 +1,4 @@
-"""SYNC_MASTER: a sender is answered once a slave has the message, or told that none has."""
+"""SYNC_MASTER: a send is acknowledged when a slave has the message, or with a status that no slave has it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def send(properties: dict[str, str] | None = None) -> Callable[[Wire], int]:
 
 
 @pytest.mark.parametrize("disk", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_what_is_answered_the_slave_has(tmp_path: Path, disk: str) -> None:
+async def test_acknowledged_messages_are_on_the_slave(tmp_path: Path, disk: str) -> None:
     master = await sync_master(tmp_path / "m", flushDiskType=disk)
     slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(2)]
     await following(*slaves)
@@ -61,7 +61,7 @@ async def test_what_is_answered_the_slave_has(tmp_path: Path, disk: str) -> None
         await broker.close()
 
 
-async def test_without_a_slave_it_is_stored_and_says_so(tmp_path: Path) -> None:
+async def test_without_a_slave_it_is_stored_with_a_status(tmp_path: Path) -> None:
     master = await sync_master(tmp_path / "m")
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
     assert await ask(master, send({"WAIT": "false"})) == ResponseCode.SUCCESS
@@ -77,8 +77,8 @@ async def test_without_a_slave_it_is_stored_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reports", [b"", struct.pack(">q", 0), struct.pack(">q", 1 << 50)])
-async def test_a_slave_that_does_not_say_that_it_has_it(tmp_path: Path, reports: bytes) -> None:
-    """Silent, or telling stories before anything was sent: the sender is told after slaveTimeout."""
+async def test_a_slave_that_does_not_confirm(tmp_path: Path, reports: bytes) -> None:
+    """Silent, or with false reports: the sender gets the status after slaveTimeout."""
     master = await sync_master(tmp_path / "m", slaveTimeout=150)
     _, writer = await talk(master)
     writer.write(bytes(8) + reports)
@@ -95,8 +95,8 @@ async def test_a_slave_that_does_not_say_that_it_has_it(tmp_path: Path, reports:
     await master.close()
 
 
-async def test_what_a_slave_claims_at_first_is_no_receipt(tmp_path: Path) -> None:
-    """It may have another log up to there: a sender that waits is not told that its message is safe."""
+async def test_the_first_report_of_a_slave_confirms_nothing(tmp_path: Path) -> None:
+    """It may have another log up to there: a pending send is not acknowledged as replicated."""
     master = await sync_master(tmp_path / "m", slaveTimeout=300)
     first = await talk(master)
     first[1].write(bytes(8))
@@ -112,7 +112,7 @@ async def test_what_a_slave_claims_at_first_is_no_receipt(tmp_path: Path) -> Non
     await master.close()
 
 
-async def test_a_slave_too_far_behind_is_none(tmp_path: Path) -> None:
+async def test_a_slave_too_far_behind_is_unavailable(tmp_path: Path) -> None:
     master = await sync_master(tmp_path / "m", haMaxGapNotInSync=5000)
     _, writer = await talk(master)
     writer.write(bytes(8))
@@ -123,7 +123,7 @@ async def test_a_slave_too_far_behind_is_none(tmp_path: Path) -> None:
     await master.close()
 
 
-async def test_what_is_sent_back_waits_for_the_slave_too(tmp_path: Path) -> None:
+async def test_returned_messages_wait_for_the_slave(tmp_path: Path) -> None:
     master = await sync_master(tmp_path / "m")
     slave = await slave_of(master, tmp_path / "s")
     await following(slave)

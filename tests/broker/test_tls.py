@@ -55,7 +55,7 @@ def read(cluster: LocalCluster, queue: MessageQueue, tls: TlsSettings | None) ->
     return found
 
 
-def test_all_ports_speak_tls_with_each_other(pair: LocalCluster) -> None:
+def test_all_ports_use_tls(pair: LocalCluster) -> None:
     """The broker tells the name server of itself, the slave follows its master: all of it with certificates shown."""
     pair.create_topic("Secure", queues=1)
     large = b"x" * 3_000_000
@@ -86,7 +86,7 @@ def ports(cluster: LocalCluster) -> dict[str, tuple[str, int]]:
 
 
 @pytest.mark.parametrize("port", ["name server", "broker", "HA port", "gRPC"])
-def test_who_is_not_served(pair: LocalCluster, port: str) -> None:
+def test_peers_that_are_not_served(pair: LocalCluster, port: str) -> None:
     address = ports(pair)[port]
     trusting = ssl.create_default_context(cafile=pair.tls.client_trust_cert_path)
     with socket.create_connection(address, timeout=LIMIT) as sock:  # without TLS
@@ -113,7 +113,7 @@ def ended(sock: socket.socket) -> bool:
         return True
 
 
-def test_what_is_said_of_them(pair: LocalCluster) -> None:
+def test_reports_about_them(pair: LocalCluster) -> None:
     address = ports(pair)["broker"]
     with socket.create_connection(address, timeout=LIMIT) as sock:
         sock.sendall(encode_report(0))
@@ -174,7 +174,7 @@ def test_from_disabled_to_enforcing_without_a_stop(tmp_path: Path) -> None:
 
 
 def send_when_there(cluster: LocalCluster, body: bytes, tls: TlsSettings | None) -> None:
-    """The name server knows of the topic once the broker, which was started after it, has told."""
+    """The name server has the topic once the broker, which was started later, is registered."""
 
     def sent() -> bool:
         with contextlib.suppress(Exception):
@@ -202,7 +202,7 @@ def send_when_there(cluster: LocalCluster, body: bytes, tls: TlsSettings | None)
         ({"tls.config.file": "/nowhere/tls.properties"}, "annot read"),
     ],
 )
-def test_settings_that_cannot_be(tmp_path: Path, config: dict[str, object], text: str) -> None:
+def test_invalid_settings(tmp_path: Path, config: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text), LocalCluster(data_dir=tmp_path, in_process=True, config=config):
         pass
 
@@ -220,7 +220,7 @@ def test_code_26_shows_no_passwords_and_25_sets_nothing(tmp_path: Path) -> None:
         config.update("tls.server.mode=disabled")
 
 
-def test_certificates_made_as_the_security_guide_says(tmp_path: Path) -> None:
+def test_certificates_of_the_security_guide(tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("there is no openssl here")
     page = (Path(__file__).parents[2] / "docs" / "guides" / "security.md").read_text(encoding="utf-8")

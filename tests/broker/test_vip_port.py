@@ -82,7 +82,7 @@ def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None
     serve(tmp_path, port, talk)
 
 
-def test_where_it_is_taken_the_broker_serves_and_says_what_does_not_work(
+def test_without_its_vip_port_the_broker_serves_and_warns(
     tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def talk() -> None:
@@ -98,7 +98,9 @@ def test_where_it_is_taken_the_broker_serves_and_says_what_does_not_work(
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lets one look")
 @pytest.mark.parametrize("settings", [{"vipChannelEnable": False}, {"listenPort": 0}], ids=str)
-def test_without_it(tmp_path: Path, port: int, settings: dict[str, object], caplog: pytest.LogCaptureFixture) -> None:
+def test_without_the_setting(
+    tmp_path: Path, port: int, settings: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
     """A port that the system chose has none beside it: another server may be about to listen there."""
     before = listening(os.getpid())
     opened: set[int] = set()

@@ -84,7 +84,7 @@ def test_a_consumer_without_a_topic_says_so(
         {"listener": None},
     ],
 )
-def test_settings_that_cannot_be(wrong: dict[str, Any]) -> None:
+def test_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ClientError):
         PushConsumer(**{"group": "g", "listener": Seen(), "name_server": "127.0.0.1:1"} | wrong)
 

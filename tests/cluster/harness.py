@@ -100,7 +100,7 @@ class Load:
                 self._changed.notify_all()
 
     def goes_on(self, count: int = 50, of: str | None = None) -> float:
-        """Wait for so many more acknowledged sends, of a broker if ``of`` says which; seconds to the first."""
+        """Wait for so many more acknowledged sends, of the broker ``of`` if given; seconds to the first."""
         begun = time.monotonic()
         if of is not None:
             self._producer.running().routes.refresh(TOPIC)  # as every 30 s: it may be back
@@ -186,7 +186,7 @@ def assert_slaves_follow(cluster: LocalCluster) -> None:
 
 
 def assert_all_there(load: Load, address: str, broker: str, *, weak: bool = True) -> None:
-    """What was acknowledged is there where it was said to be, and nothing is that nobody sent."""
+    """Every acknowledged message is at its offset, and there is no unknown message."""
     found = stored(address)
     for books in (load.strong, load.weak) if weak and broker not in load.swapped else (load.strong,):
         for (name, queue_id), expected in books.items():

@@ -1,6 +1,6 @@
 """Failover under load: members are killed, stopped, cut off and joined again while producers send.
 
-At the end every acknowledged message is where it was said to be, on the master and on its slave, and the slave's log is
+At the end every acknowledged message is at its offset, on the master and on its slave, and the slave's log is
 its master's byte for byte. FAILOVER_ROUNDS=30 in the environment makes as many rounds (``make failover``); the seed of
 what happens is printed.
 """
@@ -51,7 +51,7 @@ class World:
         return self.rng.randrange(len(self.masters))
 
     def kill_master(self) -> None:
-        """Producers go on with the other; the slave has all that the master said that both have."""
+        """Producers continue with the other; the slave has all messages that were acknowledged as replicated."""
         number = self.pair()
         master, slave = self.masters[number], self.slaves[number]
         master.kill()
@@ -68,7 +68,7 @@ class World:
         self.load.goes_on(20, of=master.broker_name)
 
     def kill_slave(self) -> None:
-        """Its master says that it has none, and goes on alone."""
+        """Its master reports that it has no slave, and continues alone."""
         number = self.pair()
         slave = self.slaves[number]
         slave.kill()
@@ -92,7 +92,7 @@ class World:
         self.load.goes_on(20, of=master.broker_name)
 
     def cut_replication(self) -> None:
-        """A master says that its slave took too long, or that there is none; nothing waits for ever."""
+        """A master reports that its slave took too long, or that it has no slave; nothing waits forever."""
         number = self.pair()
         master, slave = self.masters[number], self.slaves[number]
         slave.partition(master)
@@ -101,7 +101,7 @@ class World:
         self.load.goes_on(20, of=master.broker_name)
 
     def cut_master(self) -> None:
-        """Nobody hears it; the other takes what is sent."""
+        """It is disconnected; the other accepts messages."""
         master = self.masters[self.pair()]
         master.partition()
         self.load.goes_on(FEW)

@@ -38,7 +38,7 @@ def test_each_procedure_names_the_test_that_runs_it(section: str) -> None:
 
 
 def read_all(name_server: str) -> dict[int, dict[int, bytes]]:
-    """Every message of the topic, as a consumer finds it: at whoever has it now."""
+    """Every message of the topic, as a consumer finds it: at the broker that has it now."""
     with Reader(name_server) as reader:
         found: dict[int, dict[int, bytes]] = {}
         for queue in reader.queues(TOPIC):
@@ -56,7 +56,7 @@ def _messages(reader: Reader, queue: MessageQueue, offset: int) -> list[MessageE
         return reader.messages(queue, offset, max_msgs=1000)
 
 
-def test_a_slave_is_made_a_master_and_its_master_a_slave_and_one_that_lost_its_disk_comes_back(tmp_path: Path) -> None:
+def test_a_promotion_a_demotion_and_a_lost_disk(tmp_path: Path) -> None:
     settings = {"brokerRole": "SYNC_MASTER", "grpcServerPort": -1, **SMALL_FILES}
     with LocalCluster(data_dir=tmp_path, brokers=1, slaves=True, config=settings) as cluster:
         (first,), (second,) = cluster.brokers, cluster.slaves

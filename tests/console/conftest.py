@@ -109,7 +109,7 @@ class Page:
 
 
 def eventually(ask: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
-    """What is asked again and again until it is right."""
+    """Repeat a request until its response is as expected."""
     return until(lambda: (found,) if is_right(found := ask()) else None)[0]
 
 

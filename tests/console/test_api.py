@@ -67,7 +67,7 @@ def test_one_broker_with_its_state_and_settings(page: Page, cluster: LocalCluste
 
 
 def test_an_address_in_a_link_is_a_broker_of_the_cluster(page: Page) -> None:
-    """Else whoever has somebody open a link is sent a question with the signature of the console's account."""
+    """Otherwise an attacker with a link could get a request signed by the console's account."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
         answer = page.get("/api/broker", 404, address=f"127.0.0.1:{listener.getsockname()[1]}")
@@ -119,7 +119,7 @@ def test_a_page_shows_at_once_what_is_known_and_then_what_is(
     eventually(lambda: page.get("/api/topics/orders", known="1"), lambda data: data["groups"] is not None)
 
     def asked(*given: object, **named: object) -> None:
-        raise AssertionError("somebody was asked")
+        raise AssertionError("a broker got a request")
 
     with monkeypatch.context() as patched:
         for name in ("fresh_topic", "fresh_group"):
@@ -416,7 +416,7 @@ def test_what_cannot_be_sent_is_said(page: Page) -> None:
         assert page.post("/api/messages", wrong, 400)["remedy"]
 
 
-# --- when things are away -------------------------------------------------------------------------------------------
+# --- unavailable servers --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/api/nothing", "/api/topics/a/b"])

@@ -41,7 +41,7 @@ ROCKET = [sys.executable, "-m", "spark_rocket.cli"]
 
 
 class Rocket:
-    """A command that goes on, and what it says."""
+    """A running command and its output."""
 
     def __init__(self, *arguments: str, env: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Rocket:
         self.said = ""
 
     def until(self, pattern: str) -> re.Match[str]:
-        """Wait for a line; what was said until then is in the failure."""
+        """Wait for a line; the failure has the output until then."""
         deadline = time.monotonic() + WAIT * 2
         while (found := re.search(pattern, self.said)) is None:
             readable, _, _ = select.select([self._pipe], [], [], max(deadline - time.monotonic(), 0))

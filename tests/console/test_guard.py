@@ -1,4 +1,4 @@
-"""Who is let in: hosts, origins, tokens, sessions; what every answer carries."""
+"""Access to the console: hosts, origins, tokens, sessions, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_change_needs_the_page_s_token_origin_and_json() -> None:
     def refused(headers: dict[str, str]) -> str:
         return code(ask("POST", "/api/groups/g/plan", headers=headers, content=b"[]"))
 
-    assert refused(right) == "NOT_JSON"  # and so past the guard: the body is no object
+    assert refused(right) == "NOT_JSON"  # and so past the guard: the body is not an object
     assert refused(right | {"origin": "http://evil.example"}) == "WRONG_ORIGIN"
     assert refused(right | {"origin": "null"}) == "WRONG_ORIGIN"
     assert refused(right | {"origin": "https://127.0.0.1:8080"}) == "WRONG_ORIGIN"
@@ -239,7 +239,7 @@ def test_under_tls_the_cookie_goes_nowhere_else() -> None:
 
 def test_a_wrong_password_and_a_wrong_name_are_told_the_same() -> None:
     ask = Browser(users=USERS)
-    answers = [ask.login("ada", "wrong"), ask.login("nobody", PASSWORD), ask.login("ada", PASSWORD + "x" * 2000)]
+    answers = [ask.login("ada", "wrong"), ask.login("unknown", PASSWORD), ask.login("ada", PASSWORD + "x" * 2000)]
     assert {(answer.status_code, answer.text) for answer in answers} == {(401, answers[0].text)}
     assert not ask.cookies
     assert code(ask("POST", "/api/login", json={"user": ["ada"], "password": None})) == "BAD_REQUEST"
@@ -366,7 +366,7 @@ def test_passwords_that_are_too_short() -> None:
         read_users(None, {"ROCKET_CONSOLE_PASSWORD": "short"})
 
 
-# --- what a request says --------------------------------------------------------------------------------------------
+# --- contents of requests --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 5000, "x", [], {}, True, 1.5, -1, 2**63])

@@ -28,7 +28,7 @@ AWAY = RemotingConnectError("No connection to 127.0.0.1:2.", remedy="Start it.")
 
 
 class FakeAdmin:
-    """Two brokers, ``a`` and ``b``, of which ``b`` can be away."""
+    """Two brokers, ``a`` and ``b``, of which ``b`` can be unavailable."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -104,7 +104,7 @@ def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None
     admin.away, admin.offset = True, 12
     sampler.ask_lists_again()
     sampler.sample(ALL)
-    assert set(sampler.topics) == {"t", "only-b"}  # nobody said that it is gone
+    assert set(sampler.topics) == {"t", "only-b"}  # its deletion is not known
     stats = sampler.topics["t"].stats
     assert stats is not None
     assert {queue.broker_name: offset.max_offset for queue, offset in stats.offset_table.items()} == {"a": 12, "b": 10}
@@ -135,7 +135,7 @@ def test_a_broker_that_the_name_servers_forget_is_shown_for_a_while(monkeypatch:
     gone = sampler.brokers["b/0"].to_json()
     assert gone["trouble"]["code"] == "BROKER_GONE"  # type: ignore[index]
     assert gone["awaySince"]
-    assert sampler.failed["b"].code == "BROKER_GONE"  # every page says that something is missing
+    assert sampler.failed["b"].code == "BROKER_GONE"  # every page reports missing data
     monkeypatch.setattr("spark_rocket.console.state.GONE_SECONDS", -1.0)
     sampler.sample(ALL)
     assert set(sampler.brokers) == {"a/0"}
@@ -206,7 +206,7 @@ def test_a_large_cluster_is_asked_more_seldom() -> None:
 def test_a_cluster_that_is_lost_is_found_again() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
-    admin.lost = NameServerUnreachableError("Nobody answers.", remedy="Start one.")
+    admin.lost = NameServerUnreachableError("No response.", remedy="Start one.")
     sampler.sample(ALL)
     assert sampler.trouble is not None
     assert sampler.trouble.code == "NAME_SERVER_UNREACHABLE"

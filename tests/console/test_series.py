@@ -58,6 +58,6 @@ def test_rates() -> None:
     for second in range(15, 60):
         rate.count(float(second), 150 + second)
     assert rate.value == 1.0  # the last ten seconds
-    assert rate.count(60.0, 3) is None  # deleted and made anew
+    assert rate.count(60.0, 3) is None  # deleted and recreated
     assert rate.count(62.0, 5) == 1.0
     assert rate.count(61.0, 6) is None  # a clock that was set back

@@ -4,7 +4,7 @@
 
 For each epoch a process for each task stages rows with a random part, and a new process calls ``commit``; then the
 epoch's number is written to DIRECTORY, which is the checkpoint and has the plans (``sink_points.py``). A task that dies
-is tried again. When ``commit`` dies, the epoch is run again, as when a query is restarted. Ends when all plans are done
+is retried. When ``commit`` dies, the epoch is run again, as when a query is restarted. Ends when all plans are done
 and so many epochs are committed, none of them interrupted. Exit status 3: another driver has overtaken this one.
 """
 

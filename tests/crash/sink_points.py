@@ -7,7 +7,7 @@ once, whatever is started again later. Victims:
 ==========  ==========================================================================================================
 ``self``    this process, a task or ``commit``, is killed
 ``driver``  the driver is killed, and this process
-``stop``    this process is stopped (SIGSTOP) until somebody lets it go on
+``stop``    this process is stopped (SIGSTOP) until it gets SIGCONT
 ``broker``  this process waits until the test has killed a broker
 ==========  ==========================================================================================================
 """
@@ -28,7 +28,7 @@ DECIDE_POINTS = ("before PREPARED", "PREPARED is sent", "after PREPARED", "it is
 PUBLISH_POINTS = (
     "before a block",
     "a block is sent",
-    "a block is under way",
+    "a block is in flight",
     "a block was sent",
     "before DONE",
     "DONE is sent",
@@ -117,7 +117,7 @@ def _install(points: Points) -> None:
         setattr(cls, method, wrapped)
 
     def wrap_append() -> None:
-        """The ledger's records, before they are sent and when they are stored but nobody has seen that."""
+        """The ledger's records, before they are sent, and when they are stored without a response yet."""
         send, append = Brokers.append, Ledger.append
 
         def sent(self: Any, queue: Any, body: bytes, **kwargs: Any) -> Any:
@@ -143,5 +143,5 @@ def _install(points: Points) -> None:
     wrap(Publisher, "check_staged", before="it is read back")
     wrap(Publisher, "_send", before="before a block")  # and before it sees that the epoch still is its own
     wrap(Brokers, "publish", before="a block is sent", after="a block was sent")
-    wrap(Sink, "submit", after="a block is under way")  # nobody waits for the response yet
+    wrap(Sink, "submit", after="a block is in flight")  # before the wait for the response
     wrap_append()

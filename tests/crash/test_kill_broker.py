@@ -1,4 +1,4 @@
-"""SIGKILL of the broker's process under load: what it acknowledged is there afterwards, where it said.
+"""SIGKILL of the broker's process under load: every acknowledged message is there afterwards, at its offset.
 
 A kill proves nothing about flushing (what is in the page cache survives it); it proves that a broker which is stopped
 between any two instructions leaves a store that recovers to at least everything that was acknowledged. The torn images
@@ -44,7 +44,7 @@ QUEUES = 4
 
 @dataclass
 class Acknowledged:
-    """Every message that a broker said it had: topic and queue -> offset -> body."""
+    """Every acknowledged message: topic and queue -> offset -> body."""
 
     table: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
     delayed: set[bytes] = field(default_factory=set)
@@ -109,7 +109,7 @@ def send_until_the_end(address: str, sender: int, round_number: int, acknowledge
 
 
 def consume_until_the_end(address: str) -> None:
-    """Reads the shared topic and says how far it is."""
+    """Reads the shared topic and reports its progress."""
     with RemotingClient() as client:
         wire = Wire(client, address)
         offsets = dict.fromkeys(range(QUEUES), 0)
@@ -204,7 +204,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
     assert_right(cluster.store_dir, settings.store_config())
 
 
-def test_a_topic_that_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
+def test_an_acknowledged_topic_survives_a_kill(tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path) as cluster:
         for number in range(20):
             cluster.create_topic(f"Topic-{number}", 3)

@@ -1,4 +1,4 @@
-"""SIGKILL of the broker while consumers give messages back: what it took back is delivered again or a dead letter."""
+"""SIGKILL of the broker while consumers return messages: each returned one is redelivered or a dead letter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def give_back_until_the_end(
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_nothing_given_back_is_lost(tmp_path: Path, flush: str) -> None:
+def test_no_returned_message_is_lost(tmp_path: Path, flush: str) -> None:
     taken: dict[bytes, str] = {}
     enough = threading.Event()
     with LocalCluster(data_dir=tmp_path, config={"flushDiskType": flush}) as cluster:

@@ -40,7 +40,7 @@ def pop_until_the_end(address: str, number: int, acked: set[bytes], enough: thre
             return
 
 
-def test_what_was_popped_is_acked_or_comes_again(tmp_path: Path) -> None:
+def test_popped_messages_are_acked_or_redelivered(tmp_path: Path) -> None:
     acked: set[bytes] = set()
     enough = threading.Event()
     everything = [b"%d" % number for number in range(MESSAGES)]

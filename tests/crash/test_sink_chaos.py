@@ -30,7 +30,7 @@ _MANY = {
     "a block is staged",
     "a block was staged",
     "a block is sent",
-    "a block is under way",
+    "a block is in flight",
     "a block was sent",
 }
 
@@ -43,7 +43,7 @@ def make_plans(query: Query, kills: int, rng: random.Random) -> None:
     while left > 0:
         for point in points:
             if left > 1 and point in RESUME_POINTS:
-                query.plan(rng.choice(("after PREPARED", "a block is under way")), rng.choice(("self", "driver")))
+                query.plan(rng.choice(("after PREPARED", "a block is in flight")), rng.choice(("self", "driver")))
                 left -= 1
             elif point in RESUME_POINTS:
                 continue

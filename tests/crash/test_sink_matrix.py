@@ -62,7 +62,7 @@ def test_a_task_dies_while_it_stages_and_another_one_when_it_has(cluster: LocalC
     check(cluster, query)
 
 
-def test_a_zombie_stages_on_after_its_driver_died(cluster: LocalCluster, query: Query) -> None:
+def test_a_zombie_continues_to_stage_after_its_driver_died(cluster: LocalCluster, query: Query) -> None:
     """A task of the dead driver is let go on when the next driver has committed the epoch."""
     query.plan("a block was staged", "stop", 2)
     query.plan("a block is staged", "driver", 3)
@@ -104,7 +104,7 @@ def test_it_dies_while_it_publishes(cluster: LocalCluster, query: Query, victim:
     query.plan("RESUMED is sent", victim)
     query.plan("it is read back", victim)
     query.plan("it was read back", victim)
-    query.plan("a block is under way", victim, 2)
+    query.plan("a block is in flight", victim, 2)
     query.plan("a block was sent", victim, 2)
     assert query.run(2) == 7 * (victim == "driver")
     check(cluster, query)
@@ -124,7 +124,7 @@ def test_the_driver_dies_before_its_checkpoint_knows(cluster: LocalCluster, quer
 
 
 @pytest.mark.parametrize(
-    "point", some_of("a block is under way", "a block is staged", "PREPARED is sent", "before DONE")
+    "point", some_of("a block is in flight", "a block is staged", "PREPARED is sent", "before DONE")
 )
 def test_a_broker_is_killed(cluster: LocalCluster, query: Query, point: str) -> None:
     """With SYNC_FLUSH, and started again; the driver lives."""
@@ -138,7 +138,7 @@ def test_a_broker_is_killed(cluster: LocalCluster, query: Query, point: str) -> 
     check(cluster, query)
 
 
-@pytest.mark.parametrize("point", some_of("a block is under way", "a block was staged", "after PREPARED"))
+@pytest.mark.parametrize("point", some_of("a block is in flight", "a block was staged", "after PREPARED"))
 def test_a_master_is_lost_and_its_slave_made_the_master(tmp_path: Path, point: str) -> None:
     settings = {"brokerRole": "SYNC_MASTER", "grpcServerPort": -1}
     with LocalCluster(brokers=1, slaves=True, config=settings) as cluster:

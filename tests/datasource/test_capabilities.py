@@ -1,4 +1,4 @@
-"""Spark 4.0 and 4.1: options that need more are refused, and a stream keeps its position without being told it."""
+"""Spark 4.0 and 4.1: options that need more are refused; a stream keeps its position without Spark's help."""
 
 from __future__ import annotations
 

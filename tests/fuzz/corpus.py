@@ -1,4 +1,4 @@
-"""Inputs that are kept: ``corpus/<target>.txt``, a bytes literal a line; a comment says what the next one broke."""
+"""Stored inputs: ``corpus/<target>.txt``, a bytes literal per line; a comment names what the next one broke."""
 
 from __future__ import annotations
 

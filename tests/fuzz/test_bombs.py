@@ -1,4 +1,4 @@
-"""Bodies that claim to be small: whoever unpacks one keeps within a bound, and says so.
+"""Bodies that claim to be small: decompression stops at a limit with an error.
 
 The decoders run in a process that may take 700 MiB more than it has when it is ready; most bombs would be 4 GiB.
 """
@@ -41,7 +41,7 @@ def zlib_bomb(window_bits: int = 15, size: int = SIZE) -> bytes:
 
 
 def zstd_bomb(size: int = SIZE) -> bytes:
-    """The same in 128 KiB: every block says "this byte, 131,072 times"."""
+    """The same in 128 KiB: every block means "this byte, 131,072 times"."""
     block = (0 | 1 << 1 | (128 << 10) << 3).to_bytes(3, "little") + b"\0"
     return b"\x28\xb5\x2f\xfd\x00\x58" + block * (size >> 17)
 

@@ -1,4 +1,4 @@
-"""Loaders of the golden data beside this file; its README says what that is."""
+"""Loaders of the golden data in this directory, which its README describes."""
 
 from __future__ import annotations
 

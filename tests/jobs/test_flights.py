@@ -50,7 +50,7 @@ def run_on_terminal(name: str, *arguments: str | Path) -> str:
         )
     said = bytearray()
     with os.fdopen(leader, "rb", buffering=0) as terminal_output, process:
-        with contextlib.suppress(OSError):  # Linux says so that the last writer has gone
+        with contextlib.suppress(OSError):  # Linux reports the end of the last writer in this way
             while piece := terminal_output.read(65536):
                 said += piece
         assert process.stderr is not None

@@ -19,7 +19,7 @@ def test_values(tmp_path: Path) -> None:
     assert kv.namespace("n") == {"k": "v", "ключ": "значение"}
     kv.delete("n", "k")
     kv.delete("n", "k")
-    kv.delete("nobody", "k")
+    kv.delete("unknown", "k")
     again = KVConfigManager(tmp_path / "sub" / "kvConfig.json")
     again.load()
     assert again.namespace("n") == {"ключ": "значение"}

@@ -155,7 +155,7 @@ def test_register_and_route(ns: NameServer, compressed: bool) -> None:
     assert route.broker_datas[0].broker_addrs == {0: "broker-a-0:10911"}
 
 
-def test_a_slave_learns_its_master(ns: NameServer) -> None:
+def test_a_slave_gets_its_master(ns: NameServer) -> None:
     ns.register(T, U)
     assert ns.register(T, U, id_=1).ext_fields == {
         "haServerAddr": "broker-a-0:10912",
@@ -163,7 +163,7 @@ def test_a_slave_learns_its_master(ns: NameServer) -> None:
     }
 
 
-def test_a_registration_damaged_on_its_way(ns: NameServer) -> None:
+def test_a_registration_with_a_wrong_crc(ns: NameServer) -> None:
     answer = ns.register(T, U, crc=12345)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "crc32" in str(answer.remark)
@@ -201,7 +201,7 @@ def test_order_configuration_goes_to_brokers(ns: NameServer) -> None:
     assert b"passwd" not in bytes(ns.ask(319).body)
 
 
-def test_settings_that_are_no_text(ns: NameServer) -> None:
+def test_settings_that_are_not_utf_8(ns: NameServer) -> None:
     with pytest.raises(ProtocolError, match="UTF-8"):
         ns.ask(318, b"\xff")
 
@@ -265,12 +265,12 @@ def test_both_spellings_of_a_route(ns: NameServer, version: int, ext: dict[str, 
     assert loads_tolerant(body)["queueDatas"][0]["brokerName"] == "broker-a"
 
 
-def test_a_client_of_a_zone_is_told_of_brokers_near_it(ns: NameServer) -> None:
+def test_a_client_of_a_zone_gets_the_brokers_of_its_zone(ns: NameServer) -> None:
     """As Java's clients of 5.x that were started with rocketmq.zone and rocketmq.zone.mode."""
     near, far, slave = {"__ZONE_NAME": "zone-a"}, {"__ZONE_NAME": "zone-b"}, {"enableActingMaster": "true"}
     ns.register(T, name="near", **near)
     ns.register(T, name="far", **far)
-    ns.register(T, name="orphan", id_=1, **far, **slave)  # its master is away
+    ns.register(T, name="orphan", id_=1, **far, **slave)  # its master is unavailable
 
     def told(**ext: str) -> tuple[set[str], set[str]]:
         route = loads_tolerant(bytes(ns.ask(105, topic="T", **ext).body))
@@ -311,7 +311,7 @@ def test_topic_lists(ns: NameServer) -> None:
     assert ns.ask(206).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_topics_by_hand(ns: NameServer) -> None:
+def test_topics_registered_by_a_tool(ns: NameServer) -> None:
     ns.register(T, U)
     route = TopicRouteData(queue_datas=[QueueData("broker-a", 2, 2, 6)])
     assert ns.ask(217, route.to_json(), topic="N").code == 0
@@ -330,7 +330,7 @@ def test_write_permission(ns: NameServer) -> None:
     assert TopicRouteData.from_json(ns.ask(105, topic="T").body).queue_datas[0].perm == 4
     assert ns.ask(327, brokerName="broker-a").ext_fields == {"addTopicCount": "2"}
     assert TopicRouteData.from_json(ns.ask(105, topic="T").body).queue_datas[0].perm == 6
-    assert ns.ask(205, brokerName="nobody").ext_fields == {"wipeTopicCount": "0"}
+    assert ns.ask(205, brokerName="unknown").ext_fields == {"wipeTopicCount": "0"}
 
 
 # --- key-value configuration --------------------------------------------------------------------------------------

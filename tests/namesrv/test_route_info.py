@@ -83,7 +83,7 @@ def test_several_brokers_and_clusters(tables: Tables) -> None:
     assert tables.topics() == ["T", "U"]
 
 
-# --- which registrations are believed -----------------------------------------------------------------------------
+# --- accepted registrations --------------------------------------------------------------------------------------
 
 
 def test_an_unchanged_version_changes_nothing(tables: Tables) -> None:
@@ -107,7 +107,7 @@ def test_a_table_of_one_topic_leaves_the_others(tables: Tables) -> None:
     assert tables.topics() == ["T", "U", "V"]
 
 
-def test_a_first_word_of_one_topic_does_not_hide_the_whole_table(tables: Tables) -> None:
+def test_a_registration_of_one_topic_does_not_hide_the_whole_table(tables: Tables) -> None:
     """The name server was restarted under a broker whose next word is an increment."""
     tables.register(T, version=9)
     assert tables.perm("T") == 6
@@ -138,13 +138,13 @@ def test_a_wiped_permission_stays_wiped_until_the_broker_changes(tables: Tables)
     tables.set_write_permission("a", allowed=False)
     tables.register(T, U, version=2)
     assert tables.perm("T") == 6
-    assert tables.set_write_permission("nobody", allowed=False) == 0
+    assert tables.set_write_permission("unknown", allowed=False) == 0
 
 
 # --- masters and slaves -------------------------------------------------------------------------------------------
 
 
-def test_a_slave_is_told_its_master_and_brings_no_topics(tables: Tables) -> None:
+def test_a_slave_gets_its_master_and_registers_no_topics(tables: Tables) -> None:
     assert tables.register(T, U, id_=1) == Registered()
     assert tables.route("T") is None
     tables.register(T, U, id_=0)
@@ -158,7 +158,7 @@ def test_a_slave_is_told_its_master_and_brings_no_topics(tables: Tables) -> None
 
 
 def test_slaves_bring_topics_while_there_is_no_master(tables: Tables) -> None:
-    """The name server was restarted, and the master is away."""
+    """The name server was restarted, and the master is unavailable."""
     tables.register(T, id_=2, enable_acting_master=False)
     assert tables.perm("T") == 6
     tables.register(T, TopicConfig("V"), id_=1, enable_acting_master=False)
@@ -217,7 +217,7 @@ def test_a_slave_of_another_cluster_has_no_master_here(tables: Tables) -> None:
             tables.register(T, id_=id_, at=f"s:{id_}", cluster="d")
     assert tables.member_group("a") == {0: "a0:1"}
     assert tables.register(T, id_=1).master_addr == "a0:1"
-    tables.now += 61  # all of that cluster are dead, and nobody has noticed yet
+    tables.now += 61  # all of that cluster are dead, and this is not detected yet
     tables.register(T, id_=2, at="s:2", cluster="d")
 
 
@@ -249,7 +249,7 @@ def test_expiry(tables: Tables) -> None:
     assert [live.channel for live in tables.expire()] == ["cb"]
     assert tables.perm("T", "b") is None
     tables.heartbeat("c", "a0:1")
-    tables.heartbeat("c", "nobody:1")
+    tables.heartbeat("c", "unknown:1")
     tables.now += 120
     assert tables.expire() == []
     tables.register(T, U)
@@ -273,7 +273,7 @@ def test_a_closed_channel_takes_its_brokers_with_it(tables: Tables) -> None:
     assert tables.route("T") is None
 
 
-def test_unregistering_twice_or_a_stranger(tables: Tables) -> None:
+def test_unregistering_twice_or_an_unknown_broker(tables: Tables) -> None:
     tables.register(T, U)
     tables.unregister_broker("c", "stranger", 0, "s:1")
     tables.unregister_broker("c", "a", 3, "a3:1")
@@ -286,7 +286,7 @@ def test_unregistering_twice_or_a_stranger(tables: Tables) -> None:
 # --- topics by hand -----------------------------------------------------------------------------------------------
 
 
-def test_topics_by_hand(tables: Tables) -> None:
+def test_topics_registered_by_a_tool(tables: Tables) -> None:
     tables.register(T, U, name="a")
     tables.register(T, U, name="x", cluster="d")
     tables.register_topic("N", [QueueData("a", 1, 1, 6), QueueData("stranger", 1, 1, 6)])

@@ -121,7 +121,7 @@ def test_two_masters_of_one_name(running: Running) -> None:
         assert "127.0.0.1:9 " in str(answer.remark)
         first.close()
         assert route_is_gone(second, running)
-        assert ask(second, running, 103, BODY, **other).code == 0  # at once: the connection says that it is gone
+        assert ask(second, running, 103, BODY, **other).code == 0  # at once: its connection is closed
 
 
 def large_registration(topics: int = 10_000) -> bytes:
@@ -231,7 +231,7 @@ def test_few_large_registrations_of_all_wait(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("unregisters", [False, True])
-def test_a_broker_that_goes_while_its_registration_is_read(running: Running, gate: Gate, unregisters: bool) -> None:
+def test_a_broker_that_disconnects_during_its_registration(running: Running, gate: Gate, unregisters: bool) -> None:
     with RemotingClient() as other, RemotingClient() as broker:
         asked(broker, running, LARGE, large_registration())
         assert gate.reached.wait(10)
@@ -308,7 +308,7 @@ def test_closing_what_never_started() -> None:
     run(NameServer("127.0.0.1", 0).close())
 
 
-def test_brokers_come_before_clients_when_there_is_too_much_to_do() -> None:
+def test_brokers_precede_clients_under_overload() -> None:
     limits = NameServer(port=0)._server.limits
     assert list(limits.queues) == ["broker", "admin", "client"]
     assert limits.queues["client"].capacity == 50_000

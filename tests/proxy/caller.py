@@ -46,7 +46,7 @@ class Caller:
         return self._stub(method)(self._request(method, request, fields), timeout=timeout, metadata=self._pairs())
 
     def later(self, method: str, request: Any = None, *, timeout: float = SECONDS, **fields: Any) -> Any:
-        """A unary call under way: ``.result()`` is its answer."""
+        """A pending unary call: ``.result()`` is its response."""
         stub = self._stub(method)
         return stub.future(self._request(method, request, fields), timeout=timeout, metadata=self._pairs())
 

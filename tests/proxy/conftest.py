@@ -18,7 +18,7 @@ from tests.broker.wire import Wire
 from tests.kit.brokers import service_of
 from tests.proxy.caller import Caller
 
-# How long an example takes, or its making, says nothing on a shared machine.
+# The time of an example, or of its generation, means nothing on a shared machine.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
@@ -62,7 +62,7 @@ def wire(cluster: LocalCluster) -> Iterator[Wire]:
 
 @pytest.fixture
 def client(cluster: LocalCluster) -> Iterator[Caller]:
-    """A client that nobody knows yet."""
+    """A client that is not registered yet."""
     with Caller(cluster.grpc_endpoint, f"test@{next(_numbers)}") as caller:
         yield caller
 

@@ -207,4 +207,4 @@ def consuming(directory: Path, clock: Clock | None = None, **settings: object) -
         world.run(world.receiving.close)
         world.settle_all()
         held = world.run(lambda: (world.service.waiting.count, world.service.held.count))
-        assert held == (0, 0), "calls that nobody has any more are held"
+        assert held == (0, 0), "ended calls are held"

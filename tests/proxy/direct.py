@@ -43,7 +43,7 @@ class DirectContext:
 
 
 class DirectCaller(Caller):
-    """A client whose calls are function calls on the proxy's loop; its Telemetry is a list of what it was told."""
+    """A client whose calls are function calls on the proxy's loop; its Telemetry is a list of the received commands."""
 
     def __init__(self, proxy: DirectEndpoint, client_id: str) -> None:
         self.proxy = proxy
@@ -77,7 +77,7 @@ class DirectCaller(Caller):
         self.proxy.server.do(self._open(consumer_settings(group, *topics)))
 
     def messages(self, group: str, topic: str, broker: str = "", **fields: Any) -> list[Any]:
-        """The messages that are there; none of a broker that is away."""
+        """The available messages; none of an unavailable broker."""
         answers = self.answers(group, topic, broker, seconds=0.1, **fields)
         return [answer.message for answer in answers if answer.WhichOneof("content") == "message"]
 
@@ -91,7 +91,7 @@ class DirectCaller(Caller):
             self.told.append(command)
 
     def settle(self) -> None:
-        """Until what was told is in ``told``."""
+        """Wait until the command is in ``told``."""
 
         endpoint = self.proxy
 

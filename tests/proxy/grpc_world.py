@@ -1,4 +1,4 @@
-"""A gRPC server on a loop of its own, with methods for tests; and a client that says what nobody should."""
+"""A gRPC server on a loop of its own, with methods for tests; and a client that sends invalid bytes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class World(LoopThread):
 
 
 class Peer:
-    """A client of HTTP/2 that does as it is told, on a blocking socket."""
+    """A scripted HTTP/2 client on a blocking socket."""
 
     def __init__(self, port: int, before: bytes = b"") -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
@@ -196,7 +196,7 @@ class Peer:
         return number
 
     def read(self) -> bool:
-        """What the server says next; False at its end."""
+        """The server's next event; False at its end."""
         try:
             data = self.socket.recv(65_536)
         except ConnectionResetError:

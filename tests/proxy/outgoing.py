@@ -54,7 +54,7 @@ def send(client: Caller, *messages: Any) -> Any:
 
 
 def sent(client: Caller, *messages: Any) -> list[Any]:
-    """The entries of an answer that says OK."""
+    """The entries of a response with the status OK."""
     answer = send(client, *messages)
     assert answer.status.code == definitions.Code.OK, answer
     assert len(answer.entries) == len(messages)

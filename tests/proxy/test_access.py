@@ -1,4 +1,4 @@
-"""Who may call what by gRPC."""
+"""Permissions of gRPC calls."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def send(caller: Caller, *topics: str) -> Any:
     return caller.call("SendMessage", messages=messages)
 
 
-def test_who_shows_who_it_is_and_who_does_not(as_: Callable[..., Caller]) -> None:
+def test_clients_with_and_without_a_certificate(as_: Callable[..., Caller]) -> None:
     assert send(as_(ALICE), "orders").status.code == OK
     for caller, said in (
         (as_(), "names no accessKey"),
-        (as_(Credentials("nobody", "n0body-s3cr3t")), "no account with the accessKey nobody"),
+        (as_(Credentials("unknown", "n0body-s3cr3t")), "no account with the accessKey unknown"),
         (as_(Credentials("alice-key", "wr0ng-s3cr3t")), "a signature that its secret key did not make"),
         (as_(ALICE, x_mq_date_time=now(1.0)), "did not make"),
         (as_(ALICE, x_mq_date_time=""), "did not make"),
@@ -109,9 +109,7 @@ def test_who_shows_who_it_is_and_who_does_not(as_: Callable[..., Caller]) -> Non
     assert send(as_(authorization="MQv2-HMAC-SHA1 Credential=white-key, Signature=00"), "orders").status.code == OK
 
 
-def test_a_time_that_is_far_away(
-    as_: Callable[..., Caller], guarded: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_distant_time(as_: Callable[..., Caller], guarded: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients write local time and call it UTC: by default a day is taken, either way."""
     for shift in (-15 * 3600, 15 * 3600):
         caller = as_(ALICE)
@@ -139,7 +137,7 @@ def test_a_time_that_is_far_away(
     assert send(caller, "orders").status.code == UNAUTHORIZED
 
 
-def test_each_method_asks_for_its_permission(as_: Callable[..., Caller]) -> None:
+def test_each_method_needs_its_permission(as_: Callable[..., Caller]) -> None:
     alice = as_(ALICE)
     status = send(alice, "bills").status
     assert (status.code, status.message) == (
@@ -199,17 +197,17 @@ def test_every_method_is_in_the_list() -> None:
 
 def settings(*, group: str = "", topic: str = "orders") -> Any:
     kind = definitions.ClientType.SIMPLE_CONSUMER if group else definitions.ClientType.PRODUCER
-    told = definitions.Settings(client_type=kind)
+    command = definitions.Settings(client_type=kind)
     if group:
-        told.subscription.group.name = group
-        told.subscription.subscriptions.add().topic.name = topic
+        command.subscription.group.name = group
+        command.subscription.subscriptions.add().topic.name = topic
     else:
-        told.publishing.topics.add().name = topic
-    return definitions.TelemetryCommand(settings=told)
+        command.publishing.topics.add().name = topic
+    return definitions.TelemetryCommand(settings=command)
 
 
 @pytest.mark.parametrize(
-    ("who", "told", "code"),
+    ("who", "command", "code"),
     [
         (ALICE, settings(), None),
         (ALICE, settings(group="readers", topic="bills"), None),
@@ -220,12 +218,12 @@ def settings(*, group: str = "", topic: str = "orders") -> Any:
     ],
 )
 def test_telemetry(
-    as_: Callable[..., Caller], who: Credentials | None, told: Any, code: grpc.StatusCode | None
+    as_: Callable[..., Caller], who: Credentials | None, command: Any, code: grpc.StatusCode | None
 ) -> None:
     with as_(who).telemetry() as stream:
-        stream.say(told)
+        stream.say(command)
         if code is None:
-            assert stream.hear().settings.client_type == told.settings.client_type
+            assert stream.hear().settings.client_type == command.settings.client_type
             stream.say(settings(topic="bills"))  # the later ones are looked at as well
             code = grpc.StatusCode.PERMISSION_DENIED
         with pytest.raises(grpc.RpcError) as ended:
@@ -233,8 +231,8 @@ def test_telemetry(
         assert ended.value.code() is code
 
 
-def test_nobody_speaks_for_the_client_of_another_account(as_: Callable[..., Caller]) -> None:
-    """Its id is no secret; whoever took it over would be asked about its transactions, or end it."""
+def test_no_account_acts_for_a_client_of_another(as_: Callable[..., Caller]) -> None:
+    """Its id is not secret. Another account with this id could decide its transactions, or end it."""
     alice = as_(ALICE)
     with alice.telemetry() as stream:
         stream.say(settings())
@@ -244,10 +242,12 @@ def test_nobody_speaks_for_the_client_of_another_account(as_: Callable[..., Call
             status = mallory.call(method).status
             assert status.code == FORBIDDEN
             assert "another account" in status.message
-        told = definitions.TelemetryCommand(settings=definitions.Settings(client_type=definitions.ClientType.PRODUCER))
-        told.settings.publishing.SetInParent()  # no topics: nothing that he would need a permission for
+        command = definitions.TelemetryCommand(
+            settings=definitions.Settings(client_type=definitions.ClientType.PRODUCER)
+        )
+        command.settings.publishing.SetInParent()  # no topics: nothing that he would need a permission for
         with mallory.telemetry() as other:
-            other.say(told)
+            other.say(command)
             with pytest.raises(grpc.RpcError) as ended:
                 other.hear()
             assert ended.value.code() is grpc.StatusCode.PERMISSION_DENIED

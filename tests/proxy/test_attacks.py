@@ -130,7 +130,7 @@ def guarded() -> Iterator[LocalCluster]:
 )
 @pytest.mark.parametrize("method", [method for method in METHODS if method.name != "Telemetry"], ids=lambda m: m.name)
 def test_unsigned_requests_are_not_parsed(guarded: LocalCluster, method: Any, signature: dict[str, str]) -> None:
-    """The message is invalid, and larger than its method takes: nobody looks."""
+    """The message is invalid and larger than the limit of its method: it is not parsed."""
     answer_class = getattr(definitions, method.output_type.name)
     with Peer(port_of(guarded.grpc_endpoint)) as peer:
         path = f"/{definitions.SERVICE}/{method.name}"

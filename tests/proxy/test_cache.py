@@ -1,4 +1,4 @@
-"""What brokers said, kept for a while: when it is asked again, and what counts when nobody answers."""
+"""Cached responses of brokers: when they are refreshed, and what is valid without a response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class World:
         self.asked.append(name)
         await asyncio.sleep(0)
         if self.fails:
-            raise RemotingConnectError("nobody answers")
+            raise RemotingConnectError("no response")
         return self.says
 
 
@@ -34,14 +34,14 @@ def world() -> World:
     return World()
 
 
-async def test_one_question_at_a_time_and_none_while_it_is_fresh(world: World) -> None:
+async def test_one_request_at_a_time_and_none_for_a_fresh_value(world: World) -> None:
     assert await asyncio.gather(*(world.cache.get("a") for _ in range(5))) == ["first"] * 5
     assert world.asked == ["a"]
     world.now = 19.9
     assert (await world.cache.get("a"), world.asked) == ("first", ["a"])
 
 
-async def test_an_older_value_is_the_answer_while_it_is_asked_again(world: World) -> None:
+async def test_a_stale_value_is_used_during_its_refresh(world: World) -> None:
     await world.cache.get("a")
     world.now, world.says = 20.1, "second"
     assert await world.cache.get("a") == "first"
@@ -50,13 +50,13 @@ async def test_an_older_value_is_the_answer_while_it_is_asked_again(world: World
     assert (world.cache.last("a"), world.asked) == ("second", ["a", "a"])
 
 
-async def test_a_value_that_is_too_old_is_asked_for_first(world: World) -> None:
+async def test_an_expired_value_is_requested_first(world: World) -> None:
     await world.cache.get("a")
     world.now, world.says = 60.1, "second"
     assert await world.cache.get("a") == "second"
 
 
-async def test_that_there_is_none_is_believed_shortly(world: World) -> None:
+async def test_a_missing_value_is_cached_briefly(world: World) -> None:
     world.says = None
     assert await world.cache.get("a") is None
     world.says = "created"
@@ -65,7 +65,7 @@ async def test_that_there_is_none_is_believed_shortly(world: World) -> None:
     assert await world.cache.get("a") == "created"
 
 
-async def test_what_was_known_counts_while_nobody_answers(world: World) -> None:
+async def test_cached_values_are_used_without_a_response(world: World) -> None:
     world.fails = True
     with pytest.raises(RemotingConnectError):
         await world.cache.get("a")
@@ -79,7 +79,7 @@ async def test_what_was_known_counts_while_nobody_answers(world: World) -> None:
     assert await world.cache.get("a") == "second"
 
 
-async def test_a_suspicion_is_followed_up_but_not_all_the_time(world: World) -> None:
+async def test_a_suspected_client_is_checked_at_intervals(world: World) -> None:
     await world.cache.get("a")
     world.says = "second"
     world.cache.suspect("a")  # just asked

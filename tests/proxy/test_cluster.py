@@ -206,8 +206,8 @@ def test_a_broker_that_dies_under_a_held_receive(client: DirectCaller, topic: st
     assert client.messages(group, topic, A) == []  # the other one serves on
 
 
-def test_a_broker_that_is_started_again_hears_of_producers(client: DirectCaller, topic: str, second: Any) -> None:
-    """Else it would have nobody to ask about transactions."""
+def test_a_restarted_broker_gets_the_producers(client: DirectCaller, topic: str, second: Any) -> None:
+    """Otherwise it could not check transactions."""
     client.produce(topic)
     second.kill()
     second.restart()
@@ -224,7 +224,7 @@ def test_a_broker_that_is_started_again_hears_of_producers(client: DirectCaller,
 # --- restarts of the proxy --------------------------------------------------------------------------------------
 
 
-def test_transactions_go_on_through_a_restart_of_the_proxy(brokers: LocalCluster, topic: str, group: str) -> None:
+def test_transactions_continue_after_a_restart_of_the_proxy(brokers: LocalCluster, topic: str, group: str) -> None:
     first = ProxyThread(brokers.name_server)
     client = first.client("tx@1")
     client.produce(topic)
@@ -242,7 +242,7 @@ def test_transactions_go_on_through_a_restart_of_the_proxy(brokers: LocalCluster
             found = [command.recover_orphaned_transaction_command for command in client.told]
             return next((one for one in reversed(found) if one.message.body == b"asked"), None)
 
-        command = until(question)  # with an id of its own: the broker has put the half message there anew
+        command = until(question)  # with an id of its own: the broker has stored the half message again
         assert end(client, topic, asked.message_id, command.transaction_id, checked=True).code == Code.OK
         assert {bytes(one.body) for one in all_of(client, group, topic, 2)} == {b"decided", b"asked"}
 
@@ -259,7 +259,7 @@ def end(client: DirectCaller, topic: str, message_id: str, transaction_id: str, 
     ).status
 
 
-def test_order_goes_on_through_a_restart_of_the_proxy(brokers: LocalCluster, topic: str, group: str) -> None:
+def test_order_continues_after_a_restart_of_the_proxy(brokers: LocalCluster, topic: str, group: str) -> None:
     brokers.create_group(group, ordered=True)
     ordered = {"message_group": "customer", "message_type": Type.FIFO}
     first = ProxyThread(brokers.name_server)
@@ -281,10 +281,10 @@ def test_order_goes_on_through_a_restart_of_the_proxy(brokers: LocalCluster, top
         assert client.ack(group, topic, *rest).status.code == Code.OK
 
 
-# --- brokers that ask who it is ---------------------------------------------------------------------------------
+# --- brokers with access control --------------------------------------------------------------------------------
 
 
-def test_the_proxy_has_an_account_of_its_own_and_speaks_tls(group: str) -> None:
+def test_the_proxy_has_its_own_account_and_uses_tls(group: str) -> None:
     account = Credentials("proxy-key", "pr0xy-s3cr3t")
     settings = {"access_key": account.access_key, "secret_key": account.secret_key}
     with LocalCluster(in_process=True, tls="enforcing", config={"grpcServerPort": -1}, **settings) as guarded:
@@ -301,7 +301,7 @@ def test_the_proxy_has_an_account_of_its_own_and_speaks_tls(group: str) -> None:
             assert "accessKey" in status.message
 
 
-# --- nobody there -----------------------------------------------------------------------------------------------
+# --- no broker --------------------------------------------------------------------------------------------------
 
 
 def answers_without(client: DirectCaller) -> Iterator[Any]:

@@ -45,7 +45,7 @@ def test_a_file_in_either_form_and_settings_are_the_same(tmp_path: Path) -> None
     assert not given.server_tls_settings().test_mode
 
 
-def test_another_process_is_given_all_of_it() -> None:
+def test_another_process_gets_all_settings() -> None:
     config = ProxyConfig.from_properties({**SETTINGS, "aclFile": "/etc/plain_acl.yml"})
     assert ProxyConfig.from_text(config.to_text(), "the same") == config
 
@@ -57,7 +57,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "remark"),
     [
         ({"grpcServerPort": -1}, "grpcServerPort must be between 0 and 65535"),
         ({"namesrvAddr": "nowhere"}, "'nowhere'"),
@@ -70,10 +70,10 @@ def test_secrets_are_not_shown() -> None:
         ({"innerClientAuthenticationCredentials": "s3cr3t"}, "Invalid innerClientAuthenticationCredentials"),
     ],
 )
-def test_what_is_wrong(settings: dict[str, object], said: str) -> None:
+def test_what_is_wrong(settings: dict[str, object], remark: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ProxyConfig.from_properties(settings)
-    assert said in caught.value.message
+    assert remark in caught.value.message
     assert "s3cr3t" not in caught.value.message
     assert caught.value.remedy
 
@@ -96,7 +96,7 @@ def test_unknown_settings_are_named(caplog: pytest.LogCaptureFixture) -> None:
     assert "ignored unknown setting 'grpcServerPorts'. Did you mean 'grpcServerPort'?" in record.getMessage()
 
 
-def test_names_that_brokers_hand_over_are_the_proxy_s() -> None:
+def test_names_in_broker_requests_are_converted() -> None:
     assert _SPECS.keys() >= PROXY_SETTINGS
     assert not KNOWN_UNUSED & _SPECS.keys()
     assert len(_SPECS) == len([entry for entry in fields(ProxyConfig) if "low" in entry.metadata])

@@ -59,7 +59,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(here, wire, clock)
 
 
-def test_a_message_given_up(world: World) -> None:
+def test_an_abandoned_message(world: World) -> None:
     assert world.forward(world.handle).code == Code.OK
     (dead,) = world.wire.messages(DEAD)
     assert (dead.body, dead.msg_id, dead.tags, dead.keys, dead.properties["a"]) == (b"bad", "M1", "t", "k", "b")
@@ -70,7 +70,7 @@ def test_a_message_given_up(world: World) -> None:
     assert [one.body for one in world.receive()] == [b"next"]  # it is not delivered again
 
 
-def test_given_up_twice_is_one_dead_letter(world: World) -> None:
+def test_abandoned_twice_is_one_dead_letter(world: World) -> None:
     assert world.forward(world.handle).code == Code.OK
     assert world.forward(world.handle).code == Code.OK  # a client whose answer was lost
     assert len(world.wire.messages(DEAD)) == 1
@@ -86,7 +86,7 @@ def test_a_handle_with_the_place_of_another_message(world: World) -> None:
     assert world.forward(mine).code == Code.OK
 
 
-def test_handles_that_are_none(world: World) -> None:
+def test_invalid_handles(world: World) -> None:
     parts = world.handle.split(" ")
     forged = [
         "",
@@ -106,10 +106,10 @@ def test_handles_that_are_none(world: World) -> None:
     assert world.forward(world.handle, group="no good").code == Code.ILLEGAL_CONSUMER_GROUP
     assert world.wire.messages(DEAD) == []
     world.clock.now += 31_000
-    assert world.forward(world.handle).code == Code.INVALID_RECEIPT_HANDLE  # its time is over
+    assert world.forward(world.handle).code == Code.INVALID_RECEIPT_HANDLE  # its invisible time has ended
     assert world.wire.messages(DEAD) == []
 
 
-def test_a_broker_that_may_not_be_written_to(world: World) -> None:
+def test_a_broker_without_write_permission(world: World) -> None:
     world.here.server.run(lambda: setattr(world.here.served.config, "broker_permission", 4))
     assert world.forward(world.handle).code == Code.FORBIDDEN

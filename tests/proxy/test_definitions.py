@@ -1,4 +1,4 @@
-"""The protocol's messages: what the text says is what goes over the wire, in a pool of their own."""
+"""The protocol's messages: the encoded bytes match the definition, in a separate descriptor pool."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def test_every_method_has_its_messages() -> None:
         assert getattr(definitions, method.input_type.name).DESCRIPTOR is method.input_type
 
 
-def test_nothing_is_registered_for_others_to_meet() -> None:
+def test_definitions_are_not_registered_globally() -> None:
     assert definitions.Message.DESCRIPTOR.full_name == "apache.rocketmq.v2.Message"
     with pytest.raises(KeyError):
         descriptor_pool.Default().FindMessageTypeByName("apache.rocketmq.v2.Message")
 
 
-def test_what_there_is_not() -> None:
+def test_unsupported_features() -> None:
     with pytest.raises(AttributeError, match="Unknown message or enumeration Envelope"):
         _ = definitions.Envelope
     with pytest.raises(DecodeError):

@@ -83,7 +83,7 @@ def test_first_bytes(start: bytes, expected: tuple[int, int, str | None]) -> Non
 
 
 @pytest.mark.parametrize("header", [V1, V2_4, V2_6])
-def test_first_bytes_that_are_not_all_there(header: bytes) -> None:
+def test_incomplete_first_bytes(header: bytes) -> None:
     assert {classify(header[:end])[0] for end in range(len(header))} == {MORE}
 
 
@@ -171,7 +171,7 @@ def test_http_2_is_agreed_upon(secured: World, files: Path) -> None:
         assert wrapped.selected_alpn_protocol() == "h2"
 
 
-def test_who_a_proxy_speaks_for(secured: World) -> None:
+def test_clients_behind_a_proxy(secured: World) -> None:
     secured.seen.clear()
     for header in (V1, V2_4, V2_6, b"PROXY UNKNOWN\r\n"):
         with Peer(secured.server.port, before=header) as peer:
@@ -181,7 +181,7 @@ def test_who_a_proxy_speaks_for(secured: World) -> None:
     assert peers[3].startswith("127.0.0.1:")
 
 
-def test_a_header_that_comes_in_pieces(secured: World) -> None:
+def test_a_header_in_several_reads(secured: World) -> None:
     with dial(secured) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in V1 + PREFACE + EMPTY_SETTINGS:
@@ -214,13 +214,13 @@ def test_trusted_addresses(host: str, expected: bool) -> None:
     assert (host in TrustedAddresses(["10.0.0.0/8", "192.0.2.9", "fd00::/8"])) is expected
 
 
-def test_trusted_addresses_that_are_wrong() -> None:
+def test_invalid_trusted_addresses() -> None:
     with pytest.raises(ConfigError, match=r"Invalid address 'loadbalancer'"):
         TrustedAddresses(["loadbalancer"])
 
 
 @pytest.mark.parametrize("start", [b"PROXY nonsense\r\n", b"\x16\x03\x01\x00\x05hello", b""])
-def test_what_becomes_no_connection(secured: World, start: bytes) -> None:
+def test_invalid_first_bytes_open_no_connection(secured: World, start: bytes) -> None:
     with dial(secured) as raw:
         if start:
             raw.sendall(start)
@@ -253,7 +253,7 @@ def test_a_certificate_that_changes(tmp_path: Path) -> None:
         assert ssl.get_server_certificate(address, timeout=LIMIT).strip() == written.strip()
 
 
-def test_a_certificate_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_certificate_that_cannot_be_generated(caplog: pytest.LogCaptureFixture) -> None:
     class Missing(ServerTls):
         def context(self) -> ssl.SSLContext:
             raise ModuleNotFoundError("No module named 'cryptography'")
@@ -270,7 +270,7 @@ def test_a_certificate_that_cannot_be_made(caplog: pytest.LogCaptureFixture) -> 
 # --- limits on connections ------------------------------------------------------------------------------------
 
 
-def test_connections_that_say_nothing_are_closed() -> None:
+def test_silent_connections_are_closed() -> None:
     with (
         world(limits=GrpcLimits(first_bytes_timeout=0.2)) as running,
         dial(running) as silent,
@@ -281,7 +281,7 @@ def test_connections_that_say_nothing_are_closed() -> None:
         running.wait(lambda: running.server.front.connections == 0)
 
 
-def test_connections_that_say_nothing_end_with_the_server() -> None:
+def test_silent_connections_end_with_the_server() -> None:
     with world() as running, dial(running) as raw:
         raw.sendall(b"PR")
         running.wait(lambda: running.server.front.connections == 1)

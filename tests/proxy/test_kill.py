@@ -34,7 +34,7 @@ def send_until_it_fails(endpoint: str, number: int, busy: Event) -> list[str]:
                 busy.set()
 
 
-def test_what_was_acknowledged_survives() -> None:
+def test_acknowledged_messages_survive() -> None:
     with LocalCluster(config={"recallMessageEnable": True}) as cluster, ThreadPoolExecutor(SENDERS) as pool:
         for topic in ("T", "Tx", "Late"):
             cluster.create_topic(topic, 1)

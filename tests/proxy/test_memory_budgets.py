@@ -62,7 +62,7 @@ async def test_responses_wait_for_room() -> None:
 
 
 @pytest.mark.parametrize("cancelled_at", ["before it is woken", "as it is woken"])
-async def test_a_waiter_that_leaves_lets_the_next_one_in(cancelled_at: str) -> None:
+async def test_a_waiter_that_leaves_admits_the_next(cancelled_at: str) -> None:
     budget = ResponseBytes(100)
     first, second = Connection(), Connection()
     await budget.wait_for_room(first, 100)
@@ -80,7 +80,7 @@ async def test_a_waiter_that_leaves_lets_the_next_one_in(cancelled_at: str) -> N
     assert budget.used == 50
 
 
-async def test_a_response_above_the_limit_waits_for_an_empty_budget() -> None:
+async def test_a_large_response_waits_for_an_empty_budget() -> None:
     budget = ResponseBytes(100)
     one = Connection()
     await budget.wait_for_room(one, 150)
@@ -89,7 +89,7 @@ async def test_a_response_above_the_limit_waits_for_an_empty_budget() -> None:
     assert budget.used == 0
 
 
-async def test_too_much_that_waits_closes_the_connection_with_the_most() -> None:
+async def test_too_many_pending_bytes_close_the_largest_connection() -> None:
     budget = ResponseBytes(100)
     reader, deaf = Connection(), Connection()
     await budget.wait_for_room(deaf, 100)
@@ -166,7 +166,7 @@ async def test_a_batch_counts_all_copies_until_it_is_written() -> None:
     assert budget.has_room(100)
 
 
-async def test_a_batch_without_room_is_asked_for_again() -> None:
+async def test_a_batch_without_room_is_requested_again() -> None:
     budget = ResponseBytes(100)
     async with budget.batch(Connection()) as first, budget.batch(Connection()) as second:
         for batch in (first, second):
@@ -210,8 +210,8 @@ async def test_a_batch_that_waits_for_too_long(monkeypatch: pytest.MonkeyPatch) 
 # --- what is unpacked -------------------------------------------------------------------------------------------
 
 
-async def test_unpacked_messages_have_room_of_their_own() -> None:
-    """Half of it, so that whoever waits for it does not wait for those who wait for it as well."""
+async def test_decompressed_messages_have_their_own_budget() -> None:
+    """Half of it, so that waiting calls do not wait for each other."""
     budget = ResponseBytes(100)
     async with budget.batch(Connection()) as first, budget.batch(Connection()) as second:
         await first.wait()
@@ -232,7 +232,7 @@ async def test_unpacked_messages_have_room_of_their_own() -> None:
         await third.reserve(60)  # more than all, when there is nothing else
 
 
-async def test_a_connection_that_does_not_read_is_closed_when_others_wait_to_unpack() -> None:
+async def test_a_connection_that_does_not_read_is_closed_when_others_wait_for_decompression() -> None:
     budget = ResponseBytes(100)
     deaf = Connection()
     async with budget.batch(Connection()) as batch:

@@ -40,7 +40,7 @@ def test_a_small_body_that_claims_to_be_huge(size: int, most: int) -> None:
     assert caught.value.code == Code.MESSAGE_BODY_TOO_LARGE
 
 
-# --- whatever the texts are -------------------------------------------------------------------------------------
+# --- arbitrary strings ------------------------------------------------------------------------------------------
 
 TEXTS = st.text(max_size=12)
 ILLEGAL = {
@@ -63,10 +63,10 @@ ILLEGAL = {
     host=TEXTS,
     trace=TEXTS,
 )
-def test_what_is_taken_is_kept_as_it_is(
+def test_accepted_settings_are_retained(
     user: dict[str, str], tag: str, keys: list[str], group: str, message_id: str, host: str, trace: str
 ) -> None:
-    """Every message is refused with a code for illegal texts, or its property string reads back to what it had."""
+    """Every message is refused with a code for illegal strings, or its properties can be read back."""
     given = message(
         "T",
         user=user,

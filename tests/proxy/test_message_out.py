@@ -99,7 +99,7 @@ def test_the_type_follows_from_properties(properties: dict[str, str], kind: str)
     assert not message.user_properties
 
 
-def test_when_it_was_to_be_delivered() -> None:
+def test_the_delivery_time_of_a_message() -> None:
     system = _out({"TIMER_DELIVER_MS": "1795229625001"}).system_properties
     assert milliseconds_of(system.delivery_timestamp) == 1_795_229_625_001
     system = _out({"TIMER_DELAY_SEC": "5", "TIMER_OUT_MS": "1795229625002"}).system_properties
@@ -109,13 +109,13 @@ def test_when_it_was_to_be_delivered() -> None:
 
 
 @pytest.mark.parametrize("stored", [-(2**31), -1, 2**31 - 1])
-def test_numbers_that_no_message_can_have(stored: int) -> None:
+def test_impossible_numbers(stored: int) -> None:
     system = _out({"BORN_TIMESTAMP": "9" * 15}, reconsume_times=stored).system_properties
     assert 1 <= system.delivery_attempt <= 2**31 - 1
     assert system.born_timestamp.ToMilliseconds() == 253_402_300_799_999  # the end of the year 9999
 
 
-def test_a_dead_letter_says_what_it_was() -> None:
+def test_a_dead_letter_has_its_original_topic_and_id() -> None:
     properties = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "7F00", "UNIQ_KEY": "01AB"}
     assert not _out(properties).system_properties.HasField("dead_letter_queue")
     dead = _out(properties, topic="%DLQ%billing").system_properties.dead_letter_queue
@@ -124,7 +124,7 @@ def test_a_dead_letter_says_what_it_was() -> None:
     assert _out(properties, topic="%DLQ%billing").system_properties.dead_letter_queue.message_id == "7F00"
 
 
-def test_what_a_proxy_put_into_properties_comes_out_as_fields() -> None:
+def test_properties_of_a_proxy_become_fields() -> None:
     message = _out(
         {
             "BORN_TIMESTAMP": "1795229600007",
@@ -144,13 +144,13 @@ def test_what_a_proxy_put_into_properties_comes_out_as_fields() -> None:
     assert not message.user_properties
 
 
-def test_a_namespace_is_apart_from_the_name() -> None:
+def test_a_namespace_is_separated_from_the_name() -> None:
     topic = _out(topic="shop%orders").topic
     assert (topic.resource_namespace, topic.name) == ("shop", "orders")
 
 
 @pytest.mark.parametrize("codec", sorted(COMPRESSION_BITS))
-def test_stored_compressed_given_plain(codec: str) -> None:
+def test_stored_compressed_delivered_decompressed(codec: str) -> None:
     body = b"much of the same " * 400
     message = _out(body=compress_body(body, kind=codec), sys_flag=COMPRESSION_BITS[codec])
     assert message.body == body
@@ -166,9 +166,9 @@ def test_stored_compressed_given_plain(codec: str) -> None:
         zlib.compress(b"x" * 99)[:-6],
         zlib.compress(bytes(MAX_MESSAGE_SIZE + 1)),
     ],
-    ids=["nonsense", "gzip", "cut", "large"],
+    ids=["invalid", "gzip", "cut", "large"],
 )
-def test_what_cannot_be_unpacked_is_given_as_it_is_stored(stored: bytes) -> None:
+def test_bodies_that_cannot_be_decompressed_are_delivered_as_stored(stored: bytes) -> None:
     message = _out(body=stored, sys_flag=1)
     assert message.body == stored
     assert message.system_properties.body_encoding == Encoding.GZIP

@@ -1,4 +1,4 @@
-"""What the proxy says at /metrics and /ready, and how it counts its calls."""
+"""The proxy's /metrics and /ready, and its counts of calls."""
 
 from __future__ import annotations
 

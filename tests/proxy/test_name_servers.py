@@ -59,7 +59,7 @@ def with_cluster(name_server: str, use: Callable[[Cluster], Awaitable[T]], clock
     return asyncio.run(main())
 
 
-def test_an_address_server_is_asked_again(fakes: Fakes, address_server: AddressServer) -> None:
+def test_an_address_server_is_requested_again(fakes: Fakes, address_server: AddressServer) -> None:
     first, second, clock = fakes("first"), fakes("second"), Clock(1_000.0)
 
     async def use(cluster: Cluster) -> None:
@@ -84,7 +84,7 @@ def test_an_address_server_is_asked_again(fakes: Fakes, address_server: AddressS
 def test_urls_and_addresses_are_settings() -> None:
     url = "http://a:8080/rocketmq/nsaddr"
     assert ProxyConfig.from_properties({"namesrvAddr": url}).name_server == url
-    with pytest.raises(ConfigError, match="http://a:8080"):  # without a path it is no address server
+    with pytest.raises(ConfigError, match="http://a:8080"):  # without a path it is not an address server
         ProxyConfig.from_properties({"namesrvAddr": "http://a:8080/;nowhere"})
 
 

@@ -28,7 +28,7 @@ def test_a_namespace_is_not_put_twice() -> None:
     assert topic_of(Resource(resource_namespace="shop", name="shop%orders")) == "shop%orders"
 
 
-def test_resources_are_what_the_broker_calls_them() -> None:
+def test_resources_have_the_brokers_names() -> None:
     assert topic_of(Resource(resource_namespace="shop", name="orders")) == "shop%orders"
     assert group_of(Resource(name="billing")) == "billing"
 

@@ -99,7 +99,7 @@ def test_more_than_32_at_once(client: Consuming) -> None:
     assert len(_pull(client, 64, batch_size=1000)[1]) == 36
 
 
-def test_what_the_filter_leaves_out_is_passed(client: Consuming) -> None:
+def test_filtered_messages_are_skipped(client: Consuming) -> None:
     client.send(b"a", queue_id=QUEUE, TAGS="Aa")  # the same hash as BB
     client.send(b"b", queue_id=QUEUE, TAGS="C")
     tags = {"type": "TAG", "expression": "BB"}
@@ -122,7 +122,7 @@ def test_sql_filters_need_the_brokers_permission(client: Consuming, monkeypatch:
 
 
 @pytest.mark.parametrize(("offset", "following"), [(7, 3), (3, 3)])
-def test_an_offset_behind_the_end(client: Consuming, offset: int, following: int) -> None:
+def test_an_offset_beyond_the_end(client: Consuming, offset: int, following: int) -> None:
     client.send(b"a", b"b", b"c", queue_id=QUEUE)
     code = Code.MESSAGE_NOT_FOUND if offset == 3 else Code.ILLEGAL_OFFSET
     assert _pull(client, offset) == (code, [], following)
@@ -145,8 +145,8 @@ def test_a_pull_waits_for_a_message(client: Consuming) -> None:
     assert (first.status.code, message.message.body, last.next_offset) == (Code.OK, b"late", 1)
 
 
-def test_a_call_that_ends_while_it_waits_takes_nothing(client: Consuming) -> None:
-    """Remoting cannot withdraw a request: the broker holds it until there is an answer, which nobody reads."""
+def test_a_call_that_ends_while_it_waits_receives_nothing(client: Consuming) -> None:
+    """Remoting cannot withdraw a request: the broker holds it until there is a response, which is discarded."""
 
     async def start_and_cancel() -> None:
         request = _pull_request(client, long_polling_timeout={"seconds": 20})
@@ -201,7 +201,7 @@ def test_offsets_of_a_group(client: Consuming) -> None:
     refused(Code.ILLEGAL_CONSUMER_GROUP, _get, client, group={"name": "a b"})
 
 
-def test_where_a_queue_begins_and_ends_and_what_was_stored_when(client: Consuming) -> None:
+def test_first_last_and_time_offsets(client: Consuming) -> None:
     start = client.clock.now
     assert _query(client, QueryOffsetPolicy.END).offset == 0
     for body in (b"a", b"b", b"c"):
@@ -219,7 +219,7 @@ def test_where_a_queue_begins_and_ends_and_what_was_stored_when(client: Consumin
     refused(Code.BAD_REQUEST, _query, client, 77)
 
 
-def test_queues_and_topics_that_are_not_there(client: Consuming) -> None:
+def test_missing_queues_and_topics(client: Consuming) -> None:
     nowhere = {"message_queue": {"topic": {"name": "Nowhere"}, "id": 0}}
     for queue_id in (4, -1):
         no_queue = _queue(client, id=queue_id)

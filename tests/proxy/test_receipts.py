@@ -38,7 +38,7 @@ def test_a_handle_of_a_retry_topic() -> None:
     assert read_handle(GOOD.replace(" 0 b", " 2 b"), NOW).topic("orders", "g") == "%RETRY%g+orders"
 
 
-def test_a_handle_of_eight_parts_does_not_say_where_its_message_is() -> None:
+def test_a_handle_of_eight_parts_has_no_place() -> None:
     assert read_handle(GOOD.rpartition(" ")[0], NOW).physical_offset == -1
 
 
@@ -69,7 +69,7 @@ def test_a_handle_of_eight_parts_does_not_say_where_its_message_is() -> None:
         "\x00" * 9,
     ],
 )
-def test_what_is_no_handle_or_not_any_more(text: str) -> None:
+def test_invalid_and_expired_handles(text: str) -> None:
     with pytest.raises(StatusError) as failure:
         read_handle(text, NOW)
     assert failure.value.code == Code.INVALID_RECEIPT_HANDLE
@@ -84,7 +84,7 @@ def test_what_is_no_handle_or_not_any_more(text: str) -> None:
         ),
     )
 )
-def test_whatever_a_client_says_is_a_handle_or_refused(text: str) -> None:
+def test_any_string_is_a_handle_or_refused(text: str) -> None:
     try:
         handle = read_handle(text, NOW)
     except StatusError as error:
@@ -139,7 +139,7 @@ def test_renewal_ends_after_three_hours(client: Consuming) -> None:
     client.ack(again)
 
 
-def test_what_a_client_that_leaves_had_comes_again_soon(client: Consuming) -> None:
+def test_messages_of_a_client_that_leaves_are_redelivered_soon(client: Consuming) -> None:
     member = client.register()
     client.send(b"a", b"b")
     messages = client.receive(auto_renew=True)
@@ -154,7 +154,7 @@ def test_what_a_client_that_leaves_had_comes_again_soon(client: Consuming) -> No
     assert [message.body for message in client.receive()] == [messages[1].body]
 
 
-def test_a_client_that_is_gone_without_a_word_is_noticed(client: Consuming) -> None:
+def test_a_client_that_disappears_is_detected(client: Consuming) -> None:
     member = client.register()
     client.send(b"a")
     client.receive(auto_renew=True)
@@ -165,7 +165,7 @@ def test_a_client_that_is_gone_without_a_word_is_noticed(client: Consuming) -> N
     assert client.bodies() == [b"a"]
 
 
-def test_a_client_that_was_never_registered_keeps_its_messages_for_their_minute(client: Consuming) -> None:
+def test_messages_of_an_unregistered_client_stay_invisible_for_a_minute(client: Consuming) -> None:
     client.send(b"a")
     client.receive(auto_renew=True)
     client.pass_time(30_000)
@@ -188,7 +188,7 @@ def test_a_client_may_register_after_its_first_receive(client: Consuming) -> Non
     assert client.receiving.receipts.count == 0
 
 
-def test_two_clients_of_a_group_renew_each_its_own(client: Consuming) -> None:
+def test_two_clients_of_a_group_renew_their_messages(client: Consuming) -> None:
     client.register()
     client.send(b"a", b"b")
     (first,) = client.receive(auto_renew=True, batch_size=1)
@@ -216,7 +216,7 @@ def test_a_change_ends_the_renewal_and_starts_from_the_latest_handle(client: Con
     assert client.bodies() == [b"a"]
 
 
-def test_the_handle_that_a_renewal_gave_is_not_needed_but_the_first_is_worth_nothing_to_others(
+def test_a_renewed_message_accepts_its_first_handle_from_its_client_only(
     client: Consuming,
 ) -> None:
     client.register()
@@ -231,7 +231,7 @@ def test_the_handle_that_a_renewal_gave_is_not_needed_but_the_first_is_worth_not
     assert client.ack(handle).status.code == Code.INVALID_RECEIPT_HANDLE  # its own time is over
 
 
-def test_a_message_that_cannot_be_renewed_is_left_alone(client: Consuming) -> None:
+def test_a_message_that_cannot_be_renewed_is_skipped(client: Consuming) -> None:
     client.register()
     client.send(b"a")
     (message,) = client.receive(auto_renew=True)
@@ -268,7 +268,7 @@ def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch
     assert client.receive(auto_renew=True) == []
 
 
-def test_a_stop_gives_back_what_was_renewed(tmp_path: Path) -> None:
+def test_a_stop_returns_renewed_messages(tmp_path: Path) -> None:
     with consuming(tmp_path) as world:
         world.register()
         world.send(b"long")
@@ -283,7 +283,7 @@ def test_a_stop_gives_back_what_was_renewed(tmp_path: Path) -> None:
         assert world.bodies() == [b"long"]
 
 
-def test_what_is_acked_soon_takes_no_room(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_acked_soon_use_no_memory(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "_SLACK", 10)
     client.register()
     client.send(b"kept")
@@ -299,7 +299,7 @@ def test_what_is_acked_soon_takes_no_room(client: Consuming, monkeypatch: pytest
     client.ack(kept)
 
 
-def test_very_many_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_messages_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "_AT_ONCE", 3)
     client.register()
     client.send(*(b"%02d" % number for number in range(20)))

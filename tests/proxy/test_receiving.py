@@ -43,7 +43,7 @@ def refused(code: Any, call: Any, *args: Any, **fields: Any) -> str:
 # --- receive ----------------------------------------------------------------------------------------------------
 
 
-def test_messages_of_all_queues_whichever_is_named(client: Consuming) -> None:
+def test_messages_of_all_queues_are_received(client: Consuming) -> None:
     client.send(b"a", b"b", b"c", b"d", TAGS="paid")
     assert client.bodies(message_queue={"id": 0}) == [b"a", b"b", b"c", b"d"]
     assert client.receive() == []
@@ -63,20 +63,20 @@ def test_every_field_that_only_a_popped_message_has(client: Consuming) -> None:
     assert int(parts[8]) > 0
 
 
-def test_an_empty_receive_says_so_and_when(client: Consuming) -> None:
+def test_an_empty_receive_has_its_status_and_time(client: Consuming) -> None:
     status, last = client.answers(client.request())
     assert status.status.code == Code.MESSAGE_NOT_FOUND
     assert milliseconds_of(last.delivery_timestamp) == client.clock.now
 
 
-def test_a_batch_is_as_large_as_asked_and_32_at_most(client: Consuming) -> None:
+def test_a_batch_has_the_requested_size_and_at_most_32(client: Consuming) -> None:
     client.send(*(b"%02d" % number for number in range(40)))
     assert len(client.receive(batch_size=3)) == 3
     assert len(client.receive(batch_size=1000)) == 32
     assert len(client.receive()) == 5
 
 
-def test_what_is_not_acked_comes_again_and_counts_attempts(client: Consuming) -> None:
+def test_unacked_messages_are_redelivered_and_count_attempts(client: Consuming) -> None:
     client.send(b"a", UNIQ_KEY="U1")
     (first,) = client.receive()
     client.pass_time(59_999)
@@ -103,7 +103,7 @@ def test_a_receive_waits_for_a_message(client: Consuming) -> None:
     assert [answer.message.body for answer in answers[1:-1]] == [b"late"]
 
 
-def test_a_broker_is_asked_to_wait_for_some_seconds_at_a_time(
+def test_a_broker_holds_a_receive_for_some_seconds_at_a_time(
     client: Consuming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It holds a receive on when its client has gone, but not for long."""
@@ -120,7 +120,7 @@ def test_a_broker_is_asked_to_wait_for_some_seconds_at_a_time(
     assert asked == ["25", "25", "10"]
 
 
-def test_tags_are_chosen_and_compared_again(client: Consuming) -> None:
+def test_tags_are_filtered_and_compared(client: Consuming) -> None:
     client.send(b"a", TAGS="Aa")  # the same hash as BB
     client.send(b"b", TAGS="BB")
     client.send(b"c", TAGS="C")
@@ -132,7 +132,7 @@ def test_tags_are_chosen_and_compared_again(client: Consuming) -> None:
     client.ack(again)
 
 
-def test_messages_are_chosen_by_sql(client: Consuming) -> None:
+def test_messages_are_selected_by_sql(client: Consuming) -> None:
     client.send(b"cheap", price="5")
     client.send(b"dear", price="50")
     assert client.bodies(filter_expression={"type": "SQL", "expression": "price > 10"}) == [b"dear"]
@@ -144,13 +144,13 @@ def test_only_messages_of_other_tags(client: Consuming) -> None:
     assert [answers[0].status.code, len(answers)] == [Code.MESSAGE_NOT_FOUND, 2]
 
 
-def test_a_compressed_body_is_given_plain(client: Consuming) -> None:
+def test_a_compressed_body_is_delivered_decompressed(client: Consuming) -> None:
     body = b"much of the same " * 500
     client.wire.send(client.topic, compress_body(body), {"UNIQ_KEY": "U1"}, f=1)
     assert client.bodies() == [body]
 
 
-def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_that_is_acked(client: Consuming) -> None:
+def test_an_ordered_group_gets_the_next_messages_after_an_ack(client: Consuming) -> None:
     client.change_group(consume_message_orderly=True)
     client.send(b"1", b"2", b"3", queue_id=1, __SHARDINGKEY="customer")
     first = client.receive(batch_size=2)
@@ -170,7 +170,7 @@ def test_a_group_in_order_gets_a_queue_in_order_and_nothing_else_of_it_until_tha
     assert client.receive() == []
 
 
-def test_the_same_attempt_in_order_gets_the_same_again(client: Consuming) -> None:
+def test_the_same_ordered_attempt_gets_the_same_messages(client: Consuming) -> None:
     client.change_group(consume_message_orderly=True)
     client.send(b"1", queue_id=0, __SHARDINGKEY="customer")
     assert client.bodies(attempt_id="a1") == [b"1"]
@@ -196,7 +196,7 @@ def test_after_its_last_attempt_a_message_is_a_dead_letter(client: Consuming, or
 
 
 @pytest.mark.parametrize("ordered", [False, True])
-def test_whoever_reads_dead_letters_has_all_attempts(client: Consuming, ordered: bool) -> None:
+def test_readers_of_dead_letters_have_all_attempts(client: Consuming, ordered: bool) -> None:
     client.change_group(retry_max_times=1, consume_message_orderly=ordered)
     client.send(b"poison", queue_id=0)
     for reader in ("first", "second", "third"):
@@ -211,7 +211,7 @@ def test_whoever_reads_dead_letters_has_all_attempts(client: Consuming, ordered:
         client.change_group(retry_max_times=1, consume_message_orderly=ordered)
 
 
-def test_a_dead_letter_that_cannot_be_one_is_delivered(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforwardable_dead_letter_is_delivered(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
     client.change_group(retry_max_times=0, consume_message_orderly=True)
     client.send(b"poison", queue_id=0)
     client.receive()
@@ -225,7 +225,7 @@ def test_a_dead_letter_that_cannot_be_one_is_delivered(client: Consuming, monkey
 
 
 @pytest.mark.parametrize("taken", [1, 2, 4])
-def test_what_a_broken_call_did_not_take_comes_again_soon(client: Consuming, taken: int) -> None:
+def test_messages_of_a_broken_call_are_redelivered_soon(client: Consuming, taken: int) -> None:
     client.send(b"a", b"b", b"c")
 
     async def break_off() -> None:
@@ -243,7 +243,7 @@ def test_what_a_broken_call_did_not_take_comes_again_soon(client: Consuming, tak
     assert {message.system_properties.delivery_attempt for message in again} == {1}
 
 
-def test_what_a_broker_answers_when_the_call_is_over_comes_again_soon(client: Consuming) -> None:
+def test_messages_for_an_ended_call_are_redelivered_soon(client: Consuming) -> None:
     """Remoting cannot withdraw a request: the broker holds the receive on."""
 
     async def start() -> asyncio.Task[Any]:
@@ -267,7 +267,7 @@ def test_what_a_broker_answers_when_the_call_is_over_comes_again_soon(client: Co
     assert (again.body, again.system_properties.delivery_attempt) == (b"a", 1)
 
 
-def test_a_call_that_ends_as_its_messages_come_gives_them_back(client: Consuming) -> None:
+def test_a_call_that_ends_at_delivery_returns_its_messages(client: Consuming) -> None:
     async def cancel_with_the_answer() -> None:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
@@ -379,7 +379,7 @@ def test_how_long_a_receive_polls(
         assert client.receiving._polling_ms(context, request) == polled
 
 
-def test_a_topic_that_may_not_be_read_and_a_group_that_may_not_consume(client: Consuming) -> None:
+def test_a_topic_without_read_permission_and_a_disabled_group(client: Consuming) -> None:
     def change(consume: bool, perm: int) -> None:
         service = client.service
         settings, topic = service.groups.find(client.group), service.topics.get(client.topic)
@@ -413,7 +413,7 @@ def test_many_acks_at_once(client: Consuming) -> None:
     assert client.receive() == []
 
 
-def test_what_is_wrong_with_one_ack_does_not_hurt_the_others(client: Consuming) -> None:
+def test_an_invalid_ack_does_not_affect_the_others(client: Consuming) -> None:
     client.send(b"a", b"b", b"c", queue_id=0)
     good = [message.system_properties.receipt_handle for message in client.receive()]
     parts = good[0].split(" ")
@@ -479,7 +479,7 @@ def test_a_message_stays_invisible_and_its_new_handle_acks_it(client: Consuming)
     assert client.receive() == []
 
 
-def test_a_message_set_aside_counts_no_attempt(client: Consuming) -> None:
+def test_a_suspended_message_counts_no_attempt(client: Consuming) -> None:
     client.change_group(retry_max_times=1)
     client.send(b"a")
     for _ in range(4):
@@ -495,7 +495,7 @@ def test_a_message_set_aside_counts_no_attempt(client: Consuming) -> None:
 
 
 @pytest.mark.parametrize("nanos", [0, 1_000_000])
-def test_a_message_given_back_at_once(client: Consuming, nanos: int) -> None:
+def test_a_message_returned_at_once(client: Consuming, nanos: int) -> None:
     client.send(b"a")
     (message,) = client.receive()
     assert client.change(message, 0, nanos).status.code == Code.OK

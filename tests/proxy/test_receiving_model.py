@@ -1,6 +1,6 @@
 """Clients that receive, break off, ack, change, have renewed and leave, as chance has it, with a clock of our own.
 
-What must hold: what was acked is not delivered again, what was not acked is, and nobody has a message that another has.
+What must hold: what was acked is not delivered again, what was not acked is, and no two clients have the same message.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ class Clients:
         self.world.settle_all()
         for had in self.had.values():
             if had.client_id == client_id and had.until is None:
-                had.client_id, had.until = "", self.world.clock()  # it is nobody's, and comes again within a second
+                had.client_id, had.until = (
+                    "",
+                    self.world.clock(),
+                )  # it belongs to no client, and is redelivered within a second
 
     def wait(self) -> None:
         self.world.live(self.random.choice((100, 3_000, 20_000, 70_000)))
@@ -162,7 +165,7 @@ def clients(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Clients]
         assert world.receiving.receipts.count == 0
 
 
-def test_what_is_acked_never_comes_again_and_everything_else_does(clients: Clients) -> None:
+def test_acked_messages_never_return_and_all_others_do(clients: Clients) -> None:
     steps = [clients.send, clients.receive, clients.break_off, clients.ack, clients.change, clients.leave, clients.wait]
     for step in clients.random.choices(steps, (4, 8, 2, 6, 3, 1, 3), k=150):
         step()

@@ -1,4 +1,4 @@
-"""Consuming over gRPC: what classic producers sent, clients that go away in the middle, and what is no request."""
+"""Consuming over gRPC: messages of classic producers, clients that disconnect, and invalid requests."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_what_one_gRPC_client_sent_another_receives(consumer: Consumer) -> None:
 # --- clients that go away ---------------------------------------------------------------------------------------
 
 
-def test_what_comes_for_a_connection_that_broke_is_given_to_others(
+def test_messages_for_a_broken_connection_go_to_others(
     cluster: LocalCluster, service: BrokerService, group: str, topic: str, producer: Producer
 ) -> None:
     """The broker holds the receives on: what it answers is given back."""
@@ -200,7 +200,7 @@ def test_what_comes_for_a_connection_that_broke_is_given_to_others(
         assert (message.body, message.system_properties.delivery_attempt) == (b"late", 1)
 
 
-def test_a_call_that_ends_in_the_middle_gives_its_messages_back(
+def test_a_call_that_ends_during_delivery_returns_its_messages(
     consumer: Consumer, cluster: LocalCluster, producer: Producer
 ) -> None:
     body = random.Random(6).randbytes(2 << 20)  # far more than this client lets the server send before it reads
@@ -218,7 +218,7 @@ def test_a_call_that_ends_in_the_middle_gives_its_messages_back(
     assert (again.body, again.system_properties.delivery_attempt) == (body, 1)
 
 
-# --- what is no request -----------------------------------------------------------------------------------------
+# --- invalid requests -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -230,12 +230,12 @@ def test_half_a_request(consumer: Consumer, method: str) -> None:
     assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_receive_of_nobody(consumer: Consumer) -> None:
+def test_a_receive_of_an_unknown_client(consumer: Consumer) -> None:
     (raw,) = consumer.client.raw("ReceiveMessage", consumer.request().SerializeToString(), {})
     assert definitions.ReceiveMessageResponse.FromString(raw).status.code == Code.CLIENT_ID_REQUIRED
 
 
-def test_a_group_that_nobody_created_where_groups_are_not_created(
+def test_an_unknown_group_without_automatic_creation(
     consumer: Consumer, service: BrokerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service.config, "auto_create_subscription_group", False)
@@ -274,7 +274,7 @@ def test_pulls_and_offsets_over_the_wire(consumer: Consumer, producer: Producer)
     assert call("GetOffset", group=group, message_queue=nowhere).status.code == Code.TOPIC_NOT_FOUND
 
 
-def test_a_push_consumers_messages_come_again_when_it_says_goodbye(
+def test_messages_of_a_push_consumer_are_redelivered_when_it_leaves(
     consumer: Consumer, cluster: LocalCluster, producer: Producer
 ) -> None:
     producer.send(Message.of(consumer.topic, b"a"))

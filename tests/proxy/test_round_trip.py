@@ -60,7 +60,7 @@ def words(max_size: int = 12) -> st.SearchStrategy[str]:
     trace=st.just("") | words(40),
     born=st.integers(1, 253_402_300_799_999),
 )
-def test_everything_comes_as_it_was_sent(
+def test_messages_are_received_as_sent(
     client: DirectCaller,
     bodies: list[bytes],
     user: dict[str, str],

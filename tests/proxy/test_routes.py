@@ -24,7 +24,7 @@ def endpoints(host: str = "called.example", port: int = 18081, scheme: int = 3) 
     return found
 
 
-def test_a_route_leads_to_what_the_client_called(client: Caller, topic: str) -> None:
+def test_a_route_has_the_host_that_the_client_called(client: Caller, topic: str) -> None:
     answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints())
     assert answer.status.code == Code.OK
     assert [queue.id for queue in answer.message_queues] == [0, 1, 2, 3]
@@ -36,7 +36,7 @@ def test_a_route_leads_to_what_the_client_called(client: Caller, topic: str) -> 
         assert queue.accept_message_types == ALL
 
 
-def test_a_client_that_does_not_say_what_it_called(cluster: LocalCluster, client: Caller, topic: str) -> None:
+def test_a_client_that_does_not_send_the_called_host(cluster: LocalCluster, client: Caller, topic: str) -> None:
     answer = client.call("QueryRoute", topic=resource(topic))
     (address,) = answer.message_queues[0].broker.endpoints.addresses
     assert f"{address.host}:{address.port}" == cluster.grpc_endpoint
@@ -44,7 +44,7 @@ def test_a_client_that_does_not_say_what_it_called(cluster: LocalCluster, client
 
 
 @pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
-def test_of_several_endpoints_a_client_is_told_all(
+def test_a_client_gets_all_endpoints(
     cluster: LocalCluster, client: Caller, topic: str, group: str, method: str
 ) -> None:
     """RocketMQ's clients take ``host:port;host:port``; each endpoint serves all brokers."""
@@ -68,7 +68,7 @@ def test_of_several_endpoints_a_client_is_told_all(
         (0, 0, 6, ["NONE"]),
     ],
 )
-def test_what_may_be_done_with_the_queues(
+def test_permissions_of_the_queues(
     client: Caller, wire: Wire, topic: str, reads: int, writes: int, perm: int, expected: list[str]
 ) -> None:
     change_topic(wire, topic, reads=reads, writes=writes, perm=perm)
@@ -89,9 +89,7 @@ def test_what_may_be_done_with_the_queues(
         ("TRANSACTION", [Type.TRANSACTION]),
     ],
 )
-def test_what_may_be_sent_to_a_topic(
-    client: Caller, wire: Wire, topic: str, kind: str | None, expected: list[int]
-) -> None:
+def test_accepted_message_types(client: Caller, wire: Wire, topic: str, kind: str | None, expected: list[int]) -> None:
     change_topic(wire, topic, f"+message.type={kind}" if kind else "", reads=1, writes=1)
     (queue,) = client.call("QueryRoute", topic=resource(topic)).message_queues
     assert queue.accept_message_types == expected
@@ -107,7 +105,7 @@ def test_a_topic_of_a_namespace(cluster: LocalCluster, client: Caller, topic: st
 
 @pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
 @pytest.mark.parametrize(
-    ("name", "code", "said"),
+    ("name", "code", "remark"),
     [
         ("nowhere", Code.TOPIC_NOT_FOUND, "create it first"),
         ("", Code.ILLEGAL_TOPIC, "blank"),
@@ -117,20 +115,20 @@ def test_a_topic_of_a_namespace(cluster: LocalCluster, client: Caller, topic: st
         ("rmq_sys_anything", Code.ILLEGAL_TOPIC, "system topic"),
     ],
 )
-def test_topics_that_cannot_be_used(client: Caller, method: str, name: str, code: int, said: str) -> None:
+def test_unusable_topics(client: Caller, method: str, name: str, code: int, remark: str) -> None:
     more = {"group": resource("readers")} if method == "QueryAssignment" else {}
     answer = client.call(method, topic=resource(name), **more)
-    assert (answer.status.code, said in answer.status.message) == (code, True), answer
+    assert (answer.status.code, remark in answer.status.message) == (code, True), answer
 
 
-def test_endpoints_that_nobody_can_have_called(client: Caller, topic: str) -> None:
+def test_impossible_called_hosts(client: Caller, topic: str) -> None:
     for host, port in (("", 8081), ("host", 0), ("host", 70_000), ("host", -1)):
         answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints(host, port))
         assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
 
 
 @pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
-def test_what_comes_back_with_every_queue_is_bounded(client: Caller, topic: str, method: str) -> None:
+def test_the_response_for_every_queue_is_bounded(client: Caller, topic: str, method: str) -> None:
     called = endpoints()
     more = {"group": resource("readers")} if method == "QueryAssignment" else {}
     for _ in range(64):
@@ -139,7 +137,7 @@ def test_what_comes_back_with_every_queue_is_bounded(client: Caller, topic: str,
     assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
     answer = client.call(method, topic=resource(topic), endpoints=endpoints("h" * 256), **more)
     assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
-    unknown = b"\xfa\x7f" + b"\x80\x10" + b"x" * 2048  # field 2047, which nobody knows
+    unknown = b"\xfa\x7f" + b"\x80\x10" + b"x" * 2048  # field 2047, which is unknown
     named, called = resource(topic), endpoints()
     named.MergeFromString(unknown)
     called.MergeFromString(unknown)
@@ -164,7 +162,7 @@ def test_an_ordered_group_is_assigned_each_queue(client: Caller, wire: Wire, top
     assert [assignment.message_queue.id for assignment in answer.assignments] == [0, 1, 2, 3]
 
 
-def test_groups_and_topics_that_are_assigned_nothing(client: Caller, wire: Wire, topic: str, group: str) -> None:
+def test_groups_and_topics_without_an_assignment(client: Caller, wire: Wire, topic: str, group: str) -> None:
     answer = client.call("QueryAssignment", topic=resource(topic), group=resource("no name"))
     assert answer.status.code == Code.ILLEGAL_CONSUMER_GROUP
     answer = client.call("QueryAssignment", topic=resource(topic), group=resource("CID_RMQ_SYS_x"))

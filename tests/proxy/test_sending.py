@@ -121,7 +121,7 @@ def test_a_namespace_is_a_part_of_the_topic(cluster: LocalCluster, client: Calle
     assert len(wire.messages(topic)) == 1
 
 
-def test_sent_by_both_kinds_of_client_read_alike(
+def test_messages_of_both_kinds_of_client_are_equal(
     cluster: LocalCluster, client: Caller, reader: Reader, wire: Wire
 ) -> None:
     topic = cluster.create_topic("Both", 1)
@@ -145,7 +145,7 @@ def test_queues_in_turn_whatever_the_client_names(client: Caller, wire: Wire, to
     assert [one.queue_id for one in stored(wire, topic)] == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_a_group_has_a_queue_of_its_own(client: Caller, wire: Wire, topic: str) -> None:
+def test_a_group_has_its_own_queue(client: Caller, wire: Wire, topic: str) -> None:
     for i in range(6):
         sent(client, message(topic, b"%d" % i, message_group="user-7", message_type=Type.FIFO))
     sent(client, *[message(topic, b"%d" % i, message_group="user-7", message_type=Type.FIFO) for i in (6, 7)])
@@ -183,7 +183,7 @@ TEXT = b"to be packed " * 1000
     ],
     ids=["zlib", "gzip", "gzip twice", "lz4", "zstd"],
 )
-def test_packed_bodies_reach_classic_readers_unpacked(
+def test_compressed_bodies_reach_classic_readers_decompressed(
     client: Caller, reader: Reader, wire: Wire, topic: str, packed: bytes, flag: int
 ) -> None:
     sent(client, message(topic, packed, body_encoding=Encoding.GZIP))
@@ -193,7 +193,7 @@ def test_packed_bodies_reach_classic_readers_unpacked(
     assert read.sys_flag & 0x701 == flag
 
 
-def test_a_batch_of_packed_bodies(client: Caller, reader: Reader, wire: Wire, topic: str) -> None:
+def test_a_batch_of_compressed_bodies(client: Caller, reader: Reader, wire: Wire, topic: str) -> None:
     sent(client, *[message(topic, zlib.compress(b"%d" % i), body_encoding=Encoding.GZIP) for i in range(3)])
     (queue_id,) = {one.queue_id for one in stored(wire, topic)}
     read = reader.messages(MessageQueue(topic, "broker-a", queue_id), 0)
@@ -211,7 +211,7 @@ def test_a_batch_of_packed_bodies(client: Caller, reader: Reader, wire: Wire, to
         ("DIGEST_TYPE_UNSPECIFIED", "whatever"),
     ],
 )
-def test_digests_that_fit(client: Caller, topic: str, kind: str, checksum: str) -> None:
+def test_matching_digests(client: Caller, topic: str, kind: str, checksum: str) -> None:
     sent(client, message(topic, body_digest=definitions.Digest(type=Digest.Value(kind), checksum=checksum)))
 
 
@@ -227,7 +227,7 @@ def test_a_delayed_message_can_be_recalled(client: Caller, wire: Wire, service: 
     assert (answer.status.code, answer.message_id) == (Code.OK, entry.message_id)
 
 
-def test_a_time_that_is_over_delivers_at_once(client: Caller, wire: Wire, service: BrokerService, topic: str) -> None:
+def test_a_past_time_delivers_at_once(client: Caller, wire: Wire, service: BrokerService, topic: str) -> None:
     for ago in (1, 10_000, service.clock(), service.clock() + 5_000):
         (entry,) = sent(client, message(topic, message_type=Type.DELAY, deliver_ms=service.clock() - ago))
         assert entry.recall_handle == ""
@@ -242,7 +242,7 @@ def test_a_time_too_far_away(client: Caller, wire: Wire, service: BrokerService,
     assert "86400000" in answer.status.message
 
 
-def test_recalls_that_cannot_be(
+def test_invalid_recalls(
     client: Caller, service: BrokerService, topic: str, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     due = service.clock() + 3_600_000
@@ -270,7 +270,7 @@ def of_type(topic: str, kind: str, now: int) -> Any:
 
 
 @pytest.mark.parametrize("wanted", ["", "UNSPECIFIED", "MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"])
-def test_what_a_topic_takes(client: Caller, wire: Wire, service: BrokerService, topic: str, wanted: str) -> None:
+def test_message_types_of_a_topic(client: Caller, wire: Wire, service: BrokerService, topic: str, wanted: str) -> None:
     change_topic(wire, topic, f"+message.type={wanted}" if wanted else "")
     for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
         answer = send(client, of_type(topic, kind, service.clock()))
@@ -291,7 +291,7 @@ def test_what_a_topic_takes(client: Caller, wire: Wire, service: BrokerService, 
         {"lite_topic": "l"},
     ],
 )
-def test_what_this_broker_cannot_honour(client: Caller, wire: Wire, topic: str, more: dict[str, Any]) -> None:
+def test_unsupported_message_features(client: Caller, wire: Wire, topic: str, more: dict[str, Any]) -> None:
     answer = send(client, message(topic, **more))
     assert answer.status.code == Code.NOT_IMPLEMENTED
     assert "not implemented" in answer.status.message
@@ -312,7 +312,7 @@ def test_what_this_broker_cannot_honour(client: Caller, wire: Wire, topic: str, 
         ({"body": b""}, Code.MESSAGE_BODY_EMPTY),
     ],
 )
-def test_messages_of_a_request_are_alike(
+def test_messages_of_a_request_are_uniform(
     client: Caller, wire: Wire, topic: str, more: dict[str, Any], code: int
 ) -> None:
     for position in (0, 1):
@@ -332,7 +332,7 @@ def test_messages_of_a_request_are_alike(
         {"message_group": "g", "message_type": Type.NORMAL},
     ],
 )
-def test_what_is_sent_one_at_a_time(client: Caller, wire: Wire, topic: str, more: dict[str, Any]) -> None:
+def test_messages_that_are_sent_one_at_a_time(client: Caller, wire: Wire, topic: str, more: dict[str, Any]) -> None:
     answer = send(client, message(topic, **more), message(topic, **more))
     assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert stored(wire, topic) == []
@@ -427,7 +427,7 @@ def test_refusals(client: Caller, wire: Wire, topic: str, more: dict[str, Any], 
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_limits_that_are_kept(client: Caller, topic: str, more: dict[str, Any]) -> None:
+def test_limits_are_retained(client: Caller, topic: str, more: dict[str, Any]) -> None:
     sent(client, message(**{"topic": topic, **more}))
 
 
@@ -442,11 +442,11 @@ def test_a_caller_without_an_id(client: Caller, topic: str) -> None:
 
 def test_topics_are_not_created(client: Caller, wire: Wire, service: BrokerService) -> None:
     assert service.config.auto_create_topic_enable
-    assert send(client, message("%RETRY%Nobody")).status.code == Code.TOPIC_NOT_FOUND
-    assert service.topics.get("%RETRY%Nobody") is None
+    assert send(client, message("%RETRY%Unknown")).status.code == Code.TOPIC_NOT_FOUND
+    assert service.topics.get("%RETRY%Unknown") is None
 
 
-def test_a_broker_that_does_not_take_messages(
+def test_a_broker_that_refuses_messages(
     client: Caller, service: BrokerService, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service.config, "reject_transaction_message", True)
@@ -496,7 +496,7 @@ def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.undo()
 
 
-def test_a_call_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_canceled_call_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Callable[[bool], None]] = []
     with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
         client = here.client()
@@ -521,7 +521,7 @@ def test_a_call_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
         here.server.do(give_up())
         (deliver,) = flushed
-        here.server.run(lambda: deliver(True))  # the answer has nobody to go to
+        here.server.run(lambda: deliver(True))  # the call of this response has ended
         monkeypatch.undo()
         sent(client, message("T"))
         assert len(wire.messages("T")) == 2

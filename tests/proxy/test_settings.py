@@ -1,4 +1,4 @@
-"""Settings as a client is told to use them: what is the server's to say, and what groups have in their files."""
+"""Settings that a client receives: the server's own ones and those of its group."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_of_a_consumer() -> None:
         ({"type": ["EXPONENTIAL"], "customizedRetryPolicy": 7}, list(CONSUMER_BACKOFF_MS)),
     ],
 )
-def test_pauses_that_a_group_chooses(policy: object, expected: list[int]) -> None:
+def test_delays_configured_by_a_group(policy: object, expected: list[int]) -> None:
     group = SubscriptionGroupConfig(group_name="g", retry_max_times=3, group_retry_policy=policy)
     found = merged(consumer_settings("g"), group)
     assert found.backoff_policy.max_attempts == 4
@@ -84,7 +84,7 @@ def test_pauses_that_a_group_chooses(policy: object, expected: list[int]) -> Non
         (None, (5_000, 7_200_000, 2.0)),
     ],
 )
-def test_pauses_that_grow(policy: object, expected: tuple[int, int, float]) -> None:
+def test_increasing_delays(policy: object, expected: tuple[int, int, float]) -> None:
     group = SubscriptionGroupConfig(
         group_name="g",
         consume_message_orderly=True,
@@ -97,6 +97,6 @@ def test_pauses_that_grow(policy: object, expected: tuple[int, int, float]) -> N
 
 
 @pytest.mark.parametrize("times", [-1, 2**31 - 1, 1 << 40])
-def test_numbers_of_attempts_that_do_not_fit(times: int) -> None:
+def test_invalid_numbers_of_attempts(times: int) -> None:
     group = SubscriptionGroupConfig(group_name="g", retry_max_times=times)
     assert 1 <= merged(consumer_settings("g"), group).backoff_policy.max_attempts < 2**31

@@ -40,7 +40,7 @@ def taken() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
-def test_a_port_in_use_is_told_with_what_to_do(taken: int) -> None:
+def test_a_port_in_use_is_reported_with_the_remedy(taken: int) -> None:
     with LocalCluster(in_process=True, config={"grpcServerPort": taken}) as cluster:
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{taken}") as caught:
             _ = cluster.grpc_endpoint
@@ -74,7 +74,7 @@ def test_tls_and_plaintext_on_one_port(cluster: LocalCluster, client: Caller) ->
     assert client.call("QueryRoute").status.code == definitions.Code.ILLEGAL_TOPIC
 
 
-def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
+def test_tls_with_a_configured_certificate(tmp_path: Path) -> None:
     pair = self_signed(["127.0.0.1"])
     (tmp_path / "c.pem").write_bytes(pair.certificate)
     (tmp_path / "k.pem").write_bytes(pair.key)
@@ -85,14 +85,14 @@ def test_tls_with_a_certificate_that_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "said"),
+    ("config", "remark"),
     [
         ({"tlsCertPath": "/nowhere/c.pem"}, "tlsKeyPath is not"),
         ({"tlsCertPath": "/nowhere/c.pem", "tlsKeyPath": "/nowhere/k.pem"}, "Cannot read"),
     ],
 )
-def test_a_certificate_that_is_none(config: dict[str, object], said: str) -> None:
-    with LocalCluster(in_process=True, config=config) as cluster, pytest.raises(ConfigError, match=said):
+def test_an_invalid_certificate(config: dict[str, object], remark: str) -> None:
+    with LocalCluster(in_process=True, config=config) as cluster, pytest.raises(ConfigError, match=remark):
         _ = cluster.grpc_endpoint
 
 
@@ -117,7 +117,7 @@ def test_a_stop_ends_streams_and_forgets_clients(cluster: LocalCluster, service:
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_after_a_restart_clients_go_on() -> None:
+def test_after_a_restart_clients_continue() -> None:
     """What a client knows leads to the new process, and what needs no settings works at once."""
     with LocalCluster(in_process=True) as other, Caller(other.grpc_endpoint, "c") as client:
         other.create_topic("T")
@@ -131,8 +131,8 @@ def test_after_a_restart_clients_go_on() -> None:
             assert client.call("Heartbeat").status.code == definitions.Code.OK
 
 
-def test_a_broker_may_die_and_come_back() -> None:
-    """The proxy goes on, and what a client has said of itself still counts."""
+def test_a_broker_dies_and_returns() -> None:
+    """The proxy continues, and a client's settings remain valid."""
     with LocalCluster() as other, Caller(other.grpc_endpoint, "c") as client:
         other.create_topic("T")
         with client.publish("T"):

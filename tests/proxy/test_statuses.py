@@ -28,7 +28,7 @@ def test_every_answer_of_a_broker_has_a_status() -> None:
     assert status_code_of(12_345) == Code.INTERNAL_SERVER_ERROR
 
 
-def test_what_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_have_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     assert status_of(StatusError(Code.ILLEGAL_TOPIC, "blank"), "M") == (Code.ILLEGAL_TOPIC, "blank")
     refused = RefusedError("no such topic", response_code=ResponseCode.TOPIC_NOT_EXIST, remedy="Create it.")
     assert status_of(refused, "M") == (Code.TOPIC_NOT_FOUND, "no such topic Create it.")
@@ -40,8 +40,8 @@ def test_what_fails_says_why(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("text", ["x" * 10_000, "界" * 3_000, "%" * 5_000, "a界" * 900 + "\ud800"], ids=len)
-def test_what_goes_wrong_is_said_in_as_many_bytes_as_clients_take(text: str) -> None:
-    """8 KiB of metadata, 4 KiB through nginx: with more a call fails for that, and nobody learns why."""
+def test_error_messages_are_short_enough_for_clients(text: str) -> None:
+    """8 KiB of metadata, 4 KiB through nginx: with more, a call fails without a reason."""
     said = cut_text(text)
     assert len(quote(said, safe="")) <= 3072
     assert text.startswith(said)

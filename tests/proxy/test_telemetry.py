@@ -149,7 +149,7 @@ def test_a_heartbeat_of_another_group_joins_it(client: Caller, wire: Wire, topic
         assert members(wire, f"{group}-2") == []
 
 
-def test_a_client_that_falls_silent_is_forgotten(
+def test_a_silent_client_is_removed(
     client: Caller, wire: Wire, topic: str, group: str, registry: ClientRegistry, run: Callable[..., Any]
 ) -> None:
     gone: list[tuple[str, tuple[str, ...]]] = []
@@ -170,7 +170,7 @@ def test_a_client_that_falls_silent_is_forgotten(
         registry.on_gone.pop()
 
 
-def test_a_broker_that_has_forgotten_a_client_is_told_again(
+def test_a_client_is_registered_again_at_a_broker_that_lost_it(
     client: Caller,
     wire: Wire,
     topic: str,
@@ -187,7 +187,7 @@ def test_a_broker_that_has_forgotten_a_client_is_told_again(
         until(lambda: producers(wire, topic) == [client.client_id])
 
 
-def test_many_clients_come_and_go_and_nothing_stays(
+def test_many_clients_leave_nothing(
     cluster: LocalCluster,
     topic: str,
     group: str,
@@ -218,7 +218,7 @@ def test_many_clients_come_and_go_and_nothing_stays(
 
 
 @pytest.mark.parametrize("limit", ["MAX_CLIENTS", "MAX_ALL_SETTINGS_BYTES"])
-def test_more_clients_than_there_may_be(
+def test_too_many_clients(
     client: Caller, topic: str, registry: ClientRegistry, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(clients_module, limit, 0)
@@ -233,7 +233,7 @@ def test_more_clients_than_there_may_be(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "remark"),
     [
         (definitions.Settings(client_type=1), "BAD_REQUEST"),
         (consumer_settings("g", kind="PRODUCER"), "UNRECOGNIZED_CLIENT_TYPE"),
@@ -248,17 +248,17 @@ def test_more_clients_than_there_may_be(
         (producer_settings("SCHEDULE_TOPIC_XXXX"), "ILLEGAL_TOPIC"),
     ],
 )
-def test_settings_that_cannot_be(client: Caller, registry: ClientRegistry, settings: Any, said: str) -> None:
+def test_invalid_settings(client: Caller, registry: ClientRegistry, settings: Any, remark: str) -> None:
     with client.telemetry() as stream:
         stream.say(settings=settings)
         code, details = refused(stream)
         assert code == grpc.StatusCode.INVALID_ARGUMENT
-        assert said in details
+        assert remark in details
     assert registry.owner(client.client_id) is None
 
 
 @pytest.mark.parametrize("kind", ["LITE_PUSH_CONSUMER", "LITE_SIMPLE_CONSUMER"])
-def test_lite_consumers_are_told_what_to_use(client: Caller, kind: str) -> None:
+def test_lite_consumers_get_the_alternative(client: Caller, kind: str) -> None:
     with client.telemetry() as stream:
         stream.say(settings=consumer_settings("g", "T", kind=kind))
         code, details = refused(stream)
@@ -270,7 +270,7 @@ def test_lite_consumers_are_told_what_to_use(client: Caller, kind: str) -> None:
     assert "PushConsumer" in answer.status.message
 
 
-def test_a_stream_that_says_nothing_or_what_nobody_asked(client: Caller, topic: str) -> None:
+def test_a_silent_stream_and_one_with_unexpected_commands(client: Caller, topic: str) -> None:
     with client.telemetry() as stream:
         stream.say()
         stream.say(thread_stack_trace=definitions.ThreadStackTrace(nonce="none"))
@@ -322,16 +322,16 @@ def test_streams_that_break_leave_the_client_until_it_is_silent(
         assert members(wire, group) == [client.client_id]
 
 
-def test_bytes_that_are_no_command_end_the_stream(client: Caller) -> None:
+def test_invalid_bytes_end_the_stream(client: Caller) -> None:
     with pytest.raises(grpc.RpcError) as caught:
         client.raw("Telemetry", b"\xff\xff")
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-# --- what the server says by itself -----------------------------------------------------------------------------
+# --- commands of the server -------------------------------------------------------------------------------------
 
 
-def test_several_streams_of_one_client_the_newest_is_told(
+def test_the_newest_stream_of_a_client_gets_commands(
     client: Caller, topic: str, registry: ClientRegistry, run: Callable[..., Any]
 ) -> None:
     command = definitions.TelemetryCommand()
@@ -347,10 +347,10 @@ def test_several_streams_of_one_client_the_newest_is_told(
         first.end()
         assert list(first) == []
     assert not run(lambda: registry.ask_producer_of(topic, command))
-    assert not run(lambda: registry.ask_producer_of("nobody's", command))
+    assert not run(lambda: registry.ask_producer_of("unknown", command))
 
 
-def test_a_group_that_changes_is_told_to_its_members(
+def test_members_get_changes_of_their_group(
     client: Caller, wire: Wire, topic: str, group: str, proxy: ProxyServer, service: BrokerService
 ) -> None:
     assert proxy.families is not None
@@ -406,9 +406,7 @@ def test_a_tool_sees_what_a_client_does(
     assert info["jstack"] == "main at work"
 
 
-def test_a_client_that_cannot_show_its_stacks(
-    client: Caller, wire: Wire, group: str, answering: Callable[..., Any]
-) -> None:
+def test_a_client_without_stacks(client: Caller, wire: Wire, group: str, answering: Callable[..., Any]) -> None:
     def refuse(command: Any) -> Any:
         answer = definitions.TelemetryCommand(status=definitions.Status(code=Code.UNSUPPORTED, message="not in C#"))
         answer.thread_stack_trace.nonce = command.print_thread_stack_trace_command.nonce
@@ -447,7 +445,7 @@ def test_a_client_without_a_stream_cannot_be_asked(client: Caller, wire: Wire, t
         (Code.VERIFY_FIFO_MESSAGE_UNSUPPORTED, "CR_THROW_EXCEPTION"),
     ],
 )
-def test_a_message_is_consumed_where_a_tool_says(
+def test_a_tool_selects_the_consumer_of_a_message(
     client: Caller, wire: Wire, topic: str, group: str, answering: Callable[..., Any], code: int, result: str
 ) -> None:
     sent = wire.send(topic, b"look at me", {"TAGS": "t"})

@@ -107,7 +107,7 @@ def test_a_commit(here: BrokersEndpoint, producer: DirectCaller) -> None:
     assert (again.code, again.message) == (Code.INVALID_TRANSACTION_ID, "The transaction was decided before")
 
 
-def test_a_rollback_and_a_decision_that_is_none(here: BrokersEndpoint, producer: DirectCaller) -> None:
+def test_a_rollback_and_an_invalid_decision(here: BrokersEndpoint, producer: DirectCaller) -> None:
     first, second = half(producer), half(producer)
     assert end(producer, first, "ROLLBACK").code == Code.OK
     assert end(producer, second, "TRANSACTION_RESOLUTION_UNSPECIFIED").code == Code.OK
@@ -141,7 +141,7 @@ def test_a_restart_loses_no_transaction(tmp_path: Path, clock: Clock) -> None:
         assert bodies(wire) == [b"paid"]
 
 
-def test_ids_that_name_no_transaction(here: BrokersEndpoint, producer: DirectCaller) -> None:
+def test_ids_without_a_transaction(here: BrokersEndpoint, producer: DirectCaller) -> None:
     here.create_topic("Other")
     sent(producer, message("Tx", b"ordinary"))
     entry = half(producer)
@@ -180,7 +180,7 @@ def test_ids_are_read_as_they_are_written(half_offset: int, log_offset: int, bro
 
 
 @given(st.text() | st.from_regex(r"[0-9-]*-[a-z-]*", fullmatch=True))
-def test_any_text_is_an_id_or_none(text: str) -> None:
+def test_any_string_is_an_id_or_invalid(text: str) -> None:
     parts = parse_transaction_id(text)
     if parts is not None:
         assert "-".join(parts) == text
@@ -209,7 +209,7 @@ def test_a_producer_is_asked_and_answers(here: BrokersEndpoint, producer: Direct
     assert asked(producer) == []
 
 
-def test_a_late_decision_settles_what_was_asked_about(
+def test_a_late_decision_decides_the_checked_transaction(
     here: BrokersEndpoint, producer: DirectCaller, clock: Clock
 ) -> None:
     producer.produce("Tx")
@@ -241,7 +241,7 @@ def test_another_producer_of_the_topic_is_asked_after_a_restart(tmp_path: Path, 
         stranger, other = here.client("stranger@1"), here.client("other@1")
         here.create_topic("Else")
         stranger.produce("Else")
-        passes(here, clock, 5 * MINUTES)  # nobody is there to be asked
+        passes(here, clock, 5 * MINUTES)  # no producer is connected
         other.produce("Tx")
         passes(here, clock, 5 * MINUTES)
         (question,) = asked(other)
@@ -250,7 +250,7 @@ def test_another_producer_of_the_topic_is_asked_after_a_restart(tmp_path: Path, 
         assert bodies(wire) == [b"paid"]
 
 
-def test_one_without_a_stream_leaves_it_to_another(here: BrokersEndpoint, clock: Clock) -> None:
+def test_a_client_without_a_stream_is_skipped(here: BrokersEndpoint, clock: Clock) -> None:
     gone, there = here.client("gone@1"), here.client("there@1")
     gone.produce("Tx")
     there.produce("Tx")

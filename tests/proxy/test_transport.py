@@ -147,7 +147,7 @@ def test_a_client_cancels(server: World, channel: grpc.Channel) -> None:
     server.wait(lambda: server.cancelled == 2)
 
 
-def test_a_client_is_gone(server: World) -> None:
+def test_a_client_is_removed(server: World) -> None:
     with Peer(server.server.port) as peer:
         for _ in range(3):
             peer.request("/t.T/Hold", framed(b""))
@@ -236,7 +236,7 @@ def test_the_size_limit_of_sends() -> None:
     assert send_request_bytes(4 * MIB, 32) == 32 * MIB
 
 
-def test_compressed_messages_are_not_unpacked(server: World) -> None:
+def test_compressed_messages_are_not_decompressed(server: World) -> None:
     with Peer(server.server.port) as peer:
         packed = framed(gzip.compress(b"x"), 1)
         fields, _ = peer.ended(peer.request("/t.T/Echo", packed, headers=[("grpc-encoding", "gzip")]))
@@ -244,7 +244,7 @@ def test_compressed_messages_are_not_unpacked(server: World) -> None:
         assert peer.ended(peer.request("/t.T/Echo", framed(b"x")))[1] == framed(b"x")
 
 
-def test_metadata_that_is_too_large(server: World) -> None:
+def test_too_large_metadata(server: World) -> None:
     with Peer(server.server.port) as peer:
         fields, _ = peer.ended(peer.request("/t.T/Echo", framed(b""), headers=[("x-large", "y" * 40_000)]))
         assert fields["grpc-status"] == str(int(GrpcCode.RESOURCE_EXHAUSTED))
@@ -440,6 +440,6 @@ def test_closing_ends_calls() -> None:
         assert running.cancelled == 2
 
 
-def test_a_port_that_is_taken(server: World) -> None:
+def test_an_occupied_port(server: World) -> None:
     with pytest.raises(ConfigError, match="in use"):
         asyncio.run(GrpcServer({}, "127.0.0.1", server.server.port).start())

@@ -37,7 +37,7 @@ def test_queries_over_tls(spark: SparkSession, secure: LocalCluster, run: Callab
     assert "orders" in {row.topic for row in topics.collect()}
 
 
-def test_without_it(spark: SparkSession, secure: LocalCluster) -> None:
+def test_without_the_setting(spark: SparkSession, secure: LocalCluster) -> None:
     at = {"nameServer": secure.name_server, "subscribe": "orders"}
     with pytest.raises(Exception, match="NAME_SERVER_UNREACHABLE"):
         spark.read.format("rocket").options(**at).load().count()

@@ -182,7 +182,7 @@ def test_delayed_and_compressed_rows_and_a_copy_of_them(mq: Rocket, spark: Spark
     assert {row.sysFlag & 0x700 for row in copied if len(row.body) > 1000} == {0x200}
 
 
-def test_repeats_are_left_out(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]) -> None:
+def test_duplicates_are_skipped(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]) -> None:
     """The whole write repeated, as after a query that failed at its end: each row is where it was, so all are found."""
     topic = mq.topic(4)
     frame = bodies(spark, 5000, "IF(id % 3 = 0, concat('k', id % 20), NULL) AS shardingKey")

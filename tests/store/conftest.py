@@ -61,7 +61,7 @@ def config(tmp_path: Path, template: Path) -> StoreConfig:
 
 @pytest.fixture
 def make_rig(tmp_path: Path) -> Iterator[MakeRig]:
-    """Makes a store with its timer, in ``tmp_path / "store"`` unless told; closed and checked at the end."""
+    """Makes a store with its timer, by default in ``tmp_path / "store"``; closed and checked at the end."""
     made: list[Rig] = []
 
     def make(config: StoreConfig | None = None, clock: Clock | None = None, **timer: Any) -> Rig:

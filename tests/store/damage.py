@@ -31,7 +31,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Record:
-    """A record of the undamaged log that its sender was told is stored."""
+    """An acknowledged record of the undamaged log."""
 
     topic: str
     queue_id: int

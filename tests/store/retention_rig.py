@@ -18,7 +18,7 @@ SIZE = 32 << 10
 
 @dataclass
 class Disk:
-    """A disk of 1000 log files, as full as it is told to be."""
+    """A disk with room for 1000 log files and a settable usage."""
 
     used: int = 0
     total: int = 1000 * SIZE

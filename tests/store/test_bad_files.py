@@ -1,4 +1,4 @@
-"""Every file of a store, damaged in every way: it opens with all that is whole, or says what is wrong and where.
+"""Every file of a store, damaged in every way: it opens with all valid records, or the error names the place.
 
 Opened: each acknowledged record whose bytes are whole on the disk is served at its queue offset, or (of an unflushed
 tail behind a torn record) is kept in ``quarantine``; no record is served changed in what its CRC covers; appending goes
@@ -78,7 +78,7 @@ def log_hash(path: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted((path / "commitlog").rglob("*")):
         data = file.read_bytes() if file.is_file() else b""
-        if data.strip(b"\0"):  # a next file that was made ahead is no part of it
+        if data.strip(b"\0"):  # not a next file that was prepared
             digest.update(file.name.encode() + data)
     return digest.hexdigest()
 
@@ -196,7 +196,7 @@ class Judge:
     def _is_right(self) -> None:
         problems = check_store(self.config.store_path, self.config)
         kinds, place = {problem.kind for problem in problems}, self.damaged.parent
-        if problems and place.name == "commitlog":  # the record was not met, or it was told of and left out
+        if problems and place.name == "commitlog":  # the record was not read, or it was reported and skipped
             if "record" in kinds:
                 assert self.damaged in {problem.path for problem in problems if problem.kind == "record"}
             else:  # no CRC covers topic and properties: queues and index know them as they were
@@ -216,7 +216,7 @@ class Judge:
 
 
 def read_queue(store: MessageStore, topic: str, queue_id: int) -> dict[int, bytes]:
-    """Offset to record, read as a consumer reads: on from where the store says."""
+    """Offset to record, read like a consumer: from the next offset of each response."""
     found: dict[int, bytes] = {}
     offset, end = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
     while offset < end:
@@ -298,7 +298,7 @@ def test_empty_directories(images: dict[str, Image], tmp_path: Path, caplog: pyt
     Judge(config, image, config.store_path / "consumequeue/A/7", caplog).judge()
 
 
-def test_a_damaged_old_record_is_left_out_and_told_of_once(
+def test_a_damaged_old_record_is_skipped_and_reported_once(
     images: dict[str, Image], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By reading, by time, by id and by key; those behind it are served."""
@@ -324,7 +324,7 @@ def test_a_damaged_old_record_is_left_out_and_told_of_once(
     assert "rocket store check" in told[0]
     store.close()
     assert next(problem.kind for problem in check_store(config.store_path, config)) == "record"
-    shutil.rmtree(config.index_path)  # made anew around it
+    shutil.rmtree(config.index_path)  # rebuilt around it
     store = opened(config)
     last = image.records[-1]
     assert store.query_message(last.topic, last.key, 32, 0, 1 << 62).records == [last.raw]

@@ -88,7 +88,7 @@ def test_large_bodies_of_different_sizes(store: MessageStore) -> None:
     assert store.get_message("Topic", 0, 0, 100, 1 << 20).records == must
 
 
-def test_a_batch_larger_than_the_rest_of_a_file_goes_to_the_next_whole(make_store: MakeStore) -> None:
+def test_a_batch_that_does_not_fit_goes_to_the_next_file_as_a_whole(make_store: MakeStore) -> None:
     store = make_store()
     size = store.config.mapped_file_size_commit_log
     put(store, "T", 0, b"x" * (size - 2000))
@@ -164,7 +164,7 @@ def test_a_batch_with_a_tag_hidden_in_a_body(store: MessageStore) -> None:
 
 
 def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore, tmp_path: Path) -> None:
-    """The first record's size is written last: without it nothing of the batch is there."""
+    """The first record's size is written last: without it the batch does not exist."""
     store = make_store()
     put(store, "T", 0, b"before")
     end = store.max_physical_offset

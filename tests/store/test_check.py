@@ -225,7 +225,7 @@ def problems(config: StoreConfig) -> list[str]:
     return [str(problem) for problem in check_store(config.store_path, config)]
 
 
-def test_what_is_behind_damage_is_checked_too(config: StoreConfig) -> None:
+def test_records_after_damage_are_checked_too(config: StoreConfig) -> None:
     damage_body(config)
     damage_entry_tag(config)
     overwrite(queue(config, "B"), 20 * 12 + 3, b"\x01")
@@ -249,8 +249,8 @@ def test_a_file_out_of_place_leaves_the_others_to_be_checked(config: StoreConfig
     assert not any(problem.startswith(("record: ", "entry: ")) for problem in found)
 
 
-def test_the_tail_of_a_killed_store_is_let_be(config: StoreConfig) -> None:
-    """What the next start cuts, mends or builds is no further problem; damage in the middle is."""
+def test_the_tail_of_a_killed_store_is_not_changed(config: StoreConfig) -> None:
+    """Damage that the next start cuts, repairs or rebuilds is not a problem; damage in the middle is."""
     leave_abort(config)
     last = int.from_bytes(queue(config, "B", 0, -1).read_bytes()[9 * 20 : 9 * 20 + 8], "big")
     overwrite(log(config, -1), last % config.mapped_file_size_commit_log + 8, b"\xff")
@@ -262,7 +262,7 @@ def test_the_tail_of_a_killed_store_is_let_be(config: StoreConfig) -> None:
     assert kinds(config) == {"abort", "record", "hidden", "offsets"}
 
 
-def test_a_file_made_ahead_of_a_killed_writer_is_no_problem(config: StoreConfig) -> None:
+def test_a_prepared_file_of_a_killed_writer_is_accepted(config: StoreConfig) -> None:
     size = config.mapped_file_size_commit_log
     (config.commit_log_path / f"{int(log(config, -1).name) + size:020d}").write_bytes(bytes(size))
     assert kinds(config) == {"end"}
@@ -271,11 +271,11 @@ def test_a_file_made_ahead_of_a_killed_writer_is_no_problem(config: StoreConfig)
 
 
 @pytest.mark.parametrize("kind", sorted(REMEDIES))
-def test_every_kind_has_a_way_out(kind: str) -> None:
+def test_every_kind_of_damage_has_a_remedy(kind: str) -> None:
     assert remedy_of(Problem(kind, Path("store"), ""), StorePaths.of(Path("store"))).endswith(".")
 
 
-def test_ways_out_of_wrong_files_depend_on_whose_they_are(tmp_path: Path) -> None:
+def test_remedies_for_wrong_files_depend_on_their_owner(tmp_path: Path) -> None:
     for place, word in (
         ("commitlog/00000000000000000000", "from a copy"),
         ("consumequeue/T/0/00000000000000000000", "rebuilds queues and index"),

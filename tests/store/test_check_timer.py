@@ -46,7 +46,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_what_is_wrong_is_named(rig: Rig, kind: str) -> None:
+def test_invalid_entries_are_named(rig: Rig, kind: str) -> None:
     change, said = DAMAGE[kind]
     change(rig.config.store_path)
     problems = check_store(rig.config.store_path, rig.config)

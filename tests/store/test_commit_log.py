@@ -24,7 +24,7 @@ from tests.store.helpers import BORN, bodies, flush_log, log_of, opened, put, sm
 def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The allocator is let in at every step of a roll-over; no file of the log is then taken for one nobody uses."""
+    """The allocator runs at every step of a roll-over and never removes a file that is in use."""
     config = small(tmp_path / "store")
     monkeypatch.setattr(CommitLog, "start", lambda log: None)  # its thread; the test is the allocator
     store = opened(config)
@@ -63,7 +63,7 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
 
 
 def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A roll-over does not wait for them; the allocator puts them there, and whoever flushes makes sure."""
+    """A roll-over does not wait for them: the allocator syncs them, and a flush verifies that."""
     monkeypatch.setattr(CommitLog, "start", lambda log: None)
     steps: list[str] = []
     sync, flush = commit_log.sync_directory, MappedFile.flush
@@ -87,7 +87,7 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
 
 
 def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pages touched ahead of the writer are dirty, but nobody's: writing their zeros would cost twice."""
+    """Pages touched ahead of the writer are dirty without data: writing their zeros would cost twice."""
     spans: list[tuple[int, int]] = []
     flush = MappedFile.flush
 
@@ -118,7 +118,7 @@ def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("size", [400, 70_000])
-def test_what_lies_apart_is_read_in_order_and_no_view_stays(tmp_path: Path, size: int) -> None:
+def test_scattered_records_are_read_in_order_and_no_view_stays(tmp_path: Path, size: int) -> None:
     """Other queues' records lie between them; they are copied once, from a view of the mapping."""
     config = small(tmp_path, mapped_file_size_commit_log=-(-15 * size // 4096) * 4096)
     store = opened(config)
@@ -160,7 +160,7 @@ def test_a_disk_that_breaks_its_promise_refuses_before_a_byte_is_written(
     assert len(bodies(store, "T", 0)) == 61
 
 
-def test_what_could_not_be_touched_behind_a_roll_over_is_touched_before_it_is_written(
+def test_pages_not_touched_at_a_roll_over_are_touched_before_a_write(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = make_store(allocate_ahead=4096)

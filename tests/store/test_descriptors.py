@@ -1,4 +1,4 @@
-"""A process without a free descriptor: the store goes on, and what fails for want of one is tried again."""
+"""A process without a free descriptor: the store continues, and failed operations are retried."""
 
 from __future__ import annotations
 
@@ -133,9 +133,7 @@ def test_flushes_that_fail_are_logged_once(
     assert caplog.text.count("flush of the commit log failed") == 1
 
 
-def test_a_file_that_cannot_be_mapped_is_a_matter_of_memory(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_mapping_is_a_memory_error(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store()
 
     def fail(*_: object, **__: object) -> None:
@@ -184,7 +182,7 @@ def test_the_index_is_flushed_later_too(make_store: MakeStore, shortage: Shortag
     index.flush()
 
 
-def test_a_queue_that_cannot_be_opened_is_not_taken_for_an_empty_one(make_store: MakeStore, shortage: Shortage) -> None:
+def test_a_queue_that_cannot_be_opened_is_not_treated_as_empty(make_store: MakeStore, shortage: Shortage) -> None:
     first = make_store()
     for queue_id in range(3):
         for number in range(30):
@@ -241,7 +239,7 @@ def test_no_record_without_its_entry_wherever_descriptors_end(
     assert refused > 0
 
 
-def test_a_store_without_reserve_opens_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_reserved_descriptors_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no null device, say."""
     monkeypatch.setattr(os, "devnull", "/nowhere")
     monkeypatch.setattr(descriptors, "_reserve", [])

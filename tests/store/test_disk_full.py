@@ -69,7 +69,7 @@ def test_nothing_half_visible(make_store: MakeStore, monkeypatch: pytest.MonkeyP
     assert bodies(store, "T", 1) == [*stored[1], b"after"]
 
 
-def test_a_full_disk_is_told_of_once_a_minute(
+def test_a_full_disk_is_logged_once_a_minute(
     make_store: MakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = make_store()
@@ -90,7 +90,7 @@ def test_a_full_disk_is_told_of_once_a_minute(
     disk.left = 1 << 30
 
 
-def test_a_topic_whose_deletion_failed_is_there_after_a_kill(
+def test_a_topic_with_a_failed_deletion_survives_a_kill(
     make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next deletion, of another topic, must not bring that one to the disk."""
@@ -254,7 +254,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 @pytest.mark.live
 def test_a_kill_on_a_full_disk(small_disk: Path) -> None:
-    """It opens there and serves everything, or says that it cannot; with room it opens in any case."""
+    """It opens and serves everything, or refuses with an error; with disk space it always opens."""
     done = subprocess.run([sys.executable, "-c", WRITER, str(small_disk)], stdout=subprocess.PIPE, check=False)
     stored = int(done.stdout)
     assert done.returncode == -9

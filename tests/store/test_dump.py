@@ -236,7 +236,7 @@ def test_random_damage_never_hides_what_is_whole(config: StoreConfig) -> None:
         path.write_bytes(raw)
 
 
-def test_a_body_that_looks_like_a_record_is_no_way_out_of_a_damaged_one(tmp_path: Path) -> None:
+def test_a_body_that_looks_like_a_record_does_not_hide_damage(tmp_path: Path) -> None:
     """A sender has put a record into a body, true to the place where it stands."""
     config = small(tmp_path / "store")
     store = opened(config)
@@ -269,7 +269,7 @@ def test_by_queue_an_entry_without_its_record_is_reported(config: StoreConfig) -
     assert [place[2] for place in places(found)][:6] == [0, 1, 2, 3, 5, 7]
 
 
-def test_by_queue_entries_that_lead_nowhere_are_one_line_a_run(config: StoreConfig) -> None:
+def test_by_queue_invalid_entries_are_one_line_per_run(config: StoreConfig) -> None:
     before = places(dumped(config, DumpFilter(queue_id=1), by_queue=True))
     log(config, 1).unlink()
     overwrite(config.consume_queue_path / "T" / "1" / f"{0:020d}", 20, struct.pack(">qi", -47061, -395))

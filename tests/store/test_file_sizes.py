@@ -24,7 +24,7 @@ LOG, QUEUE, INDEX = 1 << 30, 6_000_000, 420_000_040
         ([LOG, 300_000], [QUEUE], [], True, (LOG, QUEUE)),
         ([LOG], [QUEUE], [5000], True, (LOG, QUEUE)),
         ([LOG], [QUEUE], [INDEX, 5000, 5000], True, (LOG, QUEUE)),
-        ([LOG], [QUEUE], [5000, 5000], False, (LOG, QUEUE)),  # a configured size, of which nobody knows the parts
+        ([LOG], [QUEUE], [5000, 5000], False, (LOG, QUEUE)),  # a configured size with unknown parts
         ([LOG], [QUEUE], [INDEX + 20], False, (LOG, QUEUE)),
         ([LOG], [5000], [INDEX], False, (LOG, 5000)),  # one file: it may have been cut off
         ([LOG], [2000, 2000], [INDEX], True, (LOG, 2000)),

@@ -24,7 +24,7 @@ WAIT = 30
 
 
 class Answers:
-    """Callbacks and what they were told."""
+    """Callbacks and their arguments."""
 
     def __init__(self) -> None:
         self.told: dict[int, bool] = {}
@@ -93,9 +93,7 @@ def test_many_waiters_share_one_flush(sync_store: MessageStore, monkeypatch: pyt
     assert disk.count == 2
 
 
-def test_a_disk_that_takes_too_long_is_told_and_the_message_stays(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_disk_is_reported_and_the_message_stays(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(
         flush_disk_type=FlushDiskType.SYNC_FLUSH,
         sync_flush_timeout=0,
@@ -186,7 +184,7 @@ def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
     refused = store.put_message("T", 0, b"more", b"", born_timestamp=1, born_host=BORN)
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "Input/output error" in refused.reason
-    monkeypatch.undo()  # the disk works again, but nobody knows what it has
+    monkeypatch.undo()  # the disk works again, but its contents are unknown
     with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
         store.close()
     assert (config.store_path / "abort").exists()
@@ -197,10 +195,10 @@ def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
 
 
 @pytest.mark.parametrize("directory", ["commitlog", "consumequeue", "index"])
-def test_after_one_failed_flush_nothing_is_believed(
+def test_after_a_failed_flush_no_page_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
 ) -> None:
-    """The disk says no once and yes ever after: neither checkpoint nor a clean stop may say that all is there."""
+    """The disk fails once and then works: neither the checkpoint nor a clean stop may claim that all is there."""
     config, clock = small(tmp_path / "store"), Clock()
     store = opened(config, clock)
     put(store, "T", 0, b"safe", b"KEYS\x01k")

@@ -116,7 +116,7 @@ def test_a_killed_store_of_5x_is_recovered_to_the_last_record(tmp_path: Path, re
         ("dledger-n0/data/00000000000000000000", "DLedger"),
     ],
 )
-def test_what_cannot_be_served_rightly_is_refused_by_name_and_left_alone(tmp_path: Path, path: str, name: str) -> None:
+def test_unsupported_parts_are_refused_by_name_and_not_changed(tmp_path: Path, path: str, name: str) -> None:
     config = golden(tmp_path / "store")
     store = opened(config)
     put(store, "T", 0, b"x", b"TAGS\x01a")
@@ -133,7 +133,7 @@ def test_what_cannot_be_served_rightly_is_refused_by_name_and_left_alone(tmp_pat
     assert not abort_path(config.store_path).exists()
 
 
-def test_empty_directories_of_such_parts_are_nothing(tmp_path: Path) -> None:
+def test_empty_directories_of_unsupported_parts_are_accepted(tmp_path: Path) -> None:
     config = golden(tmp_path / "store")
     for name in ("consumequeue_ext", "batchconsumequeue/T"):
         (config.store_path / name).mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_empty_directories_of_such_parts_are_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_queue_with_extensions_is_built_anew_as_its_remedy_says(tmp_path: Path) -> None:
+def test_a_queue_with_extensions_is_rebuilt_by_its_remedy(tmp_path: Path) -> None:
     """Its entries' addresses become tags codes again: the messages are found by their tags."""
     config = golden(tmp_path / "store")
     store = opened(config)

@@ -64,7 +64,7 @@ def test_every_message_is_served(name: str, directory: Path) -> None:
 
 def test_opening_and_closing_changes_no_message_file(name: str, directory: Path) -> None:
     files = [*directory.glob("commitlog/*"), *directory.glob("consumequeue/*/*/*")]
-    if name == "clean":  # after a kill the last index file is made anew, under a new name
+    if name == "clean":  # after a kill the last index file is rebuilt under a new name
         files += directory.glob("index/*")
     before = {path: path.read_bytes() for path in files}
     index = [path.read_bytes() for path in sorted(directory.glob("index/*"))]

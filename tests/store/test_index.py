@@ -72,7 +72,7 @@ class ReferenceIndex:
     rounds=st.lists(st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 30), max_size=30), min_size=1, max_size=6),
     step=st.integers(0, 3000),
 )
-def test_a_file_is_byte_for_byte_what_one_key_at_a_time_makes(
+def test_a_file_equals_one_with_keys_inserted_one_at_a_time(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[int]], step: int
 ) -> None:
     slots, capacity = 7, 100
@@ -119,7 +119,7 @@ def test_every_kind_of_key(store: MessageStore) -> None:
         assert query(store, "T", key) == []
 
 
-def test_hash_collisions_are_told_apart(store: MessageStore) -> None:
+def test_hash_collisions_are_distinguished(store: MessageStore) -> None:
     assert java_hash("T#Aa") == java_hash("T#BB")
     put(store, "T", 0, b"1", b"KEYS\x01Aa")
     put(store, "T", 0, b"2", b"KEYS\x01BB")
@@ -157,7 +157,7 @@ def test_times_limit_exactly(store: MessageStore, clock: Clock) -> None:
     assert result.index_last_update_physical_offset > 0
 
 
-def test_a_lost_index_is_built_anew_behind_the_writers_back(tmp_path: Path) -> None:
+def test_a_lost_index_is_rebuilt_in_the_background(tmp_path: Path) -> None:
     config = small(tmp_path / "store")
     store = opened(config)
     for i in range(300):
@@ -183,7 +183,7 @@ def test_an_index_that_was_switched_off_catches_up(make_store: MakeStore, tmp_pa
     assert query(store, "T", "k") == [b"1"]
 
 
-def test_an_answer_has_a_bound_in_bytes(make_store: MakeStore) -> None:
+def test_a_response_is_bounded_in_bytes(make_store: MakeStore) -> None:
     store = make_store(mapped_file_size_commit_log=4 << 20)
     bodies = [b"%d" % i * (3 << 20) for i in range(4)]
     for body in bodies:
@@ -248,7 +248,7 @@ KEYS = ("Aa", "BB", "k", "Aa BB", "k k", " k", "AaAa BBBB", "AaBB k", "")
     limit=st.integers(1, 200),
     trimmed=st.booleans(),
 )
-def test_windows_of_time_find_what_a_brute_force_finds(
+def test_time_ranges_find_the_same_as_a_full_scan(
     tmp_path_factory: pytest.TempPathFactory,
     messages: list[tuple[int, str]],
     windows: list[tuple[int, int, int, int]],
@@ -333,7 +333,7 @@ def test_a_query_while_messages_are_written_finds_those_before_it(store: Message
         assert query(store, "T", f"k{number}") == [b"%d" % number]
 
 
-def test_an_index_that_is_behind_says_how_far_it_is(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_is_behind_reports_its_progress(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, "T", 0, b"1", b"KEYS\x01k")
     assert query(store, "T", "k") == [b"1"]
     monkeypatch.setattr(IndexService, "_step", lambda *_: False)
@@ -346,10 +346,10 @@ def test_an_index_that_is_behind_says_how_far_it_is(store: MessageStore, monkeyp
 # --- beside others ----------------------------------------------------------------------------------------------
 
 
-def test_who_waits_is_told_and_the_thread_makes_no_pauses_meanwhile(
+def test_waiters_are_notified_and_the_thread_does_not_pause(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index_service, "_POLL_S", 1000)  # nothing is done unless somebody waits
+    monkeypatch.setattr(index_service, "_POLL_S", 1000)  # the builder runs only for a waiter
     store = make_store()
     for number in range(1000):
         put(store, "T", 0, b"%d" % number, b"KEYS\x01k%d" % number)
@@ -364,7 +364,7 @@ def test_who_waits_is_told_and_the_thread_makes_no_pauses_meanwhile(
     assert told.is_set(), "there is nothing to wait for"
 
 
-def test_who_waits_in_vain_is_told_as_well(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiters_are_notified_of_a_failure(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_service, "_POLL_S", 0.01)
     monkeypatch.setattr(IndexService, "_step", lambda *_: False)
     store = make_store()
@@ -388,9 +388,7 @@ def test_who_waits_in_vain_is_told_as_well(make_store: MakeStore, monkeypatch: p
     assert told.is_set(), "at the latest when the store is closed"
 
 
-def test_a_full_file_is_put_on_disk_while_others_look_things_up(
-    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_file_is_flushed_during_queries(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     syncing, go_on = threading.Event(), threading.Event()
     flush = IndexFile.flush
 
@@ -414,13 +412,13 @@ def test_a_full_file_is_put_on_disk_while_others_look_things_up(
 
 
 def indexed_to(store: MessageStore) -> int:
-    """Up to which store time the index is on disk, as the checkpoint says."""
+    """The store time in the checkpoint up to which the index is on disk."""
     store.flush()
     return int.from_bytes((store.config.store_path / "checkpoint").read_bytes()[16:24], "big")
 
 
 @pytest.mark.parametrize("damage", ["slot", "hash", "previous"])
-def test_a_broken_chain_is_found_by_a_query_and_the_file_made_anew(
+def test_a_query_finds_a_broken_chain_and_the_file_is_rebuilt(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     config = small(tmp_path / "store")
@@ -447,7 +445,7 @@ def test_a_broken_chain_is_found_by_a_query_and_the_file_made_anew(
     assert check_store(config.store_path, config) == []
 
 
-def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
+def test_a_file_that_is_rebuilt_while_it_is_flushed(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     syncing, go_on = threading.Event(), threading.Event()
@@ -481,7 +479,7 @@ def test_a_file_that_is_made_anew_while_it_is_put_on_disk(
     assert [query(store, "T", f"k{number}") for number in (0, 200, 449)] == [[b"0"], [b"200"], [b"449"]]
 
 
-def test_a_broken_chain_that_is_met_by_new_messages(
+def test_new_messages_find_a_broken_chain(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(store, "T", 0, b"old", b"KEYS\x01old")
@@ -497,7 +495,7 @@ def test_a_broken_chain_that_is_met_by_new_messages(
     assert "Rebuilding the index from that file on." in caplog.text
 
 
-def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
+def test_a_full_file_that_cannot_be_flushed_is_never_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     config, failed = small(tmp_path / "store"), threading.Event()
@@ -543,7 +541,7 @@ def test_a_full_file_that_cannot_be_put_on_disk_is_never_believed(
     ],
 )
 @pytest.mark.parametrize("topics", ["T", "TU", "Größe"])
-def test_keys_of_records_that_are_alike(
+def test_keys_of_uniform_records(
     properties: str, topics: str, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = topics if len(topics) > 2 else ""

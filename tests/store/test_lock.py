@@ -40,7 +40,7 @@ def test_a_second_broker_in_this_process_is_refused(tmp_path: Path) -> None:
     opened(config).close()
 
 
-def test_a_second_process_is_refused_and_told_whom_to_stop(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_id_of_the_first(tmp_path: Path) -> None:
     config = small(tmp_path / "store")
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(config.store_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -91,7 +91,7 @@ def test_evicted_queues_lose_and_hide_nothing(make_store: MakeStore) -> None:
     assert {i: bodies(store, "T", i) for i in model} == model
 
 
-def test_an_idle_queue_is_let_go_and_found_again(make_store: MakeStore) -> None:
+def test_an_idle_queue_is_unmapped_and_mapped_again(make_store: MakeStore) -> None:
     """The first in goes first, though it is the one that is written to next; and its topic may be gone by then."""
     store = make_store(max_mapped_consume_queue_files=2)
     for topic in ("A", "B", "C", "A"):

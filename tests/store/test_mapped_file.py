@@ -85,7 +85,7 @@ def test_no_descriptor_is_kept(file: MappedFile) -> None:
     file.close()
 
 
-def test_a_destroyed_file_stays_good_for_those_who_use_it(file: MappedFile) -> None:
+def test_a_destroyed_file_stays_readable_for_its_users(file: MappedFile) -> None:
     """Retention deletes while other threads read, flush and take blocks: no memory and no bytes are pulled away."""
     file.reserve(PAGE_SIZE)
     file.mm[:5] = b"hello"
@@ -111,7 +111,7 @@ def test_a_missing_file_is_not_taken_for_a_flushed_one(file: MappedFile) -> None
 
 
 def test_destroyed_while_other_threads_work_on_it(tmp_path: Path) -> None:
-    """Eight threads read, flush and map sixty files that are destroyed under them: each works, or is told."""
+    """Eight threads read, flush and map sixty files that are destroyed meanwhile: each works, or gets an error."""
     files = [MappedFile(tmp_path / str(i), 4 * PAGE_SIZE, create=True) for i in range(60)]
     for file in files:
         file.reserve(4 * PAGE_SIZE)
@@ -170,7 +170,7 @@ def test_a_range_is_flushed_mapped_or_not(file: MappedFile, monkeypatch: pytest.
     file.close()
 
 
-def test_pages_given_back_keep_their_bytes(file: MappedFile) -> None:
+def test_released_pages_keep_their_bytes(file: MappedFile) -> None:
     file.reserve(10 * PAGE_SIZE)
     file.mm[:] = b"z" * (10 * PAGE_SIZE)
     file.release_pages(0, 10 * PAGE_SIZE)

@@ -70,7 +70,7 @@ def _offsets(store: MessageStore, topic: str) -> list[int]:
     return [offset for offset, _, _ in store.get_entries(topic, 0, 0, 100)]
 
 
-def test_files_roll_over_and_everything_comes_back(make_store: MakeStore) -> None:
+def test_files_roll_over_and_all_messages_are_readable(make_store: MakeStore) -> None:
     store = make_store()
     sent: dict[int, list[bytes]] = {0: [], 1: []}
     for i in range(300):
@@ -104,7 +104,7 @@ def test_a_record_exactly_fills_its_file(make_store: MakeStore) -> None:
     assert blank[:8] == len(blank).to_bytes(4, "big") + bytes.fromhex("CBD43194")
 
 
-def test_what_cannot_be_stored_is_refused_and_leaves_nothing(store: MessageStore) -> None:
+def test_invalid_messages_are_refused_and_leave_nothing(store: MessageStore) -> None:
     def status(topic: str = "T", queue_id: int = 0, body: bytes = b"", properties: bytes = b"") -> PutStatus:
         return store.put_message(topic, queue_id, body, properties, born_timestamp=1, born_host=BORN).status
 
@@ -136,7 +136,7 @@ def test_get_statuses(store: MessageStore) -> None:
     assert get(0, queue_id=9) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
 
 
-def test_a_queue_whose_messages_are_all_gone_goes_on(store: MessageStore) -> None:
+def test_a_queue_without_remaining_messages_continues(store: MessageStore) -> None:
     for _ in range(3):
         put(store, "T", 0, b"x")
     while store.max_physical_offset < store.config.mapped_file_size_commit_log:
@@ -177,7 +177,7 @@ def test_tags_choose_by_hash(store: MessageStore, count: int) -> None:
     assert (nothing.status, nothing.next_begin_offset) == (GetMessageStatus.NO_MATCHED_MESSAGE, count)
 
 
-def test_a_sparse_tag_is_looked_for_in_steps(make_store: MakeStore) -> None:
+def test_a_sparse_tag_is_searched_in_steps(make_store: MakeStore) -> None:
     store = make_store(max_filter_message_size=16_000, mapped_file_size_consume_queue=6000)
     put_batch(store, "T", 0, [(0, b"x", b"")] * 100)
     for _ in range(9):
@@ -275,7 +275,7 @@ def test_delay_topic_entries_carry_the_time_of_delivery(store: MessageStore) -> 
     assert codes == [START + 1_000, START + 7_200_000, START + 7_200_000, java_hash("a")]
 
 
-def test_arrivals_are_told_when_they_can_be_read(make_store: MakeStore) -> None:
+def test_arrivals_are_reported_when_they_are_readable(make_store: MakeStore) -> None:
     arrived: list[tuple[str, int, int, int, int]] = []
 
     def on_arrive(topic: str, queue_id: int, next_offset: int, code: int, timestamp: int) -> None:
@@ -289,7 +289,7 @@ def test_arrivals_are_told_when_they_can_be_read(make_store: MakeStore) -> None:
     assert sorted(arrived[1:]) == sorted(("T", 2, 3, java_hash(tag), START) for tag in "AB")
 
 
-def test_deleted_topics_are_gone_and_may_come_again(make_store: MakeStore) -> None:
+def test_deleted_topics_can_be_recreated(make_store: MakeStore) -> None:
     store = make_store()
     for i in range(30):
         put(store, "T", i % 3, b"old")

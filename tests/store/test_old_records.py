@@ -14,7 +14,7 @@ from spark_rocket.store.tools.check import check_store
 from tests.store.helpers import BORN, opened, put, small
 
 
-def test_what_was_found_good_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checked_records_are_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(tmp_path / "store", mapped_file_size_commit_log=4096)
     store = opened(config)
     for number in range(400):
@@ -49,7 +49,7 @@ def test_what_was_found_good_is_not_looked_at_again(tmp_path: Path, monkeypatch:
 def test_a_damaged_stretch_is_scanned_once_and_a_call_scans_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tag: bytes | None
 ) -> None:
-    """A scan takes tens of milliseconds, in which the event loop can serve nobody."""
+    """A scan blocks the event loop for tens of milliseconds."""
     config = small(tmp_path / "store", mapped_file_size_commit_log=256 << 10, message_index_enable=False)
     store = opened(config)
     places = [put(store, "t", number % 3, b"%d" % number, b"TAGS\x01a").physical_offset for number in range(6000)]
@@ -88,7 +88,7 @@ def test_a_damaged_stretch_is_scanned_once_and_a_call_scans_once(
     store.close()
 
 
-def test_an_entry_that_names_another_topics_message_is_found_out(tmp_path: Path) -> None:
+def test_an_entry_with_another_topics_message_is_detected(tmp_path: Path) -> None:
     config = small(tmp_path / "store", mapped_file_size_consume_queue=4000, message_index_enable=False)
     store = opened(config)
     for number in range(60):

@@ -46,7 +46,7 @@ def kinds(config: StoreConfig) -> list[str]:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A few files of everything, with a topic that was deleted and one that was deleted and made anew."""
+    """A few files of everything, with a topic that was deleted and one that was deleted and recreated."""
     config = small(tmp_path_factory.mktemp("template") / "store")
     clock = Clock()
     store = opened(config, clock)
@@ -57,11 +57,11 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
             put(store, "U", 0, b"u%d" % i)
         if i == 60:
             put(store, "Gone", 0, b"x" * 500)
-            put(store, "Anew", 0, b"old", b"KEYS\x01a")
-            put(store, "Anew", 0, b"older")
+            put(store, "Recreated", 0, b"old", b"KEYS\x01a")
+            put(store, "Recreated", 0, b"older")
             store.delete_topic("Gone")
-            store.delete_topic("Anew")
-    put(store, "Anew", 0, b"new")
+            store.delete_topic("Recreated")
+    put(store, "Recreated", 0, b"new")
     put(store, "Half", 0, b"prepared", sys_flag=0x4)
     put(store, "Last", 0, b"one")
     put_batch(store, "B", 0, [(0, b"x", b"KEYS\x01b")] * 30)
@@ -74,7 +74,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
 @pytest.mark.parametrize("state", ["there", "lost", "garbled"])
-def test_a_real_brokers_files_come_out_as_they_were(name: Any, state: str, tmp_path: Path) -> None:
+def test_a_real_brokers_files_are_rebuilt_identically(name: Any, state: str, tmp_path: Path) -> None:
     directory = extract_store(name, tmp_path)
     before, keys = queues(directory), index(directory)
     rest = {name: raw for name, raw in everything(directory).items() if not name.startswith(("consumequeue", "index"))}
@@ -98,7 +98,7 @@ def test_a_real_brokers_files_come_out_as_they_were(name: Any, state: str, tmp_p
     assert kinds(config) == ([] if name == "clean" else ["abort"])
 
 
-def test_ours_come_out_as_they_were(config: StoreConfig) -> None:
+def test_our_files_are_rebuilt_identically(config: StoreConfig) -> None:
     before, keys = queues(config.store_path), index(config.store_path)
     report = rebuild_store(config.store_path, config)
     assert queues(config.store_path) == before
@@ -106,7 +106,7 @@ def test_ours_come_out_as_they_were(config: StoreConfig) -> None:
     assert (report.queues, report.kept, report.holes, report.damage) == (6, 0, [], [])
     assert kinds(config) == []
     store = opened(config)
-    assert bodies(store, "Anew", 0) == [b"new"]
+    assert bodies(store, "Recreated", 0) == [b"new"]
     assert put(store, "T", 0, b"more").queue_offset == 60
     store.close()
     assert kinds(config) == []
@@ -151,7 +151,7 @@ def test_topics_off_the_list_stay_deleted(config: StoreConfig) -> None:
     (config.store_path / "config" / "topics.json").write_text('{"topicConfigTable": {"T": {}}}')
     shutil.rmtree(config.consume_queue_path / "B")
     rebuild_store(config.store_path, config)
-    assert sorted(path.name for path in config.consume_queue_path.iterdir()) == ["Anew", "Last", "T", "U"]
+    assert sorted(path.name for path in config.consume_queue_path.iterdir()) == ["Last", "Recreated", "T", "U"]
     assert kinds(config) == []
 
 
@@ -207,7 +207,7 @@ def test_damage_is_refused_or_skipped_and_shifts_nothing(config: StoreConfig, st
         assert {path: raw for path, raw in after.items() if path != name} == {
             p: r for p, r in before.items() if p != name
         }
-        assert after[name][:152] == before[name][:152]  # up to the tags code, which nobody knows any more
+        assert after[name][:152] == before[name][:152]  # up to the tags code, which cannot be restored
         assert after[name][160:] == before[name][160:]
     assert kinds(config) == ["hidden", "offsets", "record"]
 
@@ -307,7 +307,7 @@ def test_lost_first_and_last_messages_keep_their_numbers(config: StoreConfig) ->
     assert queues(config.store_path) == before
 
 
-def test_a_number_that_cannot_be_is_refused_even_then(config: StoreConfig) -> None:
+def test_an_invalid_number_is_refused_even_then(config: StoreConfig) -> None:
     """The CRC covers only the body: a queue offset may be anything."""
     at = records(config, "T", 0)[9][0]
     damage(config, records(config, "U", 0)[0][0])
@@ -351,7 +351,7 @@ def test_a_store_in_use(config: StoreConfig) -> None:
     store.close()
 
 
-def test_sizes_that_nobody_said_are_not_guessed(config: StoreConfig) -> None:
+def test_unknown_sizes_are_not_guessed(config: StoreConfig) -> None:
     with pytest.raises(StoreError, match="sizes of the files") as error:
         rebuild_store(config.store_path)
     assert "-c broker.conf" in error.value.remedy
@@ -360,7 +360,7 @@ def test_sizes_that_nobody_said_are_not_guessed(config: StoreConfig) -> None:
         rebuild_store(config.store_path)
 
 
-def test_what_is_no_store_and_what_is_of_another_kind(config: StoreConfig, tmp_path: Path) -> None:
+def test_directories_without_a_store_and_with_another_kind(config: StoreConfig, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a directory"):
         rebuild_store(tmp_path / "none")
     (tmp_path / "empty").mkdir()
@@ -380,7 +380,7 @@ def test_what_is_no_store_and_what_is_of_another_kind(config: StoreConfig, tmp_p
 # --- a crash, a full disk ---------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_leaves_the_old_ones(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_keeps_the_old_entries(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     before = everything(config.store_path)
 
     def full(*_: object) -> int:
@@ -393,7 +393,7 @@ def test_a_full_disk_leaves_the_old_ones(config: StoreConfig, monkeypatch: pytes
     assert everything(config.store_path) == before
 
 
-def test_a_directory_that_may_not_be_written_to(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_write_permission(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: StoreLock) -> None:
         raise OSError(errno.EROFS, "Read-only file system", str(config.store_path / "lock"))
 
@@ -403,7 +403,7 @@ def test_a_directory_that_may_not_be_written_to(config: StoreConfig, monkeypatch
     assert "Rebuild a copy of the store" in error.value.remedy
 
 
-def test_a_crash_between_the_two_leaves_old_and_new_that_are_right(
+def test_a_crash_between_the_two_leaves_a_valid_old_and_new_file(
     config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, keys = queues(config.store_path), index(config.store_path)

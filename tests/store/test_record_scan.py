@@ -61,7 +61,7 @@ def one_by_one(data: bytes, room: int) -> tuple[list[int], int, Stop]:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_a_walk_goes_the_same_way_however_it_is_made(seed: int) -> None:
+def test_all_kinds_of_scans_find_the_same(seed: int) -> None:
     rng = random.Random(seed)
     bodies = (0, 10, 200) if seed < 40 else (200,) if seed < 50 else (600,)  # of one size: rows of a matrix
     data = bytearray(run_of(rng, 80_000, odd=seed % 4 != 0, bodies=bodies))

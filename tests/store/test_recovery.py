@@ -1,4 +1,4 @@
-"""Recovery: what is cut, what is mended, and what is refused by name."""
+"""Recovery: cut tails, repaired files, and stores that are refused by name."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_killed_without_harm(filled: StoreConfig) -> None:
     assert read_all(filled) == ALL
 
 
-def test_killed_starts_where_the_checkpoint_says(config: StoreConfig) -> None:
+def test_a_start_after_a_kill_begins_at_the_checkpoint(config: StoreConfig) -> None:
     clock = Clock()
     store = opened(config, clock)
     for i in range(200):
@@ -132,7 +132,7 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
     data = bytes(torn) if how == "zero" else b"\xff" * torn
     overwrite(log_file(image, 0), last.end_physical_offset - torn, data)
     store = opened(image)
-    if how == "garble" and torn < 20:  # garbled properties alone cannot be told from others
+    if how == "garble" and torn < 20:  # changed properties alone cannot be detected
         assert store.max_physical_offset in (last.physical_offset, last.end_physical_offset)
     else:
         assert store.max_physical_offset == last.physical_offset
@@ -249,9 +249,7 @@ def test_lost_files_of_the_log(filled: StoreConfig) -> None:
     assert read_all(filled) == ALL
 
 
-def test_messages_that_go_with_the_checkpoint_are_told_of(
-    filled: StoreConfig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_cut_without_a_checkpoint_are_reported(filled: StoreConfig, caplog: pytest.LogCaptureFixture) -> None:
     """The last file of the log lost, and then the checkpoint deleted: queues end earlier than they did."""
     log_file(filled, 9).unlink()
     (filled.store_path / "checkpoint").unlink()
@@ -268,7 +266,7 @@ def test_messages_that_go_with_the_checkpoint_are_told_of(
 @pytest.mark.parametrize("at", [0, 8, 16])
 @pytest.mark.parametrize("garbled", [2_000_000_000_000, -5])
 @pytest.mark.parametrize("abort", [False, True])
-def test_a_garbled_time_in_the_checkpoint_is_corrected_and_told_of(
+def test_an_invalid_time_in_the_checkpoint_is_corrected_and_logged(
     filled: StoreConfig, caplog: pytest.LogCaptureFixture, at: int, garbled: int, abort: bool
 ) -> None:
     path = filled.store_path / "checkpoint"
@@ -314,7 +312,7 @@ def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
     assert read_all(filled) == ALL
 
 
-def test_a_checkpoint_that_finds_no_room_leaves_a_clean_store_clean(
+def test_a_checkpoint_without_disk_space_leaves_a_clean_store_clean(
     filled: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> None:
@@ -329,7 +327,7 @@ def test_a_checkpoint_that_finds_no_room_leaves_a_clean_store_clean(
     assert read_all(filled) == ALL
 
 
-def test_a_list_of_deleted_topics_that_may_not_be_read(filled: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_list_of_deleted_topics(filled: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbid(path: Path) -> dict[str, int]:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -340,7 +338,7 @@ def test_a_list_of_deleted_topics_that_may_not_be_read(filled: StoreConfig, monk
     assert "Delete" not in error.value.remedy
 
 
-def test_the_first_files_of_the_log_gone_is_a_trimmed_log(filled: StoreConfig) -> None:
+def test_a_log_without_its_first_files_is_a_trimmed_log(filled: StoreConfig) -> None:
     for _ in range(2):
         log_file(filled, 0).unlink()
     store = opened(filled)
@@ -363,7 +361,7 @@ def test_no_log_but_queues(filled: StoreConfig) -> None:
 
 @pytest.mark.parametrize("abort", [False, True])
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "index", "checkpoint", "lock"])
-def test_what_is_derived_comes_back(filled: StoreConfig, lost: str, abort: bool) -> None:
+def test_derived_files_are_rebuilt(filled: StoreConfig, lost: str, abort: bool) -> None:
     path = filled.store_path / lost
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     if path.is_dir():
@@ -379,7 +377,7 @@ def test_what_is_derived_comes_back(filled: StoreConfig, lost: str, abort: bool)
 
 @pytest.mark.parametrize("index", [0, 1, -1])
 def test_a_lost_file_of_a_queue(filled: StoreConfig, index: int) -> None:
-    """The first: built anew. One in the middle: refused by name. The last: built anew."""
+    """The first: rebuilt. One in the middle: refused by name. The last: rebuilt."""
     path = sorted((filled.consume_queue_path / "T" / "1").iterdir())[index]
     path.unlink()
     if index == 1:
@@ -392,7 +390,7 @@ def test_a_lost_file_of_a_queue(filled: StoreConfig, index: int) -> None:
 
 @pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x11"])
 def test_garbage_in_a_queue(filled: StoreConfig, fill: bytes) -> None:
-    """In what the scan covers it is mended, at a clean start as well."""
+    """It is repaired in the scanned part, at a clean start as well."""
     path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[-1]
     path.write_bytes(fill * len(path.read_bytes()))
     if fill != b"\0":
@@ -400,7 +398,7 @@ def test_garbage_in_a_queue(filled: StoreConfig, fill: bytes) -> None:
     assert read_all(filled) == ALL
 
 
-def test_entries_that_point_nowhere_are_an_error_not_a_gap(filled: StoreConfig) -> None:
+def test_invalid_entries_are_an_error_and_not_a_gap(filled: StoreConfig) -> None:
     path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[0]
     overwrite(path, 40, b"\x11" * 8)
     store = opened(filled)
@@ -416,7 +414,7 @@ def test_entries_that_point_nowhere_are_an_error_not_a_gap(filled: StoreConfig) 
 )
 @pytest.mark.parametrize("damage", ["cut", "empty", "longer"])
 def test_files_of_a_wrong_size(filled: StoreConfig, name: str, damage: str) -> None:
-    """Either the store opens with everything in it, or it says which file is wrong."""
+    """Either the store opens with everything in it, or the error names the invalid file."""
     index = sorted(filled.index_path.iterdir())[0].name
     path = filled.store_path / name.format(log=log_file(filled, 3).name, index=index)
     raw = path.read_bytes() if path.exists() else b""
@@ -499,7 +497,7 @@ def test_a_topic_deleted_by_another_broker_stays_deleted(config: StoreConfig) ->
     assert not is_deleted("Gone", None)
 
 
-def test_an_empty_file_made_ahead_is_no_end(config: StoreConfig) -> None:
+def test_an_empty_prepared_file_is_not_the_end(config: StoreConfig) -> None:
     store = opened(config)
     put(store, "T", 0, b"x")
     image = replace(config, store_path=config.store_path.parent / "image")

@@ -120,7 +120,7 @@ def test_a_log_of_ours_in_small_files(master: MessageStore, slave: MessageStore)
 
 
 @pytest.mark.parametrize("count", [3, 300])
-def test_what_arrived_is_told_to_readers(
+def test_arrivals_are_reported_to_readers(
     master: MessageStore, make_store: MakeStore, tmp_path: Path, count: int
 ) -> None:
     told: list[tuple[Any, ...]] = []
@@ -154,7 +154,7 @@ def test_no_message_is_put_into_a_replica(make_store: MakeStore) -> None:
     assert slave.max_physical_offset == 0
 
 
-def test_a_store_that_is_no_replica_takes_no_log(store: MessageStore) -> None:
+def test_a_master_store_accepts_no_copied_log(store: MessageStore) -> None:
     assert store.replica is None
 
 
@@ -200,7 +200,7 @@ def test_a_slave_can_become_a_master_and_the_other_way_round(
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_bytes_that_do_not_go_on_are_refused(master: MessageStore, slave: MessageStore) -> None:
+def test_bytes_that_do_not_continue_the_log_are_refused(master: MessageStore, slave: MessageStore) -> None:
     fill(master, 1, 5)
     copy(master, slave, every(100))
     end = slave.max_physical_offset
@@ -211,7 +211,7 @@ def test_bytes_that_do_not_go_on_are_refused(master: MessageStore, slave: Messag
 
 
 @pytest.mark.parametrize("junk", [bytes(200), b"GET / HTTP/1.1\r\n" * 20, b"\xff" * 200])
-def test_what_is_no_record_is_refused(master: MessageStore, slave: MessageStore, junk: bytes) -> None:
+def test_invalid_records_are_refused(master: MessageStore, slave: MessageStore, junk: bytes) -> None:
     fill(master, 1, 5)
     copy(master, slave, every(1 << 20))
     end = slave.max_physical_offset
@@ -222,7 +222,7 @@ def test_what_is_no_record_is_refused(master: MessageStore, slave: MessageStore,
     assert taking(slave).received_offset == slave.max_physical_offset
 
 
-def test_a_record_from_elsewhere_is_refused(master: MessageStore, slave: MessageStore) -> None:
+def test_a_record_of_another_place_is_refused(master: MessageStore, slave: MessageStore) -> None:
     end = put(master, "T", 0, b"first").end_physical_offset
     put(master, "T", 0, b"other")
     with pytest.raises(StoreCorruptError, match="not its position"):
@@ -259,10 +259,10 @@ def test_a_body_damaged_at_the_master_is_copied_as_it_is(
     slave.close()
 
 
-def test_a_full_disk_takes_nothing_and_the_next_attempt_does(
+def test_a_full_disk_refuses_and_the_next_attempt_succeeds(
     master: MessageStore, make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever the disk says no: at the log, at a queue, at the next file."""
+    """The disk fails at the log, at a queue, at the next file."""
     from spark_rocket.store.log import mapped_file
 
     fill(master, 1, 200)
@@ -486,7 +486,7 @@ def test_a_slave_that_is_killed_goes_on_where_it_was(master: MessageStore, tmp_p
     assert check_store(config.store_path, config) == []
 
 
-def test_check_points_lead_back_to_the_beginning(master: MessageStore, slave: MessageStore) -> None:
+def test_check_points_reset_to_the_beginning(master: MessageStore, slave: MessageStore) -> None:
     fill(master, 1, 300)
     copy(master, slave, odd(1))
     points = list(taking(slave).check_points())

@@ -23,7 +23,7 @@ HOUR = 3_600_000
 # --- what goes when --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_goes_outside_the_hours(it: Trimmable) -> None:
+def test_nothing_is_deleted_outside_the_hours(it: Trimmable) -> None:
     report = it.run()
     assert (report.removed, report.reason, report.disk_used) == (0, "", 0.0)
     assert len(it.logs()) == FILES
@@ -69,13 +69,13 @@ def test_a_full_disk_needs_no_hour(it: Trimmable) -> None:
     assert report.reason == "older than fileReservedTime; disk 75% full"
 
 
-def test_a_full_disk_takes_nothing_young(it: Trimmable) -> None:
+def test_a_full_disk_deletes_no_young_files(it: Trimmable) -> None:
     it.disk.at(80)
     it.clock.now = START + HOUR
     assert it.run().removed == 0
 
 
-def test_by_request_twenty_runs_need_no_hour(it: Trimmable) -> None:
+def test_a_request_deletes_at_any_hour_for_twenty_runs(it: Trimmable) -> None:
     it.store.retention.config = replace(it.config, delete_file_batch_max=1, file_reserved_time=1000)
     it.store.retention.delete_expired()
     for _ in range(19):
@@ -85,13 +85,13 @@ def test_by_request_twenty_runs_need_no_hour(it: Trimmable) -> None:
     assert it.run().removed == 0
 
 
-def test_a_run_has_a_bound(it: Trimmable) -> None:
+def test_a_run_is_bounded(it: Trimmable) -> None:
     it.store.retention.config = replace(it.config, delete_file_batch_max=4)
     it.clock.now = at_hour(4, it.clock.now)
     assert [it.run().removed for _ in range(4)] == [4, 4, 1, 0]
 
 
-def test_by_force_as_many_as_bring_the_disk_back(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
+def test_forced_deletion_brings_the_disk_below_the_level(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
     it.clock.now = START + 1000 * COUNT  # nothing has expired
     it.disk.at(85)
     assert it.run().removed == 0
@@ -105,7 +105,7 @@ def test_by_force_as_many_as_bring_the_disk_back(it: Trimmable, caplog: pytest.L
     assert " on, with messages younger than fileReservedTime: disk 85% full" in told.getMessage()
 
 
-def test_by_force_what_has_expired_is_no_reason_to_warn(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
+def test_forced_deletion_of_expired_files_does_not_warn(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
     it.store.retention.config = replace(it.config, delete_file_batch_max=1)
     it.disk.at(85)
     it.disk.used += SIZE
@@ -117,7 +117,7 @@ def test_by_force_what_has_expired_is_no_reason_to_warn(it: Trimmable, caplog: p
     assert " on: " in told.getMessage()
 
 
-def test_what_is_still_to_be_deleted_counts_as_free(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_pending_deletion_count_as_free(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
     it.clock.now = START + 1000 * COUNT
     it.disk.at(85)
     it.disk.used += 3 * SIZE
@@ -131,7 +131,7 @@ def test_what_is_still_to_be_deleted_counts_as_free(it: Trimmable, monkeypatch: 
     assert len(it.logs()) == FILES - 3
 
 
-def test_no_force_where_it_is_not_wanted(it: Trimmable) -> None:
+def test_no_forced_deletion_if_it_is_disabled(it: Trimmable) -> None:
     it.store.retention.config = replace(it.config, clean_file_forcibly_enable=False)
     it.clock.now = START + 1000 * COUNT
     it.disk.at(99)
@@ -150,7 +150,7 @@ def test_by_size(it: Trimmable) -> None:
     assert it.run().removed == 0
 
 
-def test_what_is_not_on_disk_stays(it: Trimmable) -> None:
+def test_unflushed_files_are_not_deleted(it: Trimmable) -> None:
     for i in range(100):
         put(it.store, "T", 0, body(i))
     assert len(it.logs()) > FILES + 1

@@ -49,7 +49,7 @@ def test_readers_see_the_new_beginning_at_once(it: Trimmable, monkeypatch: pytes
         assert store.get_earliest_store_time("T", queue_id) == store.get_store_time("T", queue_id, low) >= begin
         assert store.get_offset_by_time("T", queue_id, 0) == low
         assert store.get_offset_by_time("T", queue_id, 0, upper=True) == low
-    middle = reader.next_begin_offset  # of somebody who is just reading
+    middle = reader.next_begin_offset  # of a reader in progress
     assert store.get_message("T", 1, middle, 32, 1 << 20).status is GetMessageStatus.OFFSET_TOO_SMALL
     assert store.look_message_by_offset(0) is None
     assert store.look_message_by_offset(5 * SIZE) == first
@@ -139,7 +139,7 @@ def test_many_queues_are_trimmed_in_slices(it: Trimmable, monkeypatch: pytest.Mo
     assert it.store.retention.trim_queues()
 
 
-def test_a_queue_that_cannot_be_read_does_not_keep_the_others(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_queue_does_not_stop_the_others(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
     hidden = it.config.store_path / "hidden"
     directory = it.config.consume_queue_path / "T" / "0"
     directory.rename(hidden)
@@ -153,7 +153,7 @@ def test_a_queue_that_cannot_be_read_does_not_keep_the_others(it: Trimmable, cap
     assert len(it.queue_files("T", 0)) < 6
 
 
-def test_what_was_left_over_is_deleted_after_the_next_start(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_files_are_deleted_after_the_next_start(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(it.store.retention.remover, "retry", lambda: None)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     it.store.retention.run(it.clock.now)
@@ -167,7 +167,7 @@ def test_what_was_left_over_is_deleted_after_the_next_start(it: Trimmable, monke
     assert all(len(it.queue_files("T", queue_id)) <= 2 for queue_id in range(QUEUES))
 
 
-def test_a_stop_deletes_what_was_taken_out(it: Trimmable) -> None:
+def test_a_stop_deletes_removed_files(it: Trimmable) -> None:
     it.config = replace(it.config, delete_commit_log_files_interval=60_000)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     assert it.store.retention.run(it.clock.now).removed == FILES - 1
@@ -202,7 +202,7 @@ def test_a_stop_does_not_wait_long_for_deletions(it: Trimmable, monkeypatch: pyt
     assert len(it.logs()) == 1
 
 
-def test_a_topic_made_anew_keeps_its_files(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recreated_topic_keeps_its_files(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was still to be deleted of the old one has the names of the new one's files."""
     monkeypatch.setattr(it.store.retention.remover, "retry", lambda: None)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
@@ -224,7 +224,7 @@ def deleted_directories(config: StoreConfig) -> list[str]:
 def test_a_topic_is_deleted_without_waiting_for_its_files(
     it: Trimmable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only its directory's name goes at once; and nobody waits for a file of the log that is being deleted just now."""
+    """Only its directory is renamed at once, without waiting for a deletion of a log file."""
     deleting, go_on = threading.Event(), threading.Event()
     destroy, rmtree = MappedFile.destroy, shutil.rmtree
 
@@ -297,7 +297,7 @@ def test_a_topic_is_deleted_where_queues_are_kept_elsewhere(
     assert bodies(it.store, "T", 0) == [b"new"]
 
 
-def test_a_file_that_cannot_be_deleted_is_tried_again_and_others_wait(
+def test_a_failed_deletion_is_retried_and_others_wait(
     it: Trimmable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stubborn = f"{2 * SIZE:020d}"
@@ -337,10 +337,8 @@ def test_deleted_topics_are_forgotten_with_their_records(it: Trimmable) -> None:
     assert names.offsets == {}
 
 
-def test_a_topic_made_anew_counts_from_the_beginning_though_no_record_of_the_old_one_is_left(
-    it: Trimmable, tmp_path: Path
-) -> None:
-    """Nothing says any more that it was deleted; where its queues ended must not be remembered either."""
+def test_a_recreated_topic_starts_at_0_without_old_records(it: Trimmable, tmp_path: Path) -> None:
+    """The record of its deletion is lost; the ends of its queues must not be remembered either."""
     (it.config.store_path / "config" / "topics.json").write_text('{"topicConfigTable":{"T":{},"U":{}}}')
     it.store.delete_topic("T")
     for i in range(100):

@@ -1,4 +1,4 @@
-"""Delay levels: delivered when due, in order, never lost; and what cannot be delivered is said, not waited for."""
+"""Delay levels: delivered when due, in order, never lost; undeliverable messages are reported and skipped."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_slice_ends_and_the_other_levels_come_next(store: MessageStore, clock:
     assert store.get_max_offset("Real", 2) == 101
 
 
-def test_a_time_that_no_message_of_the_level_has_is_now(make_store: MakeStore, clock: Clock) -> None:
+def test_an_impossible_delivery_time_is_due_now(make_store: MakeStore, clock: Clock) -> None:
     """The level was made shorter while it waited, or the clock was set back: Apache delivers at once, too."""
     store = make_store()
     put_delayed(store, 18, b"was two hours")
@@ -116,7 +116,7 @@ def test_a_time_that_no_message_of_the_level_has_is_now(make_store: MakeStore, c
     assert bodies(store, "Real", 2) == [b"was two hours"]
 
 
-def test_a_clock_set_back_a_little_makes_nobody_early(store: MessageStore, clock: Clock) -> None:
+def test_a_clock_set_back_a_little_delivers_nothing_early(store: MessageStore, clock: Clock) -> None:
     put(store, "Other", 0, b"")
     clock.now -= 30_000
     put_delayed(store, 1, b"x")  # its store time is not before the last one's
@@ -178,7 +178,7 @@ def test_a_crc_over_the_old_record_is_not_kept(store: MessageStore, clock: Clock
         ("REAL_TOPIC\x01../up\x02REAL_QID\x010", "cannot be stored"),
     ],
 )
-def test_one_that_belongs_nowhere_does_not_stop_the_queue(
+def test_a_message_without_a_target_does_not_stop_the_queue(
     store: MessageStore, clock: Clock, caplog: pytest.LogCaptureFixture, properties: str, complaint: str
 ) -> None:
     bad = put(store, TOPIC, 0, b"bad", f"DELAY\x011\x02{properties}".encode())
@@ -190,9 +190,7 @@ def test_one_that_belongs_nowhere_does_not_stop_the_queue(
     assert complaint in caplog.text
 
 
-def test_a_record_that_is_gone_or_damaged_is_named_and_skipped(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_or_damaged_record_is_named_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     store = opened(small(tmp_path / "store"), clock)
     results = [put(store, TOPIC, 0, b"%d" % i, b"DELAY\x011\x02REAL_TOPIC\x01Real\x02REAL_QID\x010") for i in range(3)]
@@ -248,7 +246,7 @@ def test_an_old_entry_that_is_damaged_stops_its_level_and_loses_nothing(
     assert check_store(config.store_path, config) == []
 
 
-def test_a_refused_put_is_tried_again_and_nothing_is_skipped(store: MessageStore, clock: Clock) -> None:
+def test_a_refused_put_is_retried_and_nothing_is_skipped(store: MessageStore, clock: Clock) -> None:
     for number in range(5):
         put_delayed(store, 1, b"%d" % number)
         put_delayed(store, 2, b"%d" % number)
@@ -292,7 +290,7 @@ def test_a_level_that_cannot_be_read_does_not_stop_the_others(
     assert bodies(store, "Real", 2) == [b"readable", b"unreadable"]
 
 
-def test_arrivals_are_told_as_of_any_message(make_store: MakeStore, clock: Clock) -> None:
+def test_arrivals_of_all_messages_are_reported(make_store: MakeStore, clock: Clock) -> None:
     arrivals: list[tuple[str, int, int]] = []
     store = make_store(on_arrive=lambda topic, queue_id, offset, *_: arrivals.append((topic, queue_id, offset)))
     put_delayed(store, 1, b"x")
@@ -381,7 +379,7 @@ def test_messages_that_retention_removed_are_counted(
     assert "Messages 2 to 3 of delay level 1 were removed from the store before they could be delivered." in caplog.text
 
 
-def test_a_missing_file_delivers_from_the_first_on_and_says_so(
+def test_a_missing_file_delivers_from_the_first_on_and_warns(
     store: MessageStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_delayed(store, 3, b"0")
@@ -396,7 +394,7 @@ def test_a_missing_file_delivers_from_the_first_on_and_says_so(
     assert "removed" not in caplog.text
 
 
-def test_an_offset_behind_the_end_comes_back_to_it(
+def test_an_offset_beyond_the_end_is_corrected(
     store: MessageStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_delayed(store, 1, b"0")
@@ -409,7 +407,7 @@ def test_an_offset_behind_the_end_comes_back_to_it(
     assert save(schedule, store)["offsetTable"] == {"1": 2, "20": 3}
 
 
-def test_levels_that_are_no_more_are_named(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_removed_levels_are_named(store: MessageStore, caplog: pytest.LogCaptureFixture) -> None:
     put_delayed(store, 18, b"x")
     schedule = ScheduleMessageService(store, DELAYS[:3])
     schedule.load({"offsetTable": {}})

@@ -32,7 +32,7 @@ def upper(times: list[int], first: int, time: int) -> int:
     ),
     trimmed=st.integers(0, 3),
 )
-def test_both_bounds_are_what_a_look_at_every_message_says(
+def test_both_bounds_equal_a_full_scan(
     tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int, bool]], trimmed: int
 ) -> None:
     config = small(tmp_path_factory.mktemp("time") / "store", mapped_file_size_commit_log=4096)

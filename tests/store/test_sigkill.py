@@ -1,4 +1,4 @@
-"""A process killed in the middle of its writing: what it was told is on disk is there, and the store is right."""
+"""A process killed while it writes: all acknowledged messages are there, and the store is valid."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ rng = random.Random(int(sys.argv[2]))
 lock = threading.Lock()
 sent = [store.get_max_offset("T", queue_id) for queue_id in range(3)]
 
-def told(queue_id, upto):
+def flushed(queue_id, upto):
     def callback(ok):
         if ok:
             with lock:
@@ -44,7 +44,7 @@ while True:
         raw = encode_batch_body([(0, b"%d" % (number + i), b"UNIQ_KEY\\x01u") for i in range(rng.randrange(1, 30))])
         result = store.put_batch("T", queue_id, raw, born_timestamp=1, born_host=BORN)
     sent[queue_id] += result.count
-    store.when_flushed(result.end_physical_offset, told(queue_id, sent[queue_id]))
+    store.when_flushed(result.end_physical_offset, flushed(queue_id, sent[queue_id]))
 """
 
 
@@ -52,7 +52,7 @@ while True:
 def test_acknowledged_messages_survive_sigkill(tmp_path: Path) -> None:
     """Rounds on one directory, each killed after some hundred acknowledgements (KILL_ROUNDS=50 for more)."""
     config = small(tmp_path / "store")
-    told = [0, 0, 0]
+    flushed_upto = [0, 0, 0]
     for round_ in range(int(os.environ.get("KILL_ROUNDS", "3"))):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(config.store_path), str(round_)], stdout=subprocess.PIPE, text=True
@@ -61,17 +61,17 @@ def test_acknowledged_messages_survive_sigkill(tmp_path: Path) -> None:
         with writer:
             for line, _ in zip(writer.stdout, range(300 + 37 * (round_ % 10)), strict=False):
                 queue_id, upto = map(int, line.split())
-                told[queue_id] = max(told[queue_id], upto)
+                flushed_upto[queue_id] = max(flushed_upto[queue_id], upto)
             writer.kill()
         store = opened(config)
         assert not recovery_of(store).clean
         for queue_id in range(3):
             found = bodies(store, "T", queue_id)
-            assert len(found) >= told[queue_id]
+            assert len(found) >= flushed_upto[queue_id]
             for number, body in enumerate(found):
                 text = b"%d" % number
                 assert body == text * (len(body) // len(text))
-            told[queue_id] = len(found)
+            flushed_upto[queue_id] = len(found)
         put(store, "Other", 0, b"after")
         store.close()
         problems = check_store(config.store_path, config)

@@ -44,7 +44,7 @@ def files(directory: Path) -> list[str]:
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
-def test_each_part_is_where_it_is_to_be_and_found_again(config: StoreConfig) -> None:
+def test_each_part_is_in_its_directory_after_a_restart(config: StoreConfig) -> None:
     filled(config)
     paths = config.paths
     assert files(paths.commit_log) == ["00000000000000000000"]
@@ -74,7 +74,9 @@ def test_a_kill_is_recovered(config: StoreConfig) -> None:
     assert check_store(killed.store_path, killed) == []
 
 
-def test_tools_find_the_parts_without_a_configuration(config: StoreConfig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tools_find_the_directories_without_a_configuration(
+    config: StoreConfig, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled(config)
     root = config.store_path
     assert main(["store", "check", str(root)]) == 0
@@ -89,10 +91,10 @@ def test_tools_find_the_parts_without_a_configuration(config: StoreConfig, capsy
     assert "`rocket store rebuild" in capsys.readouterr().out
 
 
-def test_a_store_of_apaches_with_a_log_elsewhere_is_looked_at_with_its_configuration(
+def test_an_apache_store_with_a_separate_log_is_read_with_its_configuration(
     config: StoreConfig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Which leaves no file that says where the log is."""
+    """No file then names the directory of the log."""
     filled(replace(config, store_path_consume_queue=None, store_path_index=None))
     (config.store_path / "config" / "storePaths.json").unlink()
     assert main(["store", "check", str(config.store_path)]) == 1
@@ -129,7 +131,7 @@ def test_queues_and_index_are_rebuilt_where_they_are(config: StoreConfig) -> Non
     assert around == {"commitlog", "cq", "i"}
 
 
-def test_a_copy_of_the_root_is_not_taken_for_the_store(config: StoreConfig, tmp_path: Path) -> None:
+def test_a_copy_of_the_root_is_refused_as_the_store(config: StoreConfig, tmp_path: Path) -> None:
     """A tool, or a rebuild, would look at and change the original's directories."""
     filled(config)
     copy = tmp_path / "copy"
@@ -164,7 +166,7 @@ def test_no_two_stores_share_a_directory(config: StoreConfig, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("part", ["commit_log", "consume_queue", "index"])
-def test_a_setting_that_is_new_or_gone_does_not_begin_an_empty_store(tmp_path: Path, part: str) -> None:
+def test_a_changed_directory_setting_does_not_start_an_empty_store(tmp_path: Path, part: str) -> None:
     usual = small(tmp_path / "store")
     filled(usual)
     moved = replace(usual, **{f"store_path_{part}": tmp_path / "elsewhere"})
@@ -186,7 +188,7 @@ def test_a_setting_that_is_new_or_gone_does_not_begin_an_empty_store(tmp_path: P
     assert not (usual.store_path / "config" / "storePaths.json").exists()
 
 
-def test_where_the_parts_are_is_on_disk_before_they_are_written_to(config: StoreConfig) -> None:
+def test_directories_are_recorded_on_disk_before_they_are_used(config: StoreConfig) -> None:
     store = opened(config)
     table = json.loads((config.store_path / "config" / "storePaths.json").read_bytes())
     assert table == {

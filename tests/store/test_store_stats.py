@@ -61,7 +61,7 @@ def test_both_ways_agree_and_a_topic_can_be_chosen(tmp_path: Path) -> None:
     assert 0 < quick.everything.on_disk < 2 * quick.everything.size
 
 
-def test_a_scan_needs_no_queues_and_says_what_is_damaged(tmp_path: Path) -> None:
+def test_a_scan_needs_no_queues_and_names_damage(tmp_path: Path) -> None:
     config = small(tmp_path / "store")
     store = opened(config)
     for _ in range(10):

@@ -73,10 +73,10 @@ def test_far_behind_nothing_is_delivered_before_all_is_on_the_wheel(rig: Rig) ->
     assert keys(rig) == ["k", "beyond"]
 
 
-# --- made anew --------------------------------------------------------------------------------------------------
+# --- rebuilt ----------------------------------------------------------------------------------------------------
 
 
-def test_killed_while_the_timer_log_is_made_anew(tmp_path: Path, rig: Rig, make_rig: MakeRig) -> None:
+def test_killed_while_the_timer_log_is_rebuilt(tmp_path: Path, rig: Rig, make_rig: MakeRig) -> None:
     """What is there of the new log must not be taken for what the checkpoint speaks of."""
     for n in range(100):
         rig.send(START + 30_000 + n, str(n))
@@ -97,7 +97,7 @@ def test_killed_while_the_timer_log_is_made_anew(tmp_path: Path, rig: Rig, make_
     assert set(keys(again)) == {str(n) for n in range(100)}
 
 
-def test_a_timer_log_that_was_lost_when_nothing_waited(rig: Rig) -> None:
+def test_a_timer_log_lost_without_pending_messages(rig: Rig) -> None:
     rig.send(START + 1500, "k")
     rig.advance(START + 60_000)
     rig.close()
@@ -137,7 +137,7 @@ def stop_and_damage(rig: Rig, start_of_body: bytes, *, lose_timer_log: bool) -> 
     rig.open()
 
 
-def test_a_timer_log_made_anew_of_damaged_records_repeats_nothing(damaged: Rig) -> None:
+def test_a_timer_log_rebuilt_from_damaged_records_repeats_nothing(damaged: Rig) -> None:
     for n in range(30):
         damaged.send(START + 15_000, f"body-{n:03}")
     damaged.work()
@@ -159,7 +159,7 @@ def test_recalls_behind_many_damaged_records_are_in_time(damaged: Rig) -> None:
     assert keys(damaged) == ["k"]
 
 
-def test_a_body_damaged_while_it_waits_is_not_stored_anew(damaged: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_body_damaged_while_pending_is_not_stored_again(damaged: Rig, caplog: pytest.LogCaptureFixture) -> None:
     damaged.send(START + 2500, "body-1")
     damaged.send(START + 22_500, "body-2")
     damaged.send(START + 2500, "k")
@@ -258,7 +258,7 @@ def test_a_start_without_room_for_the_wheel(rig: Rig, monkeypatch: pytest.Monkey
     assert keys(rig) == ["0", "1", "2"]
 
 
-def test_a_wheel_that_was_written_in_part_is_as_before(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partly_written_wheel_is_restored(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(3):
         rig.send(START + 5000 + 1000 * n, f"a{n}")
     rig.work()

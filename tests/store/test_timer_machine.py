@@ -173,7 +173,7 @@ def lose_unflushed(store: Path, chance: random.Random) -> None:
         start = max(flushed - int(path.name), 0)
         if start < size:
             with path.open("r+b") as file:
-                for at in range(start, size, 64):  # some are written, some are not, some are nonsense
+                for at in range(start, size, 64):  # some are written, some are not, some are invalid
                     length = min(64, size - at)
                     what = chance.randrange(3)
                     if what:

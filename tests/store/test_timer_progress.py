@@ -41,7 +41,7 @@ def disk() -> Disk:
     return Disk()
 
 
-def test_nothing_says_more_than_what_is_before_it(disk: Disk) -> None:
+def test_no_file_is_ahead_of_the_earlier_ones(disk: Disk) -> None:
     disk.progress.set(mark(1))
     disk.progress.flush()
     disk.progress.set(mark(2))
@@ -53,7 +53,7 @@ def test_nothing_says_more_than_what_is_before_it(disk: Disk) -> None:
     assert len(disk.done) == 6
 
 
-def test_a_mark_waits_until_its_messages_are_on_disk_and_newer_ones_behind_it(disk: Disk) -> None:
+def test_a_mark_waits_until_its_messages_are_on_disk(disk: Disk) -> None:
     disk.progress.set(mark(1, physical_offset=100))
     disk.progress.flush()
     disk.progress.set(mark(2, physical_offset=200))
@@ -67,7 +67,7 @@ def test_a_mark_waits_until_its_messages_are_on_disk_and_newer_ones_behind_it(di
     assert disk.checkpoint.last_timer_queue_offset == 2
 
 
-def test_what_could_not_be_written_is_written_the_next_time(disk: Disk) -> None:
+def test_failed_writes_are_retried(disk: Disk) -> None:
     disk.progress.set(mark(1))
     disk.failing = "wheel"
     with pytest.raises(OSError, match="No space left"):
@@ -78,7 +78,7 @@ def test_what_could_not_be_written_is_written_the_next_time(disk: Disk) -> None:
     assert disk.done == ["log 0-52", "log 0-52", "wheel", "checkpoint"]
 
 
-def test_of_files_that_are_made_anew_no_mark_is_kept(disk: Disk) -> None:
+def test_rebuilt_files_have_no_mark(disk: Disk) -> None:
     disk.progress.set(mark(5, physical_offset=100))
     disk.progress.flush()
     disk.progress.forget()

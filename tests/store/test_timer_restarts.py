@@ -126,7 +126,7 @@ def garble(path: Path, at: int, data: bytes = b"\xff\xee\xdd") -> None:
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damaged_files_are_made_anew(rig: Rig, kind: str) -> None:
+def test_damaged_files_are_rebuilt(rig: Rig, kind: str) -> None:
     for n in range(25):
         rig.send(START + 1000 + 300 * n, str(n))
     rig.recall(START + 1000 + 300 * 20, "20")
@@ -142,8 +142,8 @@ def test_damaged_files_are_made_anew(rig: Rig, kind: str) -> None:
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 2])
-def test_made_anew_after_the_clock_was_set_back(rig: Rig, restarts: int) -> None:
-    """As on each broker that takes the place of one whose clock was hours ahead, and on who takes its place."""
+def test_rebuilt_after_the_clock_was_set_back(rig: Rig, restarts: int) -> None:
+    """As on a broker that replaces one with a clock hours ahead, and on its replacement."""
     rig.send(START + 500, "before")
     rig.advance(START + 3_600_000)
     rig.clock.now = START + 1_000
@@ -201,7 +201,7 @@ def test_damage_anywhere(tmp_path: Path, seed: int) -> None:
     rig.advance(START + 90_000)
     after = {key for key, _ in rig.arrived()}
     assert "14" not in after
-    if path.name != "timercheck":  # a smaller time or offset is a true one, a larger one cannot be told from it
+    if path.name != "timercheck":  # a smaller time or offset is valid; a larger one cannot be detected
         assert after == before | {str(n) for n in range(18) if n != 14} | {"far"}
     rig.close()
     assert check_store(rig.config.store_path, rig.config) == []
@@ -220,21 +220,21 @@ def test_units_below_a_lost_checkpoint(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "report"),
     [
         (b"x" * 100, "has 100 bytes"),
         (b"\xff" * 4096, "negative"),
         (pack(">7q", START * 2, 0, 0, 0, 0, 0, 0), "future"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_one_is_refused_by_name(rig: Rig, content: bytes, said: str) -> None:
+def test_an_invalid_checkpoint_is_refused_by_name(rig: Rig, content: bytes, report: str) -> None:
     rig.send(START + 1000, "k")
     rig.work()
     rig.close()
     path = rig.config.store_path / "config" / "timercheck"
     kept = path.read_bytes()
     path.write_bytes(content)
-    with pytest.raises(StoreCorruptError, match=said) as refusal:
+    with pytest.raises(StoreCorruptError, match=report) as refusal:
         rig.open()
     assert str(path) in str(refusal.value)
     rig.store.close()
@@ -270,14 +270,14 @@ def test_full_files_of_the_past_are_removed(rig: Rig) -> None:
     assert [key for key, _ in rig.arrived()] == [str(n) for n in range(35)]
 
 
-def test_a_message_that_says_nothing_of_its_time_is_passed_over(rig: Rig) -> None:
+def test_a_message_without_a_time_is_skipped(rig: Rig) -> None:
     put(rig.store, TIMER_TOPIC, 0, b"foreign", b"")
     rig.send(START + 1500, "k")
     rig.advance(START + 2000)
     assert [key for key, _ in rig.arrived()] == ["k"]
 
 
-def test_a_stop_as_apaches_broker_makes_it(rig: Rig) -> None:
+def test_a_stop_like_apaches(rig: Rig) -> None:
     """Its checkpoint is a flush behind its timer log, and its wheel too; its units of what was delivered remain."""
     for n in range(12):
         rig.send(START + 3000 + 100 * n, str(n))
@@ -293,7 +293,7 @@ def test_a_stop_as_apaches_broker_makes_it(rig: Rig) -> None:
     assert rig.arrived() == [(str(n), START + 3000 + 100 * n) for n in range(12)]
 
 
-def test_a_store_that_takes_nothing_is_waited_for(rig: Rig) -> None:
+def test_deliveries_wait_for_a_store_that_refuses_writes(rig: Rig) -> None:
     rig.send(START + 1500, "k")
     rig.send(START + 25_000, "rolled")
     rig.work()
@@ -338,7 +338,7 @@ def test_messages_that_retention_took_are_counted(
     assert "3 timed messages were removed from the commit log before they were delivered." in caplog.text
 
 
-def test_a_record_that_cannot_be_read_holds_nothing_up(
+def test_an_unreadable_record_stops_nothing(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(5):
@@ -366,7 +366,7 @@ def test_rolling_needs_no_room_among_the_properties(make_rig: MakeRig, tmp_path:
     assert [key for key, _ in rig.arrived()] == ["k"]
 
 
-def test_what_can_no_longer_be_stored_is_warned_of(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_that_cannot_be_stored_are_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     rig.send(START + 30_000, "a long key")
     rig.work()
     rig.close()
@@ -378,7 +378,7 @@ def test_what_can_no_longer_be_stored_is_warned_of(rig: Rig, caplog: pytest.LogC
     rig.config = config
 
 
-def test_entries_that_went_while_nobody_was_there_are_counted(
+def test_entries_removed_while_the_broker_was_stopped_are_counted(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(4):

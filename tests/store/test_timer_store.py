@@ -36,7 +36,7 @@ def test_equal_times_keep_the_order_of_arrival(rig: Rig) -> None:
     assert rig.arrived() == [(key, START + 2500) for key in keys]
 
 
-def test_it_says_up_to_when_everything_is_delivered(rig: Rig) -> None:
+def test_it_records_the_time_of_the_last_delivery(rig: Rig) -> None:
     assert rig.timer.is_done_to(START)
     rig.send(START + 2500, "k")
     assert not rig.timer.is_done_to(START)  # it has not been looked at yet
@@ -56,7 +56,7 @@ def test_delays_count_from_the_store_time(rig: Rig) -> None:
     assert rig.arrived() == [("milliseconds", START + 1050), ("seconds", START + 2300)]
 
 
-def test_what_is_delivered_says_so(rig: Rig) -> None:
+def test_delivered_messages_have_the_properties_of_a_delivery(rig: Rig) -> None:
     rig.send(START + 1500, "k")
     rig.advance(START + 2000)
     record = decode_record(rig.store.get_message("T", 0, 0, 1, 1 << 20).records)
@@ -65,7 +65,7 @@ def test_what_is_delivered_says_so(rig: Rig) -> None:
     assert record.properties["TIMER_DEQUEUE_MS"] == str(START + 1500)
 
 
-def test_a_slot_that_is_being_delivered_takes_more(rig: Rig) -> None:
+def test_a_slot_in_delivery_accepts_more(rig: Rig) -> None:
     rig.send(START + 1700, "late")
     rig.advance(START + 1300)
     rig.send(START + 1600, "early")
@@ -89,7 +89,7 @@ def test_slices_are_short_and_lose_nothing(tmp_path: Path, make_rig: MakeRig) ->
     rig.close()
 
 
-def test_far_ones_are_rolled(rig: Rig) -> None:
+def test_distant_messages_are_rolled(rig: Rig) -> None:
     rig.send(START + 21_000, "near the end of the window")
     rig.send(START + 75_500, "far")
     rig.advance(START + 75_499)
@@ -133,7 +133,7 @@ def test_a_message_and_its_recall_found_late(rig: Rig) -> None:
     assert rig.arrived() == [("other", START + 50_000)]
 
 
-def test_without_timed_messages_there_is_nothing(rig: Rig) -> None:
+def test_without_timed_messages_there_are_no_files(rig: Rig) -> None:
     put(rig.store, "T", 0, b"ordinary", b"")
     assert rig.timer.deliver(START, 1.0) is None
     assert not rig.timer.dirty

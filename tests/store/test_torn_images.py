@@ -59,7 +59,7 @@ class Disk:
             if path.is_dir():
                 copy.mkdir(parents=True, exist_ok=True)
                 continue
-            copy.parent.mkdir(parents=True, exist_ok=True)  # one made while the walk was under way may not be in it
+            copy.parent.mkdir(parents=True, exist_ok=True)  # a directory created during the walk may be missing
             now = path.read_bytes()
             durable = self.flushed.get(path)
             if path.parent.name in ("commitlog", "index") or path.parent.parent.parent.name == "consumequeue":
@@ -172,7 +172,7 @@ def _length_up_to(config: StoreConfig, offset: int) -> int:
 @pytest.mark.crash
 @pytest.mark.parametrize("seed", range(5))
 def test_a_kill_and_then_a_power_failure(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a killed process leaves in memory need not be on disk, and the next start must not believe that it is."""
+    """Bytes that a killed process left in memory may not be on disk, and the next start must not rely on them."""
     rng, clock, disk = random.Random(seed), Clock(), Disk(monkeypatch)
     config = small(tmp_path / "store")
     store = opened(config, clock)
@@ -213,7 +213,7 @@ def test_what_sync_flush_acknowledged_is_in_every_image(
         assert told.wait(60)
         assert answers == [True]
         acknowledged.setdefault(key, []).append(body)
-    for _ in range(rng.randrange(5)):  # and some that nobody waited for
+    for _ in range(rng.randrange(5)):  # and some without a waiter
         put(store, "T0", 0, b"unacknowledged" * 30)
     disk.image(config.store_path, tmp_path / "image", rng, ("drop",) if seed % 2 else ("drop", "zero", "garble"))
     store.close()

@@ -1,4 +1,4 @@
-"""A store with its timer and a clock that goes only when told to: what the timer's tests share."""
+"""A store with its timer and a manual clock, shared by the timer's tests."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _NAMES = """
     heartbeatThreadPoolNums highSpeedMode isEnableBatchPush
     litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity loadBalanceThreadPoolNums
     mappedFileSizeConsumeQueueExt maxDelayTime maxErrorRateOfBloomFilter
-    maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageStorePlugIn
+    maxTransferBytesOnMessageInDisk maxTransferCountOnMessageInDisk messageIndexSafe messageStorePlugIn
     metricsGrpcExporterTarget
     notifyConsumerIdsChangedEnable
     preferredLeaderId pullMessageThreadPoolNums

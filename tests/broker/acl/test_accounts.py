@@ -76,7 +76,7 @@ def accounts_of(wire: Wire) -> dict[str, PlainAccessConfig]:
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_account_is_created_and_counts_at_once(cluster: LocalCluster, as_: Connect) -> None:
+def test_an_account_is_created_and_effective_at_once(cluster: LocalCluster, as_: Connect) -> None:
     root, bob = as_(ROOT), as_(Credentials("bob-key", "b0b-s3cr3t"))
     refused(bob.send("orders"), "no account with the accessKey bob-key")
     # As mqadmin of 4.9 writes it: lists with commas, what is not given not at all.
@@ -152,7 +152,7 @@ def test_versions_count_changes(cluster: LocalCluster, as_: Connect) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "remark"),
     [
         ({"accessKey": "short", "secretKey": "long-enough"}, "accessKey is shorter than 7 characters"),
         ({"accessKey": "carol-key"}, "an account has no secretKey"),
@@ -167,11 +167,11 @@ def test_versions_count_changes(cluster: LocalCluster, as_: Connect) -> None:
         ({"accessKey": "alice-key", "secretKey": "s3cr3t\0s3cr3t"}, "secretKey "),
     ],
 )
-def test_changes_that_are_refused(cluster: LocalCluster, as_: Connect, fields: dict[str, str], said: str) -> None:
+def test_changes_that_are_refused(cluster: LocalCluster, as_: Connect, fields: dict[str, str], remark: str) -> None:
     answer = as_(ROOT).ask(PUT, **fields)
     assert answer.code == 209
     assert answer.remark is not None
-    assert said in answer.remark
+    assert remark in answer.remark
     assert "line" not in answer.remark
     assert not any(secret in answer.remark for secret in SECRETS)
     assert cluster.acl_file.read_text() == ACCOUNTS
@@ -183,7 +183,7 @@ def test_a_white_list_that_is_refused(cluster: LocalCluster, as_: Connect) -> No
     assert cluster.acl_file.read_text() == ACCOUNTS
 
 
-def test_nothing_is_changed_in_a_file_that_cannot_be_used_or_written(cluster: LocalCluster, as_: Connect) -> None:
+def test_an_invalid_or_read_only_file_is_not_changed(cluster: LocalCluster, as_: Connect) -> None:
     root = as_(ROOT)
     cluster.acl_file.write_text(ACCOUNTS.replace("admin: true", "admin: maybe"))
     for answer in (root.ask(DELETE, accessKey="alice-key"), root.ask(SHOW), root.ask(VERSION)):
@@ -201,7 +201,7 @@ def test_nothing_is_changed_in_a_file_that_cannot_be_used_or_written(cluster: Lo
 # --- who may --------------------------------------------------------------------------------------------------------
 
 
-def test_who_is_no_administrator_is_refused(cluster: LocalCluster, as_: Connect) -> None:
+def test_accounts_without_administrator_rights_are_refused(cluster: LocalCluster, as_: Connect) -> None:
     white = as_(None)
     for wire, more in ((as_(ALICE), {}), (white, {"AccessKey": "white-key"})):
         # From its own white list an account may do everything else without a signature, but not this.
@@ -213,7 +213,7 @@ def test_who_is_no_administrator_is_refused(cluster: LocalCluster, as_: Connect)
     assert cluster.acl_file.read_text() == ACCOUNTS
 
 
-def test_secrets_are_told_only_to_who_signs_as_an_administrator(cluster: LocalCluster, as_: Connect) -> None:
+def test_secrets_are_sent_to_signed_administrators_only(cluster: LocalCluster, as_: Connect) -> None:
     assert accounts_of(as_(ROOT))["alice-key"].secret_key == ALICE.secret_key
     unsigned = as_(None).ask(SHOW, AccessKey="chief-key")
     assert unsigned.code == 0
@@ -239,7 +239,7 @@ def test_no_log_has_a_secret(as_: Connect, caplog: pytest.LogCaptureFixture) -> 
     assert "s3cr3t" not in repr(PlainAccessConfig("bob-key", "b0b-s3cr3t"))
 
 
-def test_a_broker_without_access_control_says_so(tmp_path: Path) -> None:
+def test_a_broker_without_access_control_warns(tmp_path: Path) -> None:
     with LocalCluster(in_process=True, data_dir=tmp_path) as cluster, RemotingClient() as client:
         wire = Wire(client, cluster.broker_address)
         for code, failed in ((PUT, 209), (DELETE, 210), (WHITE, 211), (VERSION, 1), (SHOW, 1)):
@@ -250,7 +250,7 @@ def test_a_broker_without_access_control_says_so(tmp_path: Path) -> None:
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-def test_texts_stay_what_they_are(tmp_path: Path) -> None:
+def test_strings_are_not_changed(tmp_path: Path) -> None:
     """What YAML would take for something else, and what Apache's broker wrote."""
     path = tmp_path / "plain_acl.yml"
     path.write_text(
@@ -274,11 +274,11 @@ def test_texts_stay_what_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "version", ["", "dataVersion: 7", "dataVersion: []", "dataVersion: [x]", "dataVersion: [{counter: a}]"]
 )
-def test_a_version_that_is_none_is_the_first(version: str) -> None:
+def test_an_invalid_version_is_the_first(version: str) -> None:
     assert AccountsFile.of(f"{ACCOUNTS}\n{version}\n".encode(), "x").version.counter == 0
 
 
-def test_a_text_that_no_file_can_hold(tmp_path: Path) -> None:
+def test_a_string_that_no_file_can_contain(tmp_path: Path) -> None:
     path = tmp_path / "plain_acl.yml"
     path.write_text(ACCOUNTS)
     given = CreateAccessConfigRequestHeader("alice-\ud800-key", "al1ce-s3cr3t")
@@ -299,7 +299,7 @@ def _without_chief(file: AccountsFile) -> None:
     assert file.delete("chief-key")
 
 
-async def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: Path) -> None:
+async def test_values_read_before_a_change_are_not_used_after_it(tmp_path: Path) -> None:
     """The file is looked at each second, and read on a thread; a change that comes meanwhile waits for that."""
     control = control_on(tmp_path / "plain_acl.yml", ACCOUNTS)
     control.path.write_text(ACCOUNTS + "# touched\n")
@@ -311,7 +311,7 @@ async def test_what_was_read_before_a_change_does_not_count_after_it(tmp_path: P
     assert "chief-key" not in control.rules.accounts
 
 
-def test_a_list_is_parted_in_one_pass() -> None:
+def test_a_list_is_split_in_one_pass() -> None:
     assert _parts(" 10.0.0.{7,9}, 10.1.0.*,,fe80::1 ,") == ["10.0.0.{7,9}", "10.1.0.*", "fe80::1"]
     assert _parts("orders=PUB|SUB,bills=SUB") == ["orders=PUB|SUB", "bills=SUB"]
     assert _parts("") == []

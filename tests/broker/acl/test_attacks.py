@@ -1,4 +1,4 @@
-"""What somebody with an account of his own tries, to get at what others have."""
+"""Attempts of a user with an account to access data of others."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def forged(mallory: Wire, topic: str, properties: bytes, stretch: int = 0) -> in
     return at
 
 
-def test_a_record_within_a_message_is_none(as_: Connect) -> None:
+def test_a_record_within_a_body_is_ignored(as_: Connect) -> None:
     """It could reach over what others sent behind it, or name another topic than the one it was sent to."""
     mallory, root = as_(MALLORY), as_(ROOT)
     at = forged(mallory, "own", b"K\x01V", stretch=400)
@@ -101,7 +101,7 @@ def test_a_record_within_a_message_is_none(as_: Connect) -> None:
     )
 
 
-def test_a_half_message_within_a_message_is_none(as_: Connect) -> None:
+def test_a_half_message_within_a_body_is_ignored(as_: Connect) -> None:
     mallory, root = as_(MALLORY), as_(ROOT)
     properties = b"REAL_TOPIC\x01secret\x02REAL_QID\x010\x02PGROUP\x01p\x02UNIQ_KEY\x01k\x02REAL_TOPIC\x01own"
     at = forged(mallory, "RMQ_SYS_TRANS_HALF_TOPIC", properties)
@@ -121,8 +121,8 @@ def test_a_half_message_within_a_message_is_none(as_: Connect) -> None:
     assert len(root.messages("secret")) == before
 
 
-def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(as_: Connect, cluster: LocalCluster) -> None:
-    """Whoever calls himself a producer of its group would be asked about it, with all that is in the message."""
+def test_a_check_is_not_sent_to_a_producer_without_permission(as_: Connect, cluster: LocalCluster) -> None:
+    """A client that registers as a producer of its group would get the complete message in a check."""
     mallory, root = as_(MALLORY), as_(ROOT)
     service = service_of(cluster)
     body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "payers"}]}).encode()
@@ -142,7 +142,7 @@ def test_a_transaction_is_shown_to_no_producer_who_may_not_send_there(as_: Conne
     assert asked("own") == ["mallory-key", "root-key"]
 
 
-def test_a_timed_message_is_recalled_by_who_may_send_to_its_topic(as_: Connect) -> None:
+def test_a_recall_needs_the_permission_to_send(as_: Connect) -> None:
     mallory = as_(MALLORY)
     due = str(int(time.time() * 1000) + 600_000)
 
@@ -154,7 +154,7 @@ def test_a_timed_message_is_recalled_by_who_may_send_to_its_topic(as_: Connect) 
     assert recall("own+KEY").code == 0
 
 
-def test_a_default_is_not_for_what_lies_in_the_brokers_own_topics(as_: Connect) -> None:
+def test_default_permissions_do_not_apply_to_system_topics(as_: Connect) -> None:
     """There are the messages to a denied topic too, and a message put there may be delivered to one."""
     trusted, root = as_(TRUSTED), as_(ROOT)
     assert root.send("secret", properties={"DELAY": "10"}).code == 0

@@ -73,10 +73,10 @@ def rules(text: str) -> AclRules:
     return AclRules.from_bytes(text.encode(), "plain_acl.yml")
 
 
-def refused(answer: RemotingCommand, said: str) -> None:
+def refused(answer: RemotingCommand, remark: str) -> None:
     assert answer.code == ResponseCode.NO_PERMISSION
     assert answer.remark is not None
-    assert said in answer.remark
+    assert remark in answer.remark
     assert not any(secret in answer.remark for secret in SECRETS)
 
 
@@ -99,7 +99,7 @@ def pull(wire: Wire, topic: str, group: str) -> RemotingCommand:
 # --- who is who -------------------------------------------------------------------------------------------------------
 
 
-def test_who_does_not_show_who_it_is(as_: Connect) -> None:
+def test_clients_without_a_certificate(as_: Connect) -> None:
     refused(as_(None).send("orders"), "names no accessKey")
     refused(as_(NOBODY).send("orders"), "no account with the accessKey nobody-key")
     refused(
@@ -114,7 +114,7 @@ def test_odd_access_keys(as_: Connect, key: str) -> None:
     refused(as_(None).send("orders", AccessKey=key, Signature="\0ä"), "")
 
 
-def test_what_was_altered_on_its_way(cluster: LocalCluster) -> None:
+def test_altered_requests(cluster: LocalCluster) -> None:
     with RemotingClient() as client:
 
         def ask(change: Callable[[RemotingCommand], None]) -> RemotingCommand:
@@ -133,7 +133,7 @@ def test_what_was_altered_on_its_way(cluster: LocalCluster) -> None:
         refused(ask(lambda request: request.ext_fields.update(AccessKey="root-key")), "did not make")
 
 
-def test_what_was_permitted_once_is_checked_every_time(cluster: LocalCluster, as_: Callable[..., Wire]) -> None:
+def test_permissions_are_checked_every_time(cluster: LocalCluster, as_: Callable[..., Wire]) -> None:
     """The way of most requests is a short one: no less is looked at."""
     control, wire = control_of(cluster), as_(ALICE)
     before = control.rules
@@ -226,7 +226,7 @@ def test_the_topic_is_the_one_that_the_processor_takes(as_: Connect) -> None:
     )
 
 
-def test_a_message_looked_up_by_its_place_is_its_topics(as_: Connect) -> None:
+def test_a_message_read_by_its_offset_needs_its_topics_permission(as_: Connect) -> None:
     alice, root = as_(ALICE), as_(ROOT)
 
     def place(topic: str) -> int:
@@ -238,7 +238,7 @@ def test_a_message_looked_up_by_its_place_is_its_topics(as_: Connect) -> None:
     assert alice.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset="x").code == ResponseCode.SYSTEM_ERROR
 
 
-def test_a_message_that_is_sent_back_is_one_that_may_be_read(as_: Connect) -> None:
+def test_a_returned_message_needs_read_permission(as_: Connect) -> None:
     """Else a group would be sent whatever lies at an offset, of any topic."""
     alice, root = as_(ALICE), as_(ROOT)
 
@@ -251,7 +251,7 @@ def test_a_message_that_is_sent_back_is_one_that_may_be_read(as_: Connect) -> No
     refused(send_back("bills", "others"), "SUB for the group others")
 
 
-def test_a_transaction_is_ended_by_who_may_send_to_its_topic(as_: Connect) -> None:
+def test_a_decision_needs_the_permission_to_send(as_: Connect) -> None:
     alice, root = as_(ALICE), as_(ROOT)
 
     def end(topic: str) -> RemotingCommand:
@@ -303,7 +303,7 @@ def test_heartbeats_and_other_bodies(as_: Connect) -> None:
         RequestCode.LITE_PULL_MESSAGE,
     ],
 )
-def test_reading_in_other_ways(as_: Connect, code: int) -> None:
+def test_other_reads(as_: Connect, code: int) -> None:
     alice = as_(ALICE)
     refused(alice.ask(code, topic="orders", consumerGroup="readers"), "for the topic orders")
     refused(alice.ask(code, topic="bills", consumerGroup="others"), "for the group others")
@@ -311,14 +311,14 @@ def test_reading_in_other_ways(as_: Connect, code: int) -> None:
     assert alice.ask(code).code != 0  # what names nothing gets nothing
 
 
-def test_traces_and_replies_are_everybodys_who_signs(as_: Connect) -> None:
+def test_traces_and_replies_need_a_signature_only(as_: Connect) -> None:
     assert as_(ALICE).send("RMQ_SYS_TRACE_TOPIC").code != ResponseCode.NO_PERMISSION
     assert as_(ALICE).send("DefaultCluster_REPLY_TOPIC").code == 0
     refused(as_(None).send("RMQ_SYS_TRACE_TOPIC"), "names no accessKey")
 
 
-def test_every_request_is_somebodys(cluster: LocalCluster, as_: Connect) -> None:
-    """What nobody thought of is for administrators; whoever is nobody is served by nothing."""
+def test_every_request_has_a_permission(cluster: LocalCluster, as_: Connect) -> None:
+    """Unlisted requests are for administrators; unknown accounts are not served."""
     stranger, alice = as_(None), as_(ALICE)
     every = [code for code in RequestCode if stranger.ask(code).code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
     assert len(every) > 50
@@ -381,7 +381,7 @@ def control_on(path: Path, text: str) -> AccessControl:
 
 
 def rewrite(path: Path, text: str) -> None:
-    """As ``mv new plain_acl.yml``: another file, whatever the clock says."""
+    """As ``mv new plain_acl.yml``: another file, independent of the clock."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
@@ -425,7 +425,7 @@ def test_a_file_that_changes_is_read_when_it_stays_as_it_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", ["", "accounts: *x", ACCOUNTS.replace("orders=PUB", "orders=PUBLISH"), "[" * 5000])
-def test_a_broken_file_is_told_once_and_changes_nothing(
+def test_a_broken_file_is_logged_once_and_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     path = tmp_path / "plain_acl.yml"
@@ -443,7 +443,7 @@ def test_a_broken_file_is_told_once_and_changes_nothing(
     assert look_twice(control) == [False, True]
 
 
-def test_a_file_that_is_gone_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "plain_acl.yml"
     control = control_on(path, ACCOUNTS)
     path.unlink()
@@ -452,7 +452,7 @@ def test_a_file_that_is_gone_changes_nothing(tmp_path: Path, caplog: pytest.LogC
     assert "cannot be read" in caplog.text
 
 
-def test_a_running_broker_sees_that_its_file_has_changed(tmp_path: Path) -> None:
+def test_a_running_broker_loads_a_changed_file(tmp_path: Path) -> None:
     with (
         LocalCluster(
             in_process=True,
@@ -482,22 +482,22 @@ def test_a_running_broker_sees_that_its_file_has_changed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "remark"),
     [(None, "cannot be read: No such file"), ("accounts: 7", "line 1: the accounts must be a list")],
 )
-def test_a_broker_does_not_start_without_rules(tmp_path: Path, content: str | None, said: str) -> None:
+def test_a_broker_does_not_start_without_rules(tmp_path: Path, content: str | None, remark: str) -> None:
     conf = tmp_path / "conf" / "broker.conf"
     conf.parent.mkdir()
     conf.write_text(f"aclEnable=true\nlistenPort=0\nstorePathRootDir={tmp_path / 'store'}\n")
     if content is not None:
         (conf.parent / "plain_acl.yml").write_text(content)  # beside broker.conf, as in Apache's conf directory
     config = BrokerConfig.from_file(conf)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=remark):
         asyncio.run(Broker(config).start())
     assert not (tmp_path / "store").exists()
 
 
-def test_where_the_file_is(tmp_path: Path) -> None:
+def test_the_place_of_the_file(tmp_path: Path) -> None:
     assert BrokerConfig(store_path_root_dir=tmp_path).acl_path == tmp_path / "config" / "plain_acl.yml"
     assert BrokerConfig(acl_file="/etc/acl.yml").acl_path == Path("/etc/acl.yml")
     conf = tmp_path / "broker.conf"

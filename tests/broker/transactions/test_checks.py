@@ -30,7 +30,7 @@ from tests.kit.clock import START, Clock
 pytestmark = pytest.mark.live
 
 
-def test_asked_after_6_s_then_every_30_s(server: Served, wire: Wire, producer: Producer) -> None:
+def test_checked_after_6_s_then_every_30_s(server: Served, wire: Wire, producer: Producer) -> None:
     sent = producer.half(b"undecided", TAGS="t", UNIQ_KEY="key")
     server.pass_time(6_000)
     assert producer.nothing_asked()
@@ -66,7 +66,7 @@ def test_asked_after_6_s_then_every_30_s(server: Served, wire: Wire, producer: P
     assert end_of(wire, HALF) == 5
 
 
-def test_given_up_after_15_checks(
+def test_abandoned_after_15_checks(
     server: Served, wire: Wire, producer: Producer, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = producer.half(b"nobody knows")
@@ -99,7 +99,7 @@ def give_up(server: Any, wire: Wire, producer: Producer, clock: Clock) -> str:
     return given_up.offset_msg_id
 
 
-def test_what_was_given_up_is_checked_again_when_a_tool_asks_for_it(serve: Any, clock: Clock) -> None:
+def test_abandoned_transactions_are_checked_again_on_request(serve: Any, clock: Clock) -> None:
     with serve(transactionCheckMax=1) as (server, wire, producer):
         producer.half(b"forgotten")
         message_id = give_up(server, wire, producer, clock)
@@ -113,13 +113,13 @@ def test_what_was_given_up_is_checked_again_when_a_tool_asks_for_it(serve: Any, 
         assert (refused.code, refused.remark) == (ResponseCode.SYSTEM_ERROR, "The transaction was decided before")
 
 
-def test_only_what_was_given_up_is_checked_again(serve: Any, clock: Clock) -> None:
+def test_only_abandoned_transactions_are_checked_again(serve: Any, clock: Clock) -> None:
     with serve(transactionCheckMax=1) as (server, wire, producer):
         sent = producer.half(b"late")
         message_id = give_up(server, wire, producer, clock)
         assert wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=message_id).code == ResponseCode.SUCCESS
         producer.question()
-        producer.commit(sent)  # the sender decides after all: that is for the one that waits anew, too
+        producer.commit(sent)  # the sender decides after all; this also decides the new copy
         server.pass_time(30_000)
         assert producer.nothing_asked()
         assert bodies(wire) == [b"late"]
@@ -127,7 +127,7 @@ def test_only_what_was_given_up_is_checked_again(serve: Any, clock: Clock) -> No
             assert wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=other).code == ResponseCode.SYSTEM_ERROR
 
 
-def test_what_is_older_than_the_log_is_kept_is_given_up(serve: Any, clock: Clock) -> None:
+def test_messages_older_than_the_retention_are_abandoned(serve: Any, clock: Clock) -> None:
     with serve(fileReservedTime=1) as (server, wire, producer):
         producer.half(b"old")
         clock.now += 60 * MINUTES
@@ -156,9 +156,7 @@ def test_settings_change_while_it_runs(serve: Any, clock: Clock) -> None:
         assert end_of(wire, GIVEN_UP) == 1
 
 
-def test_a_young_message_holds_up_those_behind_it_until_it_is_due(
-    server: Served, producer: Producer, clock: Clock
-) -> None:
+def test_a_young_message_delays_later_ones_until_it_is_due(server: Served, producer: Producer, clock: Clock) -> None:
     producer.half(b"0")
     decided = producer.half(b"1")
     clock.now += 3_000
@@ -166,7 +164,7 @@ def test_a_young_message_holds_up_those_behind_it_until_it_is_due(
     producer.commit(decided)
     server.pass_time(3_001)
     assert producer.asked_about() == [b"0"]
-    server.pass_time(30_000)  # a round every 30 s, as long as somebody is asked
+    server.pass_time(30_000)  # a round every 30 s while a producer is asked
     assert producer.asked_about() == [b"2", b"0"]
 
 
@@ -196,7 +194,7 @@ def test_a_message_in_its_immunity_is_decided_by_its_first_offset(
 ) -> None:
     sent = producer.half(b"patient", CHECK_IMMUNITY_TIME_IN_SECONDS="3600")
     clock.now += 6_001
-    for _ in range(20):  # more often than transactionCheckMax: these are no checks
+    for _ in range(20):  # more often than transactionCheckMax: these are not checks
         server.wake()
         clock.now += 30_000
     assert producer.nothing_asked()
@@ -244,7 +242,7 @@ def test_members_of_a_group_are_asked_in_turn_and_no_others(
         stranger.client.close()
 
 
-def test_nobody_there_to_be_asked_counts_too(serve: Any, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_without_a_producer_counts(serve: Any, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     with serve(join=False) as (server, _wire, producer):
         for _ in range(5):
             producer.half()
@@ -257,7 +255,7 @@ def test_nobody_there_to_be_asked_counts_too(serve: Any, clock: Clock, caplog: p
         assert producer.question()[1].properties["TRANSACTION_CHECK_TIMES"] == "2"
 
 
-def test_a_large_round_takes_turns_with_others(
+def test_a_large_round_does_not_block_others(
     server: Served, wire: Wire, producer: Producer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(50):
@@ -266,14 +264,14 @@ def test_a_large_round_takes_turns_with_others(
     ticks = iter(range(1_000_000))
     monkeypatch.setattr("spark_rocket.broker.transactions.service.monotonic", lambda: float(next(ticks)))
     clock.now += 6_001
-    assert server.run(lambda: service.check(clock.now, 0.5)) == clock.now  # one message, then somebody else
+    assert server.run(lambda: service.check(clock.now, 0.5)) == clock.now  # one message, then other requests
     assert end_of(wire, HALF) == 51
     server.wake()
     assert producer.asked_about() == [b"%d" % number for number in range(50)]
     assert end_of(wire, HALF) == 100
 
 
-def test_an_idle_broker_pays_nothing(server: Served, producer: Producer, clock: Clock) -> None:
+def test_an_idle_broker_uses_no_memory(server: Served, producer: Producer, clock: Clock) -> None:
     service = server.broker.service
     driver = service.drivers[HALF]
     server.run(lambda: None)
@@ -288,7 +286,7 @@ def test_an_idle_broker_pays_nothing(server: Served, producer: Producer, clock: 
 # --- when the store refuses -------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_puts_checks_off_and_loses_none(
+def test_a_full_disk_delays_checks_and_loses_none(
     server: Served, wire: Wire, producer: Producer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = producer.half()
@@ -309,7 +307,7 @@ def test_a_full_disk_puts_checks_off_and_loses_none(
     assert bodies(wire) == [b"x"]
 
 
-def test_a_commit_that_could_not_be_noted_is_asked_for_again(
+def test_a_commit_without_an_op_message_is_checked_again(
     server: Served, wire: Wire, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = producer.half()
@@ -338,7 +336,7 @@ def test_a_half_message_without_a_unique_key_is_given_one(wire: Wire, producer: 
     producer.rollback(sent)
 
 
-def test_properties_that_have_no_room_for_a_check(server: Served, wire: Wire, producer: Producer) -> None:
+def test_properties_without_room_for_a_check(server: Served, wire: Wire, producer: Producer) -> None:
     producer.half(big="v" * (32_767 - 280))
     room = 32_767 - decode_record(bytes(wire.pull(HALF, 0).body)).store_size + 91 + len(HALF) + 1
     producer.half(big="v" * (32_767 - 280 + room))
@@ -348,7 +346,7 @@ def test_properties_that_have_no_room_for_a_check(server: Served, wire: Wire, pr
     assert end_of(wire, GIVEN_UP) >= 1
 
 
-def test_what_cannot_be_read_or_is_gone_holds_nothing_up(
+def test_unreadable_and_missing_messages_stop_nothing(
     server: Served, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(6):
@@ -365,7 +363,7 @@ def test_what_cannot_be_read_or_is_gone_holds_nothing_up(
     monkeypatch.undo()
 
 
-def test_what_cannot_be_stored_again_is_left_where_it_is(
+def test_a_message_that_cannot_be_stored_again_stays(
     server: Served, wire: Wire, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer.half(b"too large by now")

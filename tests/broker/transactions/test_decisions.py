@@ -69,7 +69,7 @@ def test_a_commit_from_the_half_message_to_the_consumer(serve: Any, tmp_path: Pa
     assert progress(tmp_path / "store") == {HALF: 1, OP: 1}
 
 
-def test_a_rollback_is_never_seen_and_asked_for_no_more(serve: Any, clock: Clock, tmp_path: Path) -> None:
+def test_a_rollback_is_never_delivered_and_not_checked_again(serve: Any, clock: Clock, tmp_path: Path) -> None:
     with serve() as (server, wire, producer):
         producer.rollback(producer.half())
         server.pass_time(10 * MINUTES)
@@ -81,7 +81,7 @@ def test_a_rollback_is_never_seen_and_asked_for_no_more(serve: Any, clock: Clock
         assert (bodies(wire), end_of(wire, HALF)) == ([], 1)
 
 
-def test_not_decided_is_neither_answered_nor_stored(serve: Any) -> None:
+def test_an_undecided_transaction_has_no_response_and_no_record(serve: Any) -> None:
     with serve() as (_server, wire, producer):
         sent = producer.half()
         for state in (UNKNOWN, 4, 7):
@@ -153,12 +153,12 @@ def test_sends_that_look_transactional(wire: Wire) -> None:
         ResponseCode.MESSAGE_ILLEGAL,
         "transactional messages cannot be sent in a batch",
     )
-    # Notes of ours in what somebody copied from a half message do not count.
+    # Our properties in a copy of a half message are ignored.
     wire.send("Tx", b"copied", {"TRAN_MSG": "true", "TRANSACTION_CHECK_TIMES": "15"}, queue_id=1)
     assert "TRANSACTION_CHECK_TIMES" not in wire.messages(HALF, 1)[0].properties
 
 
-def test_a_broker_that_takes_no_transactions(serve: Any) -> None:
+def test_a_broker_that_rejects_transactions(serve: Any) -> None:
     with serve(rejectTransactionMessage=True) as (_server, wire, _producer):
         answer = wire.send("Tx", b"x", {"TRAN_MSG": "true", "PGROUP": "g"}, f=4)
         assert answer.code == ResponseCode.NO_PERMISSION

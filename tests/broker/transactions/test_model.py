@@ -1,8 +1,7 @@
 """Transactions against a model, through stops, kills, power cuts and full disks, in small files that roll over.
 
-The model says of each transaction what its sender was told: open, committed or rolled back. Whatever happens between,
-what is committed is delivered once, what is rolled back or open is not, and a round of checks asks about every open one
-exactly once.
+The model has the state of each transaction that its sender knows: open, committed or rolled back. A committed message
+is delivered once, others are not, and a round of checks asks about every open transaction exactly once.
 """
 
 from __future__ import annotations
@@ -202,14 +201,14 @@ class World:
     def verify(self) -> None:
         assert set(bodies(self.store, "T", 0)) == {body for body, state in self.states.items() if state == COMMITTED}
         assert len(bodies(self.store, "T", 0)) == len(set(bodies(self.store, "T", 0)))
-        self.check()  # a round that was under way
+        self.check()  # a pending round
         self.clock.now += 200_000
         asked = self.check()
         assert sorted(asked) == sorted(body for body, state in self.states.items() if state == OPEN)
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_was_said_is_what_is_kept(tmp_path: Path, seed: int) -> None:
+def test_acknowledged_changes_are_stored(tmp_path: Path, seed: int) -> None:
     world = World(tmp_path, seed)
     steps = (
         [world.send] * 8

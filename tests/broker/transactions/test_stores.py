@@ -101,7 +101,7 @@ def test_a_kill_at_any_moment_loses_no_transaction(serve: Any, clock: Clock, tmp
             assert sorted(bodies(wire)) == sorted(committed | pending), directory
 
 
-def test_a_kill_between_the_message_and_its_op_may_bring_it_twice(serve: Any, clock: Clock, tmp_path: Path) -> None:
+def test_a_kill_between_the_message_and_its_op_may_duplicate_it(serve: Any, clock: Clock, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with serve(store, **GOLDEN_SIZES) as (server, wire, producer):
         sent = producer.half()
@@ -150,7 +150,7 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
         assert flushed == []
 
 
-def test_a_queue_that_was_cut(serve: Any, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_truncated_queue(serve: Any, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serve() as (_, _, producer):
         producer.commit(producer.half())
     file = tmp_path / "store" / "config" / "consumerOffset.json"
@@ -178,7 +178,7 @@ def test_op_messages_of_both_kinds_are_read(serve: Any, clock: Clock, body: byte
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_in_apaches_stores_the_decided_stay_decided_and_the_others_are_asked_for(
+def test_in_apaches_stores_only_undecided_transactions_are_checked(
     serve: Any, clock: Clock, tmp_path: Path, name: Any
 ) -> None:
     directory = extract_store(name, tmp_path)
@@ -294,14 +294,14 @@ def test_damaged_records_decide_nothing() -> None:
         *({"REAL_TOPIC": "T", "REAL_QID": queue_id} for queue_id in ("", "-1", "x", "4294967296")),
     ],
 )
-def test_half_messages_that_do_not_say_where_they_belong(place: dict[str, str]) -> None:
+def test_half_messages_without_a_target(place: dict[str, str]) -> None:
     half = Half.view(record(properties=encode_properties(place), topic=HALF))
     assert half is not None
     with pytest.raises(ValueError, match="REAL_TOPIC and REAL_QID"):
         half.real_place()
 
 
-def test_a_first_offset_that_cannot_be() -> None:
+def test_an_invalid_first_offset() -> None:
     half = Half.view(record(properties=b"TRAN_PREPARED_QUEUE_OFFSET\x016", topic=HALF))
     assert half is not None
     assert (half.first, half.is_copy) == (5, False)

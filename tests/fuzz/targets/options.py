@@ -87,7 +87,7 @@ _PARSERS: tuple[Callable[[str, str], object], ...] = (
     errors=(DataSourceError, ValueError),
 )
 def checkpoint_offsets(raw: bytes) -> None:
-    """The offsets in a stream's checkpoint; what is no JSON is Spark's to refuse."""
+    """The offsets in a stream's checkpoint; Spark refuses invalid JSON."""
     try:
         value = json.loads(raw, object_pairs_hook=no_duplicates)
     except (ValueError, RecursionError):

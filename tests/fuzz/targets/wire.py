@@ -42,7 +42,7 @@ def _use(command: RemotingCommand) -> None:
     repr(command)
     try:
         again = RemotingCommand.decode(command.encode()[4:])
-        again.language = command.language  # a number that is no language's becomes OTHER in JSON
+        again.language = command.language  # the number of an unknown language becomes OTHER in JSON
         assert again == command
         header = decode_request_header(command)
         if header is not None:
@@ -54,7 +54,7 @@ def _use(command: RemotingCommand) -> None:
 
 @target(lambda: some_frames()[::4])
 def frame(raw: bytes) -> None:
-    """A stream of frames, cut where the first byte says."""
+    """A stream of frames, cut at a place that the first byte selects."""
     splitter = FrameSplitter()
     cut = raw[0] + 1 if raw else 1
     for start in range(0, len(raw), cut):

@@ -1,4 +1,4 @@
-"""The drivers of RocketMQ's own clients, each a process of its own that is told what to do."""
+"""The drivers of RocketMQ's own clients, each a separate process that executes commands."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""RocketMQ's own Python client, told what to do by JSON lines on standard input; node/driver.js does the same.
+"""RocketMQ's own Python client, controlled by JSON lines on standard input; node/driver.js does the same.
 
 A request is ``{"id", "do", "as", …}``; ``as`` names the client that it makes or uses. Each is carried out on a thread
 of its own and answered by ``{"id", "ok"}`` or ``{"id", "error", "code"}``. What a push consumer is given, and what a
-producer is asked about a transaction, is told as ``{"as", "event", "message"}``. Bodies are text; times are in ms.
+producer is asked about a transaction, is reported as ``{"as", "event", "message"}``. Bodies are text; times are in ms.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Checker(TransactionChecker):
 
 
 class Listener(MessageListener):
-    """Fails for a body as often as ``failures`` says."""
+    """Fails ``failures`` times for a body."""
 
     def __init__(self, name: str, failures: dict[str, int]) -> None:
         self._name = name

@@ -49,7 +49,7 @@ def as_(
         one.close()
 
 
-def test_who_may_send_and_who_may_receive(as_: Callable[[str, str], Official]) -> None:
+def test_permissions_to_send_and_to_receive(as_: Callable[[str, str], Official]) -> None:
     seller = as_("seller-key", "se11er-s3cr3t")
     seller.do("producer", "p", topics=["orders"])
     assert seller.do("send", "p", message={"topic": "orders", "body": "tea"})["messageId"]
@@ -73,10 +73,10 @@ def refused(client: Official, code: int) -> None:
     assert "s3cr3t" not in said
 
 
-def test_who_is_not_who_he_says(as_: Callable[[str, str], Official]) -> None:
+def test_invalid_signatures(as_: Callable[[str, str], Official]) -> None:
     refused(as_("seller-key", "wr0ng-s3cr3t"), Code.UNAUTHORIZED)
 
 
 @pytest.mark.parametrize("as_", ["python"], indirect=True)  # the other waits for ever for its settings to be taken
-def test_who_may_read_and_not_send(as_: Callable[[str, str], Official]) -> None:
+def test_read_permission_only(as_: Callable[[str, str], Official]) -> None:
     refused(as_("billing", "b1lling-s3cr3t"), Code.FORBIDDEN)

@@ -48,7 +48,7 @@ def set_orderly(wire: Wire, group: str) -> None:
     assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == 0
 
 
-def test_a_message_there_and_back(official: Official, producer: str, consumer: str, topic: str) -> None:
+def test_a_message_is_sent_and_received(official: Official, producer: str, consumer: str, topic: str) -> None:
     begun = int(time.time()) * 1000
     given = {"tag": "t", "keys": ["k1", "k2"], "properties": {"a": "1", "ä": "ö"}}
     receipt = send(official, producer, topic, "tea ☕", **given)
@@ -62,7 +62,7 @@ def test_a_message_there_and_back(official: Official, producer: str, consumer: s
         official.do("stop", name)
 
 
-def test_what_is_not_acknowledged_comes_again(official: Official, producer: str, consumer: str, topic: str) -> None:
+def test_unacknowledged_messages_are_redelivered(official: Official, producer: str, consumer: str, topic: str) -> None:
     for body in ("kept", "given back"):
         send(official, producer, topic, body)
     first = {message["body"]: message for message in official.receive(consumer, 2, ack=False)}
@@ -86,7 +86,7 @@ def test_a_delayed_message_and_one_that_is_recalled(
     assert time.time() * 1000 >= due
     assert (found["body"], found["messageId"]) == ("late", late["messageId"])
     with pytest.raises(OfficialClientError):
-        official.do("recall", producer, topic=topic, handle="nonsense")
+        official.do("recall", producer, topic=topic, handle="invalid")
 
 
 def test_transactions(official: Official, producer: str, consumer: str, topic: str) -> None:
@@ -154,7 +154,7 @@ def test_what_is_refused(official: Official, producer: str, topic: str, shared: 
         send(official, f"orderly-{topic}", orderly, "of no group")
 
 
-def test_messages_cross_over(
+def test_messages_to_and_from_classic_clients(
     official: Official, producer: str, consumer: str, topic: str, shared: LocalCluster
 ) -> None:
     """To the classic protocol and from it: the same ids, keys, tags, properties and times."""

@@ -1,4 +1,4 @@
-// RocketMQ's own Node.js client, told what to do by JSON lines; ../python_driver.py says how and does the same.
+// RocketMQ's own Node.js client, controlled by JSON lines; ../python_driver.py documents them and does the same.
 'use strict';
 
 const readline = require('node:readline');
