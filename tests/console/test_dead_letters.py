@@ -43,8 +43,8 @@ def test_dead_letters_of_a_group_one_by_one_and_together(page: Page) -> None:
 
 
 def test_a_group_without_dead_letters_has_none(page: Page) -> None:
-    assert page.find("%DLQ%nobody")["rows"] == []
-    assert page.get(f"/api/dead-letters/{quote('nobody')}", 404)["code"] == "NOT_FOUND"
+    assert page.find("%DLQ%unknown")["rows"] == []
+    assert page.get(f"/api/dead-letters/{quote('unknown')}", 404)["code"] == "NOT_FOUND"
 
 
 def test_a_dead_letter_of_a_group_has_its_origin_and_attempts(page: Page, cluster: LocalCluster) -> None:
