@@ -5,6 +5,7 @@ pages are open       brokers, and topics or groups if their pages are open, ever
                      so that sampling takes at most a tenth of a core
 no page is open      rates of brokers and lag of groups every ``IDLE_INTERVAL_S`` seconds, for the charts; no topics
 the page of a topic  shows the cached sample, then requests that topic itself on separate connections
+the rates of topics  from these samples: the ends of queues and the offsets of groups
 ===================  ========================================================================================
 
 Pages read the cached samples without waiting; unknown values are None. If a broker does not respond, its error is
@@ -51,7 +52,7 @@ MEASURE_INTERVAL_S = 600.0
 MEASURED_MESSAGES = 16
 MEASURED_TOPICS_PER_PASS = 50
 
-OVERVIEW, TOPICS, GROUPS = "overview", "topics", "groups"
+OVERVIEW, TOPICS, TOPIC, GROUPS = "overview", "topics", "topic", "groups"
 
 
 @dataclass(slots=True)
@@ -196,6 +197,7 @@ class Sampler:
     def sample(self, looking: frozenset[str]) -> None:
         """Run one pass."""
         failed: dict[str, RocketError] = {}
+        began = time.time()
         self._ask_name_servers()
         self._ask_brokers()
         if self.trouble is not None:
@@ -216,6 +218,7 @@ class Sampler:
         for piece in _pieces([name for name, record in self.groups.items() if not record.is_own]):
             self._ask_groups(admin, piece, failed)
         self.sampled[GROUPS] = time.monotonic()
+        self._count(began)
         self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self._gone()
 
     def _gone(self) -> dict[str, Trouble]:
@@ -285,7 +288,7 @@ class Sampler:
                 if failed and record.stats is not None:  # retain the queues of brokers that did not respond
                     kept = record.stats.offset_table.items()
                     stats.offset_table.update((q, o) for q, o in kept if q.broker_name in failed)
-                record.answered(now, stats)
+                record.answered(now, stats, is_whole=not failed.keys() & record.info.configs.keys())
 
     def _ask_groups(
         self, admin: Admin, names: list[str], failed: dict[str, RocketError], *, delays: bool = False
@@ -297,6 +300,25 @@ class Sampler:
                 record = self.groups.get(name)
                 if record is not None:
                     record.answered(now, state, self.topics, delays=delays)
+
+    def _count(self, began: float) -> None:
+        """Add to the history of topics what this pass has sampled, without further requests."""
+        now = time.time()
+        ends: dict[str, dict[MessageQueue, int]] = {}
+        with self.lock:
+            for group in self.groups.values():
+                if group.state is None or group.sampled < began:
+                    continue
+                for progress in group.state.queues:
+                    queue = progress.queue
+                    table = ends.setdefault(queue.topic, {})
+                    table[queue] = max(progress.broker_offset, table.get(queue, 0))
+                for topic, advance in group.consumed.items():
+                    if topic in self.topics:
+                        self.topics[topic].consumed += advance
+                group.consumed.clear()
+            for name, record in self.topics.items():
+                record.count(now, ends.get(name))
 
     def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
         """Estimate the message size of topics without an estimate or with an old one."""

@@ -59,10 +59,40 @@ class Series:
             },
         }
 
+    def rates(self, *, points: int = MAX_DRAWN_POINTS) -> dict[str, object]:
+        """Like ``to_json`` for columns of counters: the increase per second.
+
+        A rate covers the time since the previous point, and at least ``RATE_WINDOW_S`` if there is as much. So it is
+        right after a gap and where samples were removed. It is None where a counter was reset.
+        """
+        times = self.times
+        step = -(-len(times) // points) or 1
+        pairs = []
+        before = 0
+        for at in range((len(times) - 1) % step or step, len(times), step):
+            while before < at - step and times[before + 1] <= times[at] - RATE_WINDOW_S:
+                before += 1
+            pairs.append((before, at))
+        return {
+            "times": [round(times[at] * 1000) for _, at in pairs],
+            "columns": {
+                name: [_increase(times, column, before, at) for before, at in pairs]
+                for name, column in self.columns.items()
+            },
+        }
+
     def _thin(self) -> None:
         half = len(self.times) // 2
         for column in (self.times, *self.columns.values()):
             column[:half] = column[:half:2]
+
+
+def _increase(times: array[float], column: array[float], before: int, at: int) -> float | None:
+    """Return the increase per second between two samples."""
+    grown = column[at] - column[before]
+    if math.isnan(grown) or grown < 0:
+        return None
+    return round(grown / (times[at] - times[before]), 2)
 
 
 class Rate:

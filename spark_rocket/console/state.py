@@ -5,7 +5,7 @@ Thread-safety: callers hold the sampler's lock. RocketMQ has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from spark_rocket.client.admin import BrokerStatus, GroupHistory, GroupInfo, GroupKind, GroupState, TopicInfo, TopicKind
@@ -17,6 +17,8 @@ from spark_rocket.protocol.wire.bodies import TopicStatsTable
 
 GONE_SECONDS = 900.0
 """Brokers that are no longer registered are shown for this time."""
+MAX_COUNTS = 240
+"""Samples of a topic's history: there may be thousands of topics."""
 GONE = Trouble(
     "BROKER_GONE",
     "It is no longer registered with the name servers.",
@@ -100,14 +102,39 @@ class TopicRecord:
     messages: int = 0
     last_update: int = 0
     rate: Rate = field(default_factory=Rate)
+    counts: Series = field(default_factory=lambda: Series(MAX_COUNTS))
+    """The sum of the queues' ends (``in``), and what all groups have consumed since the start (``out``)."""
+    counted: float = 0.0
+    """When the statistics were sampled that the history has."""
+    consumed: int = 0
+    is_whole: bool = True
+    """Whether all of its brokers responded to the last request for statistics."""
 
-    def answered(self, moment: float, stats: TopicStatsTable) -> None:
-        self.stats, self.sampled = stats, moment
+    def answered(self, moment: float, stats: TopicStatsTable, *, is_whole: bool = True) -> None:
+        self.stats, self.sampled, self.is_whole = stats, moment, is_whole
         offsets = stats.offset_table.values()
         end = sum(offset.max_offset for offset in offsets)
         self.messages = end - sum(offset.min_offset for offset in offsets)
         self.last_update = max((offset.last_update_timestamp for offset in offsets), default=0)
         self.rate.count(moment, end)
+
+    def count(self, moment: float, read: Mapping[MessageQueue, int] | None) -> None:
+        """Add a sample to the history. ``read``: the ends of the queues that groups read; None without groups.
+
+        The ends come from newer statistics of the topic, or else from its groups if they read all of its queues.
+        """
+        table = self.stats.offset_table if self.stats is not None else None
+        if table is not None and self.is_whole and self.sampled != self.counted:
+            moment = self.counted = self.sampled
+            end = sum(offset.max_offset for offset in table.values())
+        elif read is not None and (read.keys() >= table.keys() if table is not None else len(read) >= self._queues()):
+            end = sum(read[queue] for queue in (read if table is None else table))
+        else:
+            return
+        self.counts.add(moment, {"in": float(end)} | ({} if read is None else {"out": float(self.consumed)}))
+
+    def _queues(self) -> int:
+        return sum(max(config.read_queue_nums, config.write_queue_nums) for config in self.info.configs.values())
 
     def to_json(self) -> dict[str, object]:
         known = self.stats is not None
@@ -140,6 +167,8 @@ class GroupRecord:
     detailed: float = 0.0
     rate: Rate = field(default_factory=Rate)
     lag: Series = field(default_factory=Series)
+    consumed: dict[str, int] = field(default_factory=dict)
+    """By topic: how far its offsets have advanced since the sampler added this to the topics."""
 
     @property
     def is_own(self) -> bool:
@@ -160,6 +189,11 @@ class GroupRecord:
         """Add a sample of lag and rate. ``delays``: it contains delays. ``topics``: the names of all topics."""
         if delays:
             self.delays, self.detailed = {queue.queue: queue.delay_ms for queue in state.queues}, moment
+        before = {} if self.state is None else {queue.queue: queue.consumer_offset for queue in self.state.queues}
+        for queue in state.queues:
+            advance = queue.consumer_offset - before.get(queue.queue, queue.consumer_offset)
+            if advance > 0 and before[queue.queue] >= 0:
+                self.consumed[queue.queue.topic] = self.consumed.get(queue.queue.topic, 0) + advance
         self.state, self.sampled = state, moment
         self.history.update(moment, state, topics)
         self.rate.count(moment, sum(max(queue.consumer_offset, 0) for queue in state.queues))

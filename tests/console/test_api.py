@@ -111,6 +111,30 @@ def test_a_topic_with_its_queues_groups_and_route(page: Page, cluster: LocalClus
     assert data["configs"]["broker-a"]["readQueues"] == 4
 
 
+def test_a_topic_has_rates_over_time(page: Page, cluster: LocalCluster) -> None:
+    """What came in, and what its groups have consumed."""
+    cluster.create_topic("flowing", 1)
+    cluster.create_group("drain")
+    with Producer("flow", name_server=cluster.name_server) as producer, Reader(cluster.name_server) as reader:
+        (queue,) = reader.queues("flowing")
+        reader.commit_offset("drain", queue, 0)
+        eventually(lambda: page.get("/api/groups/drain")["queues"], lambda queues: queues)
+        series = eventually(
+            lambda: page.get("/api/topics/flowing")["series"], lambda series: "out" in series["columns"]
+        )
+        assert not [value for value in series["columns"]["in"] if value]
+        for number in range(20):
+            producer.send(Message.of("flowing", str(number)))
+        reader.commit_offset("drain", queue, 5)
+
+    def rates() -> dict[str, float]:
+        columns = page.get("/api/topics/flowing")["series"]["columns"]
+        return {name: max((value for value in column if value), default=0.0) for name, column in columns.items()}
+
+    found = eventually(rates, lambda rates: rates["in"] and rates["out"])
+    assert found["in"] > found["out"]
+
+
 def test_a_page_shows_at_once_what_is_known_and_then_what_is(
     console: Console, page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,13 @@ def test_a_topic_is_searched_and_opened_by_keyboard(window: Window) -> None:
     assert window.driver.current_url.endswith("?search=ord")
     link = window.one("tbody a")
     link.send_keys(Keys.ENTER)
-    window.says("Consumer groups", "billing", "Route")
+    window.says("Messages over time", "Consumer groups", "billing", "Route")
+    window.until(lambda: len(window.all("svg.chart path.line")) == 2)
+    assert window.one(".chart").get_attribute("aria-label").startswith("Messages in and out from")
+    window.says("out, all groups", css=".legend")
+    paths = ["svg.chart path.area", "svg.chart path.line"]
+    area, line = window.js("return arguments[0].map((css) => document.querySelector(css).getAttribute('d'))", paths)
+    assert area.split(",")[0] == line.split(",")[0]  # both begin with the first known rate
     assert window.js("return document.activeElement.tagName + document.activeElement.innerText") == "H1orders"
     window.driver.back()
     window.until(lambda: window.one("input[type=search]").get_attribute("value") == "ord")

@@ -35,6 +35,7 @@ class FakeAdmin:
         self.away = False
         self.dead = False
         self.offset = 10
+        self.read = 4
         self.lost: Exception | None = None
 
     @property
@@ -84,7 +85,7 @@ class FakeAdmin:
     def group_states(self, names: list[str], *, delays: bool, failed: dict[str, Any]) -> dict[str, GroupState]:
         self.asked.append("groups")
         self._fail(failed)
-        queues = [QueueProgress(MessageQueue("t", name, 0), self.offset, 4, None, 0) for name in self.names]
+        queues = [QueueProgress(MessageQueue("t", name, 0), self.offset, self.read, None, 0) for name in self.names]
         return {"g": GroupState("g", [], {}, None, None, None, queues, 0.0)}
 
     def consume_queue(self, queue: MessageQueue, offset: int, count: int) -> Any:
@@ -123,6 +124,54 @@ def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None
     sampler.sample(ALL)
     assert sampler.brokers["b/0"].to_json()["trouble"] is None
     assert not sampler.failed
+
+
+def test_the_history_of_a_topic_needs_no_request_of_its_own_if_a_group_reads_it() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    counts = sampler.topics["t"].counts
+    assert {name: list(column) for name, column in counts.columns.items()} == {"in": [20.0], "out": [0.0]}
+    admin.asked.clear()
+    admin.offset, admin.read = 13, 9
+    sampler.sample(frozenset())  # no page is open
+    assert "topics" not in admin.asked
+    assert {name: list(column) for name, column in counts.columns.items()} == {"in": [20.0, 26.0], "out": [0.0, 10.0]}
+    admin.offset, admin.read = 15, 7  # a group that was reset has consumed nothing
+    sampler.sample(ALL)
+    assert {name: column[-1] for name, column in counts.columns.items()} == {"in": 30.0, "out": 10.0}
+    admin.read = 8
+    sampler.sample(frozenset())
+    assert counts.columns["out"][-1] == 12.0
+
+
+def test_the_history_of_a_topic_has_a_gap_while_one_of_its_brokers_is_away() -> None:
+    admin = FakeAdmin()
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    counts = sampler.topics["t"].counts
+    admin.away, admin.offset = True, 12
+    sampler.sample(ALL)
+    sampler.sample(frozenset())
+    assert list(counts.columns["in"]) == [20.0]
+    admin.away = False
+    sampler.sample(frozenset())
+    assert list(counts.columns["in"]) == [20.0, 24.0]
+
+
+def test_the_history_of_a_topic_without_groups_is_that_of_its_pages() -> None:
+    admin = FakeAdmin()
+    admin.group_states = lambda names, *, delays, failed: {}  # type: ignore[method-assign]
+    sampler = sampler_of(admin)
+    sampler.sample(ALL)
+    sampler.sample(frozenset())
+    counts = sampler.topics["t"].counts
+    assert {name: list(column) for name, column in counts.columns.items()} == {"in": [20.0]}
+    admin.offset = 11
+    sampler.topics["t"].sampled -= 10.0
+    sampler.fresh_topic("t")  # its page
+    sampler.sample(frozenset())
+    assert list(counts.columns["in"]) == [20.0, 22.0]
 
 
 def test_a_broker_that_the_name_servers_forget_is_shown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from spark_rocket.console.series import Rate, Series
 
 
@@ -61,3 +63,44 @@ def test_rates() -> None:
     assert rate.count(60.0, 3) is None  # deleted and recreated
     assert rate.count(62.0, 5) == 1.0
     assert rate.count(61.0, 6) is None  # a clock that was set back
+
+
+def test_rates_of_counters_over_time() -> None:
+    series = Series()
+    for second in range(0, 40, 2):
+        series.add(float(second), {"in": second * 5.0})
+    series.add(100.0, {"in": 38 * 5.0 + 124.0, "out": 0.0})  # after a gap
+    series.add(110.0, {"in": 38 * 5.0 + 124.0, "out": 30.0})
+    series.add(120.0, {"in": 0.0, "out": 30.0})  # recreated
+    rates = series.rates()
+    assert rates["times"] == [*range(2_000, 40_000, 2_000), 100_000, 110_000, 120_000]
+    columns = rates["columns"]
+    assert isinstance(columns, dict)
+    assert columns["in"] == [*[5.0] * 19, 2.0, 0.0, None]
+    assert columns["out"] == [*[None] * 20, 3.0, 0.0]
+    assert Series().rates() == {"times": [], "columns": {}}
+
+
+def test_rates_are_right_where_samples_were_removed() -> None:
+    """However few of them are left or drawn: the rates are averages, and their sum is what has come."""
+    series = Series(most=60)
+    total = 0.0
+    for second in range(0, 2_000, 2):
+        total += second % 14
+        series.add(float(second), {"in": total})
+    for points in (10, 60):
+        rates = series.rates(points=points)
+        times, columns = rates["times"], rates["columns"]
+        assert isinstance(times, list)
+        assert isinstance(columns, dict)
+        assert len(times) <= points
+        assert times[-1] == 1_998_000
+        assert all(abs(value - 3.0) <= 1.0 for value in columns["in"][1:])
+    spread = series.rates(points=10)
+    times, columns = spread["times"], spread["columns"]
+    assert isinstance(times, list)
+    assert isinstance(columns, dict)
+    gaps = [(after - before) / 1000 for before, after in pairwise(times)]
+    grown = sum(rate * gap for rate, gap in zip(columns["in"][1:], gaps, strict=True))
+    first = series.columns["in"][list(series.times).index(times[0] / 1000)]
+    assert abs(grown - (total - first)) < 0.02 * total

@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_rocket.console.answers import Refused, describe
 from spark_rocket.console.api.context import Asked, Context, confirmed, page_of, place
-from spark_rocket.console.sampler import TOPICS
+from spark_rocket.console.sampler import TOPIC, TOPICS
 from spark_rocket.console.state import GroupRecord, TopicRecord, is_listed
 from spark_rocket.errors import RocketError, TopicNotFoundError
 
@@ -54,6 +54,7 @@ class TopicApi:
     def show(self, asked: Asked) -> dict[str, Any]:
         """Return a topic's present state; with ``known`` the cached sample, if any, for a fast first display."""
         topic = asked.path["topic"]
+        self._sampler.note_view(TOPIC)  # for its groups
         if asked.flag("known"):
             known = self._known(topic)
             if known is not None:
@@ -110,6 +111,7 @@ class TopicApi:
         stats = record.stats
         return {
             "topic": record.to_json(),
+            "series": record.counts.rates(),
             "offsets": None
             if stats is None
             else [

@@ -75,7 +75,11 @@ export class Chart {
       const path = this.path(columns[column]);
       if (this.area && i === 0 && path) {
         const base = this.y(0);
-        parts.push(s("path", { d: `${path.replace(/M/g, "L").replace(/^L/, `M${this.x(first)},${base}L`)}L${this.x(last)},${base}Z`, class: "area" }));
+        const area = path.split("M").slice(1).map((part) => {
+          const ends = part.split("L").map((point) => point.split(",")[0]);
+          return `M${ends[0]},${base}L${part}L${ends.at(-1)},${base}Z`;
+        });
+        parts.push(s("path", { d: area.join(""), class: "area" }));
       }
       parts.push(s("path", { d: path, class: `line c${i % 9}` }));
     });

@@ -1,5 +1,6 @@
 // A topic: queues on each broker, consumer groups, route, settings.
 import { get, remove } from "../api.js";
+import { Chart } from "../chart.js";
 import { groupPath, h, messagePath } from "../dom.js";
 import { ago, brief, count, moment, rate, size, zone } from "../format.js";
 import { button, confirmName, facts, head, linkButton, note, section, Table, Tiles, Troubles } from "../parts.js";
@@ -13,6 +14,7 @@ export default function topic(view) {
   let data = null;
   const tiles = new Tiles([["messages", "Messages"], ["bytes", "Size"], ["rate", "In"], ["queues", "Queues"], ["last", "Last message"]]);
   const troubles = new Troubles();
+  const chart = new Chart({ title: "Messages in and out", format: rate, area: true });
   const queues = new Table({
     caption: "Queues", key: (o) => `${o.broker}/${o.queue}`, empty: "No broker reports its queues.",
     columns: [
@@ -50,6 +52,7 @@ export default function topic(view) {
       linkButton("Messages", `/messages?${q}`), linkButton("Producers", `/producers?${q}`), linkButton("Send", `/send?${q}`, "change"), button("Change", edit, "change"), button("Delete", drop, "danger change"),
     ] }),
     troubles.element, tiles.element,
+    section("Messages over time", h("div", { class: "card" }, chart.element)),
     section("Queues", queues.element), section("Consumer groups", readers.element),
     h("div", { class: "halves" }, section("Settings", settings), section("Route", route)));
   let shownSettings = "";
@@ -64,6 +67,7 @@ export default function topic(view) {
     tiles.set("rate", rate(t.rate));
     tiles.set("queues", count(t.queues), { sub: t.brokers.length > 1 ? `on ${t.brokers.length} brokers` : "" });
     tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? `${moment(t.lastUpdate)} ${zone(t.lastUpdate)}` : "" });
+    chart.update(data.series, [["in", "in"], ["out", "out, all groups"]]);
     if (data.offsets) queues.update(data.offsets);
     if (data.groups) readers.update(data.groups);
     const now = JSON.stringify([data.configs, data.route]);
