@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -48,6 +50,23 @@ OLD_PAGES = {
 #: Headings of these pages below the title. The verbs of cli.md come from the program.
 OLD_HEADINGS = 194
 WAIT_S = 30
+#: What does not fit: the page as a whole, a table without a scroll bar of its own, cells, and tables shown as cards.
+MISFITS = """
+    const width = document.documentElement.clientWidth;
+    const misfits = document.documentElement.scrollWidth > width ? ["the page"] : [];
+    for (const table of document.querySelectorAll(".md-content table[data-columns]")) {
+        const scroller = table.closest(".md-typeset__scrollwrap");
+        const right = table.dataset.columns > 3 ? table.getBoundingClientRect().right : 0;
+        const cells = [...table.querySelectorAll("td")].filter(cell => cell.scrollWidth > cell.clientWidth + 1);
+        if (!scroller || scroller.getBoundingClientRect().right > width || right > width || cells.length)
+            misfits.push(table.innerText.slice(0, 80));
+    }
+    return misfits;
+"""
+BROKEN_NAMES = """
+    const names = document.querySelectorAll(".md-content table[data-columns] td:first-child code");
+    return [names.length, [...names].filter(name => name.getClientRects().length > 1).map(name => name.innerText)];
+"""
 
 
 @pytest.fixture(scope="module")
@@ -107,21 +126,53 @@ def arrivals() -> Iterator[tuple[str, str]]:
         ]
 
 
-@browser.needed
-def test_a_browser_arrives_at_the_new_address(site: Path, tmp_path: Path) -> None:
+def test_the_search_ranks_guides_before_the_generated_pages(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    boosts = {entry["location"]: entry.get("boost", 1.0) for entry in index["docs"]}
+    assert (
+        boosts["guides/read.html"] > boosts["reference/options.html"] > boosts["architecture.html"] > boosts["api.html"]
+    )
+    assert index["config"]["fields"]["title"]["boost"] == 10
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Any]:
     pytest.importorskip("selenium")
+    opened = browser.opened(tmp_path)
+    yield opened
+    opened.quit()
+
+
+@browser.needed
+def test_pages_and_their_tables_fit_a_phone(site: Path, driver: Any) -> None:
+    browser.size(driver, 390, 900)
+    misfits = {}
+    for page in sorted(site.rglob("*.html")):
+        driver.get(page.as_uri())
+        misfits[str(page.relative_to(site))] = driver.execute_script(MISFITS)
+    assert len(misfits) > len(OLD_PAGES)
+    assert {page: found for page, found in misfits.items() if found} == {}
+
+
+@browser.needed
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("page", ["options", "settings"])
+def test_names_are_not_broken_in_two_lines(site: Path, driver: Any, page: str, width: int) -> None:
+    browser.size(driver, width, 900)
+    driver.get((site / "reference" / f"{page}.html").as_uri())
+    count, broken = driver.execute_script(BROKEN_NAMES)
+    assert count > 50
+    assert broken == []
+
+
+@browser.needed
+def test_a_browser_arrives_at_the_new_address(site: Path, driver: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    driver = browser.opened(tmp_path)
-    try:
-        for old, new in arrivals():
-            start, end = (
-                (site / address.replace(".md", ".html")).as_uri().replace("%23", "#") for address in (old, new)
-            )
-            driver.get(start)
-            WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at, end=end: at.current_url == end)
-        driver.get((site / "storage.html").as_uri() + "#no-such-heading")
-        end = (site / "internals" / "storage.html").as_uri() + "#no-such-heading"
-        WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at: at.current_url == end)
-    finally:
-        driver.quit()
+    for old, new in arrivals():
+        start, end = ((site / address.replace(".md", ".html")).as_uri().replace("%23", "#") for address in (old, new))
+        driver.get(start)
+        WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at, end=end: at.current_url == end)
+    driver.get((site / "storage.html").as_uri() + "#no-such-heading")
+    end = (site / "internals" / "storage.html").as_uri() + "#no-such-heading"
+    WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at: at.current_url == end)

@@ -55,6 +55,13 @@ _SCRIPT = """<script>
 }}
 </script>"""
 
+# The widths of code in a table: its font, and the padding of a cell.
+_CHARACTER_REM, _CELL_PADDING_REM = 0.335, 1.4
+_MAX_NAME_CHARACTERS, _MAX_WORD_CHARACTERS, _MIN_TEXT_CHARACTERS = 36, 13, 20
+
+#: The weight of a folder or page in the search: readers look for a guide first, and seldom for a single method.
+_SEARCH_BOOSTS = {"guides": 4.0, "recipes": 4.0, "reference": 2.0, "internals": 0.5, "api.md": 0.2, "cli.md": 0.5}
+
 
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
@@ -66,6 +73,43 @@ def on_files(files: Any, config: Any) -> Any:
     for address, text in pages.items():
         files.append(File.generated(config, address, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
+    """Set the weight of the page in the search of the site."""
+    folder = page.file.src_uri.rpartition("/")[0] or page.file.src_uri
+    page.meta["search"] = {"boost": _SEARCH_BOOSTS.get(folder, 1.0)}
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    return re.sub(r"<table>.*?</table>", lambda table: with_widths_and_labels(table.group()), content, flags=re.S)
+
+
+def with_widths_and_labels(table: str) -> str:
+    """Give each column a minimum width, so that browsers do not break short names, and each cell its column's name.
+
+    On a phone, ``docs/stylesheets/tables.css`` shows the rows of a wide table as cards with these names.
+    """
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in table.split("</tr>")]
+    names = [html.escape(text(cell)) for cell in rows[0]]
+    columns = zip(*(row for row in rows if len(row) == len(names)), strict=True)
+    words = [max((len(word) for cell in column for word in text(cell).split()), default=0) for column in columns]
+    words[-1] = max(words[-1], _MIN_TEXT_CHARACTERS)
+    limits = [_MAX_NAME_CHARACTERS, *[_MAX_WORD_CHARACTERS] * (len(names) - 2), _MIN_TEXT_CHARACTERS]
+    widths = [_CELL_PADDING_REM + min(word, limit) * _CHARACTER_REM for word, limit in zip(words, limits, strict=True)]
+
+    def opened(row: str) -> str:
+        heads = (f'<th style="min-width: {width:.1f}rem"' for width in widths)
+        cells = (f'<td data-label="{name}"' for name in names)
+        return re.sub(r"<td\b", lambda _: next(cells), re.sub(r"<th\b", lambda _: next(heads), row))
+
+    return f'<table data-columns="{len(names)}">' + "</tr>".join(map(opened, table.split("</tr>"))).removeprefix(
+        "<table>"
+    )
+
+
+def text(cell: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", cell))
 
 
 def on_post_build(config: Any) -> None:

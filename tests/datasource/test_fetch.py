@@ -499,6 +499,7 @@ def test_failures_that_do_not_pass_are_not(no_waiting: list[float]) -> None:
     assert f"broker broker-a cannot be reached from {socket.gethostname()}: away" in str(refused.value)
     assert "Name server ns:9876 returned this address" in str(refused.value)
     assert "brokerIP1" in str(refused.value)
+    assert "If it accepts TLS connections only, set tls=true." in str(refused.value)
     assert 3 < sum(no_waiting) <= 5
     del no_waiting[:]
     broker.instead[0] = [BrokerError("no permission", response_code=16)]

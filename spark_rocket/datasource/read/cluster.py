@@ -247,7 +247,8 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
         error.message = prefix + error.message
         error.remedy = (
             f"Name server {reader.name_server} returned this address. Start the broker if it is down. If it runs, set "
-            "brokerIP1 to an address that driver and executors can reach, and open its port to them."
+            "brokerIP1 to an address that driver and executors can reach, and open its port to them. If it accepts TLS "
+            "connections only, set tls=true."
         )
     return error
 
