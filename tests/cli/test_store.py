@@ -448,7 +448,7 @@ def test_an_empty_store(tmp_path: Path, capsys: Said) -> None:
     for verb in ("check", "dump", "stats"):
         assert run(verb, tmp_path) == 0
     assert run("rebuild", tmp_path) == 1
-    assert "there is nothing to make queues from" in capsys.readouterr().err
+    assert "queues cannot be rebuilt without a log" in capsys.readouterr().err
 
 
 # --- how far it is ----------------------------------------------------------------------------------------------

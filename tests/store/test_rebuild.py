@@ -193,7 +193,7 @@ def test_damage_is_refused_or_skipped_and_shifts_nothing(config: StoreConfig, st
         with pytest.raises(StoreCorruptError) as error:
             rebuild_store(config.store_path, config, dry_run=dry_run)
         assert f"{path} at byte {victim % (32 << 10)} (offset {victim}), {size} bytes" in error.value.message
-        assert f"whole records go on at offset {victim + size}" in error.value.message
+        assert f"intact records follow at offset {victim + size}" in error.value.message
         assert "--skip-damage" in error.value.remedy
     assert everything(config.store_path) == untouched
     report = rebuild_store(config.store_path, config, skip_damage=True)
@@ -277,7 +277,7 @@ def test_files_of_the_log_that_are_missing_or_short_are_filled_up(tmp_path: Path
     assert dry.filled == {"missing": files[2:3], "short": files[2:3]}.get(how, files[2:4])
     assert {path.stat().st_size for path in config.commit_log_path.iterdir()} == {32 << 10}
     made = queues(config.store_path)
-    with pytest.raises(StoreCorruptError, match="whole records go on at offset"):
+    with pytest.raises(StoreCorruptError, match="intact records follow at offset"):
         rebuild_store(config.store_path, config)
     assert rebuild_store(config.store_path, config, skip_damage=True).holes == dry.holes
     assert queues(config.store_path) == made
@@ -389,7 +389,7 @@ def test_a_full_disk_keeps_the_old_entries(config: StoreConfig, monkeypatch: pyt
     monkeypatch.setattr(IndexFile, "put", full)
     with pytest.raises(StoreError, match="No space left") as error:
         rebuild_store(config.store_path, config)
-    assert "make room" in error.value.remedy
+    assert "free some space" in error.value.remedy
     assert everything(config.store_path) == before
 
 

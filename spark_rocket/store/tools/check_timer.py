@@ -59,7 +59,7 @@ def _file_size(config: StoreConfig) -> int:
 
 
 def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readable: bool) -> list[Problem]:
-    """Compare the wheel with the one that follows from the log; which precision it has, only the two together say."""
+    """Compare the wheel with one derived from the log. Its precision can only be derived from both together."""
     if not log.files.files:
         return []
     found: list[Problem] = []

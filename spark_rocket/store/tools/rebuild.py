@@ -1,20 +1,20 @@
 """Rebuild consume queues and index from the commit log of a stopped store, byte for byte as a broker writes them.
 
-They are built beside the old ones (``rebuild.tmp``), put on disk, and then exchanged with them: whatever happens
-before, be it a crash or a full disk, the old ones are untouched; afterwards the new ones are whole. What an interrupted
-rebuild left is removed by the next.
+They are built beside the old ones (``rebuild.tmp``), flushed, and then exchanged with them. A crash or a full disk
+before the exchange leaves the old files unchanged; after it the new files are complete. The next rebuild removes the
+files of an interrupted one.
 
-Nothing is guessed. File sizes come from the configuration or from the files; where neither has them the rebuild is
-refused. Damage in the log refuses it too, unless it is to be skipped. Then the queues keep their numbers: where a
-message is missing stands the entry that the old queue had for it, or one for the damaged bytes, so that those behind it
-are where they were, and physical offsets never go back. A queue whose messages are all gone from the log is kept as it
-is, or its offsets would begin at 0 again. Deleted topics stay deleted, as in recovery.
+File sizes come from the configuration or from the files; a rebuild with unknown sizes is refused. Damage in the log is
+an error unless it is to be skipped. If it is skipped, later messages keep their queue offsets: a missing message has
+the entry of the old queue, or an entry for the damaged bytes, and physical offsets always ascend. A queue without
+messages in the log is not changed, because its offsets would start at 0 again. Deleted topics stay deleted, as in
+recovery.
 
-What the log has is never changed; a killed store (``abort``) stays one, and its next start recovers it as usual. But
-where damage is skipped, files of the log that are missing between others, or end too early, are filled up with zeros
-when all else is in place, since a broker takes no others: a stretch of damage like any other, for the next rebuild too.
-Thread-safety: for one thread; the directory is locked. Corresponds to nothing in RocketMQ, whose brokers rebuild what
-they find missing at their start.
+Records of the log are never changed. A killed store (``abort``) remains one, and its next start recovers it as usual.
+If damage is skipped, missing and short files of the log are filled with zeros as the last step, because a broker
+refuses the log without them. The next rebuild treats the zeros as damage again.
+Thread-safety: for one thread; the directory is locked. RocketMQ has no equivalent: its brokers rebuild missing files at
+their start.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Messages of a queue that the log does not have any more."""
+    """Messages of a queue that are missing in the log."""
 
     topic: str
     queue_id: int
@@ -66,21 +66,21 @@ class Hole:
 
 @dataclass(slots=True)
 class RebuildReport:
-    """What was made, or, of a dry run, what would be."""
+    """Result of a rebuild, or the expected result of a dry run."""
 
     config: StoreConfig
     records: int = 0
     queues: int = 0
     entries: int = 0
     kept: int = 0
-    """Queues kept as they were, because the log has no message of them any more."""
+    """Unchanged queues, which have no message in the log."""
     keys: int = 0
     damage: list[Damage] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
     filled: list[Path] = field(default_factory=list)
-    """Files of the log that are given their size, with zeros."""
+    """Files of the log that are filled with zeros to their size."""
     lower_checkpoint_to: int = -1
-    """Store time of the last message, where the checkpoint is ahead of it; else −1."""
+    """Store time of the last message if the checkpoint is ahead of it; else −1."""
 
 
 def rebuild_store(
@@ -91,9 +91,9 @@ def rebuild_store(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RebuildReport:
-    """Rebuild consume queues and index. StoreLockedError, StoreCorruptError; StoreError where it cannot be done.
+    """Rebuild consume queues and index. StoreLockedError, StoreCorruptError; StoreError if it is not possible.
 
-    ``dry_run`` reads the whole log and finds everything that would stand in the way, and writes nothing.
+    ``dry_run`` reads the entire log and finds all obstacles, and writes nothing.
     """
     path = Path(path)
     with view_store(path, config) as view:
@@ -105,8 +105,8 @@ def rebuild_store(
     except OSError as error:
         raise StoreError(
             f"{error.filename or path} cannot be written: {error.strerror or error}.",
-            remedy="The rebuild makes new files beside the old ones: it needs a directory that it may write to, and "
-            "room for them. Rebuild a copy of the store, or make room.",
+            remedy="The rebuild writes new files beside the old ones: it needs write permission and disk space. "
+            "Rebuild a copy of the store, or free some space.",
         ) from error
 
 
@@ -140,7 +140,7 @@ def _write(path: Path, config: StoreConfig | None, skip_damage: bool, progress: 
 
 
 def _temporary(paths: StorePaths) -> StorePaths:
-    """Where new queues and a new index are made: beside the old ones, since they are exchanged within a file system."""
+    """Directories for the new queues and index: beside the old ones, for an exchange within a file system."""
 
     def beside(directory: Path) -> Path:
         is_in_root = directory.parent == paths.root
@@ -155,7 +155,7 @@ def _remove(new: StorePaths) -> None:
 
 
 def _files_to_extend(log: ViewedFiles) -> list[Path]:
-    """Files of the log that end too early, or are missing between others."""
+    """Return the files of the log that are too short, or missing between others."""
     have = {file.file_from_offset: file.size for file in log.files}
     offsets = range(log.min_offset, log.end_offset, log.file_size)
     return [log.directory / file_name(offset) for offset in offsets if have.get(offset, 0) < log.file_size]
@@ -170,23 +170,23 @@ def _fill_up(path: Path, size: int) -> None:
 def _check_rebuildable(view: StoreView, skip_damage: bool) -> None:
     if not view.log.files:
         raise StoreError(
-            f"{view.config.commit_log_path} has no files: there is nothing to make queues from.",
+            f"{view.config.commit_log_path} has no files: queues cannot be rebuilt without a log.",
             remedy="Give the directory of a store.",
         )
     gaps = [] if view.log.unreadable else view.log.gaps
     for problem in view.problems:
         if problem in gaps and skip_damage:
             continue
-        remedy = "Put that right first; the rebuild needs it."
+        remedy = "Correct this first."
         if problem in gaps:
-            remedy = "Put the file back from a copy; or skip its messages with --skip-damage."
+            remedy = "Restore the file from a copy, or skip its messages with --skip-damage."
         raise StoreCorruptError(f"{problem.path}: {problem.text}.", remedy=remedy)
     foreign = [name for name in ("consumequeue_ext", "batchconsumequeue") if any(view.path.glob(f"{name}/*"))]
     foreign += sorted(topic for topic, _ in view.queues if topic.startswith(LMQ_PREFIX))
     foreign += [note for note in view.unchecked() if "RocksDB" in note]
     if foreign:
         raise StoreError(
-            f"{view.path} has {foreign[0]}, which cannot be made from the log here.",
+            f"{view.path} has {foreign[0]}, which this package cannot rebuild from the log.",
             remedy="Delete consumequeue and let the broker that made the store rebuild it at its start.",
         )
     if not view.sizes_are_known:
@@ -198,7 +198,7 @@ def _check_rebuildable(view: StoreView, skip_damage: bool) -> None:
 
 
 class _Rebuild:
-    """One pass over one log. Without a directory to build in everything is done but writing."""
+    """One pass over a log. Without a directory to build in, nothing is written."""
 
     def __init__(self, view: StoreView, new: StorePaths | None, skip_damage: bool, progress: Progress | None) -> None:
         self._view = view
@@ -212,7 +212,7 @@ class _Rebuild:
         self._table: ConsumeQueueTable | None = None
         self._index: IndexWriter | None = None
         self._next: dict[tuple[str, int], tuple[int, int]] = {}
-        """Of each queue the next message's number, and the log offset behind the last one."""
+        """The next queue offset of each queue, and the log offset after its last message."""
         if new is not None:
             inside = view.config.at(new)
             self._table = ConsumeQueueTable(inside)
@@ -225,7 +225,7 @@ class _Rebuild:
         try:
             for part in scan:
                 if isinstance(part, Damage):
-                    self._note(part, f"whole records go on at offset {part.offset + part.length}")
+                    self._note(part, f"intact records follow at offset {part.offset + part.length}")
                     continue
                 report.records += len(part)
                 last_time = max(last_time, int(part.store_timestamps.max()))
@@ -233,7 +233,7 @@ class _Rebuild:
                     self._take(key, number, entries)
                 self._take_keys(part)
             if scan.tail is not None and not scan.tail.is_zero and not view.is_killed:
-                self._note(scan.tail, "it is the last, and the store was stopped cleanly")
+                self._note(scan.tail, "it is at the end, and the store was stopped cleanly")
             self._compare_checkpoint(last_time)
             self._restore_lost_entries()
         finally:
@@ -274,7 +274,7 @@ class _Rebuild:
         if key not in self._next:
             if not is_storable(*key) or self._is_deleted(key[0], number):
                 return
-            # The log begins with the queue's first message still there; if damage came before, that is not known.
+            # The log starts with the queue's first remaining message; unknown if damage precedes it.
             lost = number if self._report.damage and not self._view.log.min_offset else 0
             self._next[key] = number - lost, self._view.log.min_offset
             if self._table is not None:
@@ -282,7 +282,7 @@ class _Rebuild:
         following, behind = self._next[key]
         if number > following:
             self._fill(key, following, number, behind, physical)
-        elif number < following and self._table is not None:  # deleted and recreated: the later one counts
+        elif number < following and self._table is not None:  # deleted and recreated: the later topic is rebuilt
             self._table.find_or_create(*key).truncate(number)
         self._append(key, number, entries)
 
@@ -297,21 +297,21 @@ class _Rebuild:
             queue.append_many(entries)
 
     def _is_deleted(self, topic: str, number: int) -> bool:
-        """As recovery has it: a topic without a directory, which is not on the list of topics."""
+        """Return whether a topic is deleted by the rule of recovery: no directory, and not in the list of topics."""
         if topic in self._on_disk or not is_deleted(topic, self._known):
             return False
         is_clean = self._checkpoint.existed and not self._view.is_killed
         return is_clean or number > 0
 
     def _fill(self, key: tuple[str, int], first: int, end: int, behind: int, before: int) -> None:
-        """Entries for messages that are missing between two places of the log."""
+        """Add entries for messages that are missing between two places of the log."""
         within = [one for one in self._report.damage if behind <= one.offset and one.offset + one.length <= before]
         room = sum(one.length for one in within) // FIXED_SIZE
         hole = Hole(*key, first, end - 1)
         if end - first > room:
             raise StoreCorruptError(
                 f"{hole}: the log has no room for as many between offsets {behind} and {before}.",
-                remedy="The message behind them is not to be trusted. Restore the log from a copy.",
+                remedy="The message after them is not reliable. Restore the log from a copy.",
             )
         self._report.holes.append(hole)
         old = self._view.queue(*key)
@@ -322,7 +322,7 @@ class _Rebuild:
             at = max(at, ENTRY.unpack(entry)[0]) if entry else at
 
     def _old_entry(self, old: ViewedQueue | None, number: int, behind: int, within: list[Damage]) -> bytes:
-        """The entry that the old queue has, if it is for damaged bytes and not before ``behind``."""
+        """Return the old queue's entry, if it is for damaged bytes and not before ``behind``."""
         if old is None or not old.is_sound or not old.min_offset <= number < old.max_offset:
             return b""
         physical, size, code = old.entry(number)
@@ -330,7 +330,7 @@ class _Rebuild:
         return ENTRY.pack(physical, size, code) if inside and size > 0 and physical >= behind else b""
 
     def _restore_lost_entries(self) -> None:
-        """Numbers that were given must not be given again: queues without a message in the log, and lost last ones."""
+        """Do not reuse queue offsets: of queues without a message in the log, and of lost last messages."""
         view, damage = self._view, self._report.damage
         for key in view.queues:
             old = view.queue(*key)
@@ -384,7 +384,7 @@ def _lower_checkpoint(path: Path, last_time: int) -> None:
 
 
 def put_in_place(new: Path, old: Path) -> None:
-    """Exchange two directories in one step, where the system can; else a crash between two steps leaves neither.
+    """Exchange two directories, in one step if the system supports it. Otherwise a crash can leave neither.
 
     A broker that finds neither creates its own.
     """

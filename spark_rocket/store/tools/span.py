@@ -48,7 +48,7 @@ class LogSpan:
     store_timestamp: int | None
     """Store time of the first record; None if it cannot be read."""
     is_last: bool = False
-    """Nothing whole comes behind it."""
+    """No intact record follows."""
     queued_end: int = 0
     """End of the log according to the consume queues. For the last span of a cleanly stopped store."""
 

@@ -1,14 +1,13 @@
-"""A stopped store, opened to be looked at: what check, dump, stats and rebuild have in common.
+"""A read-only view of a stopped store, shared by check, dump, stats and rebuild.
 
-Nothing is changed, not even what a broker's start would tidy up: files are opened for reading only, so that a
-read-only mount or a backup will do. While a view is open, no broker can start on the directory: it holds a shared
-``flock``, which keeps our brokers out, and a shared POSIX lock on the lock file's first byte, which keeps Java's out.
+Files are opened for reading only and never changed, so a read-only mount or a backup can be viewed. While a view is
+open, no broker can start on the directory: the view holds a shared ``flock``, which blocks our brokers, and a shared
+POSIX lock on the lock file's first byte, which blocks Java's.
 
-A view takes what is there: a file with a wrong name or size is a :class:`Problem`, and the others are still read.
-Sizes that no configuration gives are taken from the files (:func:`read_file_sizes`). What may not be read is a problem
-too.
+A file with a wrong name or size, or without read permission, is a :class:`Problem`; the others are still read. Sizes
+that are not configured are derived from the files (:func:`read_file_sizes`).
 
-Thread-safety: for one thread. Corresponds to nothing in RocketMQ.
+Thread-safety: for one thread. RocketMQ has no equivalent.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ class FileSizes:
 
 
 def read_file_sizes(paths: StorePaths) -> FileSizes:
-    """The sizes of a store's files where no configuration gives them, as the files themselves show them.
+    """Derive the sizes of a store's files, for a store without a configuration, from the files themselves.
 
-    A size is *known*, so that something may be written with it, where the files leave no doubt:
+    A size is *known*, so that files can be written with it, in these cases:
 
-    - log, queues: Apache's, if a file has it and none is larger (smaller ones were cut off); else the one that all
-      files have, if there are two or more: a single one may have been cut off. Queues, where there are none: Apache's,
-      if the log's files have Apache's.
-    - index: Apache's, if a file has it and none is larger; also where log and queues have Apache's and at most one
-      index file, a smaller one, has not. What others the files cannot show.
+    - log, queues: Apache's size, if a file has it and none is larger (smaller files were truncated). Otherwise the size
+      of all files, if there are two or more, because a single one may have been truncated. Without queues: Apache's
+      size, if the log's files have Apache's size.
+    - index: Apache's size, if a file has it and none is larger. Also if log and queues have Apache's sizes, and at most
+      one index file is smaller. Other sizes cannot be derived.
 
-    Otherwise the size that most files have is good enough to look at them. Reads names and sizes only.
+    Otherwise the most frequent size is used for reading only. Reads names and sizes only.
     """
     usual = StoreConfig(paths.root).at(paths)
     log = _sizes(file for file in usual.commit_log_path.glob("*") if len(file.name) == 20 and file.name.isdecimal())
@@ -85,7 +84,7 @@ def _sizes(paths: Iterable[Path]) -> Counter[int]:
 
 
 def _size(sizes: Counter[int], usual: int) -> tuple[int, bool]:
-    """The size that files have, and whether it is known."""
+    """The size of some files, and whether it is known."""
     if not sizes or (usual in sizes and max(sizes) == usual):
         return usual, True
     most = max(sizes, key=lambda size: (sizes[size], size))
@@ -94,7 +93,7 @@ def _size(sizes: Counter[int], usual: int) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``kind`` is a short stable word; ``offset`` is a physical offset or an entry's number, −1 where there is none."""
+    """``kind`` is a short stable word; ``offset`` is a physical offset or an entry's number, or −1."""
 
     kind: str
     path: Path
@@ -109,7 +108,7 @@ class Problem:
 Progress = Callable[[int, int], None]
 """Called with (bytes done, total bytes) at intervals."""
 
-# What Apache's brokers have and the tools do not look into.
+# Parts of Apache's stores that the tools do not read.
 _UNKNOWN = {
     "consumequeue_ext": "filter bitmaps of consume queues",
     "batchconsumequeue": "queues of batch topics",
@@ -123,7 +122,7 @@ _NO_LOG = "there is no commit log; if broker.conf sets storePathCommitLog, give 
 
 
 class ViewedFile(MappedFile):
-    """A file that is read, and nothing else."""
+    """A read-only file."""
 
     __slots__ = ()
 
@@ -138,11 +137,11 @@ class ViewedFile(MappedFile):
             os.close(fd)
 
     def destroy(self) -> None:
-        """Only forgotten: a file that was made and never written to stays where it is."""
+        """Forget the file; an empty one is not deleted."""
 
 
 class ViewedFiles(MappedFileQueue):
-    """A row of files with whatever is wrong with it; a file may be missing in the middle."""
+    """Consecutive files and their problems; a file may be missing in the middle."""
 
     def __init__(
         self, directory: Path, file_size: int, *, setting: str, problems: list[Problem], is_guessed: bool = False
@@ -151,9 +150,9 @@ class ViewedFiles(MappedFileQueue):
         self._problems = problems
         self._expected = "such files here have" if is_guessed else f"{setting} is"
         self.gaps: list[Problem] = []
-        """Of the problems those that are files that end too early, or are missing between others."""
+        """Problems of files that are too short, or missing between others."""
         self.unreadable: list[Problem] = []
-        """Those that are a lack of rights, or of the disk."""
+        """Problems of permissions, or of the disk."""
         self._by_offset: dict[int, MappedFile] = {}
         self._loaded = False
         self.sound = True
@@ -164,7 +163,7 @@ class ViewedFiles(MappedFileQueue):
         return self._problems[-1]
 
     def load(self) -> None:
-        """Find the files on disk; problems are added to the list that was given."""
+        """Find the files on disk, and add problems to the given list."""
         if self._loaded:
             return
         self._loaded = True
@@ -184,7 +183,7 @@ class ViewedFiles(MappedFileQueue):
                 continue
             length, offset = entry.stat().st_size, int(entry.name)
             if length == 0 and entry is names[-1]:
-                continue  # a creation that a crash cut short; a broker's start removes it
+                continue  # from a crash during creation; a broker's start removes it
             if not os.access(path, os.R_OK):
                 self.unreadable.append(self._wrong(path, read_error_text()))
                 continue
@@ -203,19 +202,19 @@ class ViewedFiles(MappedFileQueue):
         self._by_offset = {file.file_from_offset: file for file in files}
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that an offset lies in; None where it has been cut off, or a file is missing."""
+        """Return the file of an offset; None if the file is truncated or missing."""
         file = self._by_offset.get(offset - (offset - self.min_offset) % self.file_size) if self.files else None
         return file if file is not None and offset < file.file_from_offset + file.size else None
 
 
 class ViewedQueue(ConsumeQueue):
-    """A consume queue that is only read."""
+    """A read-only consume queue."""
 
     __slots__ = ()
 
     @property
     def is_sound(self) -> bool:
-        """Whether its files are all there, with the right size: if not, it is taken for empty."""
+        """Whether all files exist with the right size. Otherwise the queue counts as empty."""
         return isinstance(self.files, ViewedFiles) and self.files.sound
 
     def load(self) -> None:
@@ -226,7 +225,7 @@ class ViewedQueue(ConsumeQueue):
 
 
 def read_error_text(error: OSError | None = None) -> str:
-    """A problem's text."""
+    """Return the message of a problem."""
     return f"it cannot be read: {(error and error.strerror) or os.strerror(errno.EACCES)}"
 
 
@@ -283,7 +282,7 @@ class StoreView:
                 self.queues[key] = queue
 
     def _inside(self, directory: Path) -> list[Path]:
-        """What is in a directory; nothing if it is missing, and a problem if it may not be read."""
+        """Return the contents of a directory; empty if it is missing, with a problem if it cannot be read."""
         try:
             return sorted(directory.iterdir()) if directory.is_dir() else []
         except OSError as error:
@@ -291,14 +290,14 @@ class StoreView:
             return []
 
     def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:
-        """The queue, opened; None if it has no directory."""
+        """Open a queue; None if it has no directory."""
         queue = self.queues.get((topic, queue_id))
         if queue is not None and not queue.loaded:
             queue.load()
         return queue
 
     def data_end(self) -> int:
-        """The end of what may be data in the log: what progress counts up to."""
+        """Return the end of possible data in the log, the total for progress reports."""
         for file in reversed(self.log.files):
             end = max((stop for _, stop in file.data_ranges(0)), default=0)
             if end:
@@ -323,10 +322,9 @@ class StoreView:
 
 
 def paths_of(path: Path, config: StoreConfig | None) -> StorePaths:
-    """Find the parts of the store in ``path``: in the configuration if it is that store's, else in its contents.
+    """Find the parts of the store in ``path``, by its own configuration, else by its contents.
 
-    Queues and index that are in the root all the same, as Apache's brokers have them, are found there. StoreError where
-    it cannot be known.
+    Queues and index in the root, as with Apache's brokers, are found there. StoreError if the place is unknown.
     """
     if config is None or not config.paths.elsewhere:
         return find_paths(path)
@@ -346,7 +344,7 @@ def paths_of(path: Path, config: StoreConfig | None) -> StorePaths:
 
 @contextmanager
 def view_store(path: Path | str, config: StoreConfig | None = None) -> Iterator[StoreView]:
-    """Open a stopped store to look at it: StoreError if there is none, StoreLockedError if it is in use."""
+    """Open a stopped store for reading. StoreError if there is none, StoreLockedError if it is in use."""
     path = Path(path)
     if not path.is_dir():
         raise StoreError(f"{path} is not a directory.", remedy="Give the directory of a store (storePathRootDir).")
@@ -360,7 +358,7 @@ def view_store(path: Path | str, config: StoreConfig | None = None) -> Iterator[
 
 
 def _hold(paths: StorePaths) -> list[int]:
-    """Hold all locks of a store, shared; the descriptors."""
+    """Lock a store with shared locks; return the descriptors."""
     held = _hold_root(paths.root)
     try:
         there = [path for path in paths.directories if path.is_dir() and os.access(path, os.R_OK)]
@@ -372,7 +370,7 @@ def _hold(paths: StorePaths) -> list[int]:
 
 
 def _hold_root(path: Path) -> list[int]:
-    """Hold both locks of a directory, shared; the descriptor, or nothing where no broker ever was."""
+    """Lock a directory with both shared locks; return its descriptor, if there is a lock file."""
     owner = read_abort(path)
     refusal = StoreLockedError(
         f"The store in {path} is in use{f' by process {owner}' if owner else ''}.", remedy="Stop its broker first."
