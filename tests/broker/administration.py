@@ -1,4 +1,4 @@
-"""Requests that create topics and look at them."""
+"""Requests that create and query topics."""
 
 from __future__ import annotations
 

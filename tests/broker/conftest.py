@@ -1,4 +1,4 @@
-"""A broker with its name server in this process, and a way to talk to it in bare commands."""
+"""A broker with its name server in this process, and single commands to it."""
 
 from __future__ import annotations
 

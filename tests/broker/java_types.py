@@ -1,4 +1,4 @@
-"""Answers read as Java reads them: fields by the types of its header classes, JSON by those of its body classes.
+"""Responses decoded like Java: fields by the types of its header classes, JSON by those of its body classes.
 
 A header is ``{name: type}``; Java refuses an answer that lacks a field or has one that is not a number of its width. A
 body is a nest of ``Class``, ``Listed``, ``Mapped`` and simple types. What Java's class does not know is an error here:

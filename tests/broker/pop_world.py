@@ -1,4 +1,4 @@
-"""POP on a small store, without sockets or a loop, under a clock that is ours."""
+"""POP on a small store, without sockets or a loop, with a manual clock."""
 
 from __future__ import annotations
 

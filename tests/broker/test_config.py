@@ -1,4 +1,4 @@
-"""broker.conf: Apache's names, checked values, and errors that say where."""
+"""broker.conf: Apache's names, validated values, and errors with their place."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Messages with a delay level or a delivery time: what they become, what is answered, and that they come when due."""
+"""Messages with a delay level or a delivery time: stored records, responses, and delivery when due."""
 
 from __future__ import annotations
 

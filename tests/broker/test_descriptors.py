@@ -1,4 +1,4 @@
-"""A process that may have no more descriptors: it refuses connections on every port, and goes on storing."""
+"""A process without free descriptors refuses connections on every port and continues to store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQL92 filters in the broker: what passes, how far one pull looks, who may ask, and how waiting pulls are woken."""
+"""SQL92 filters in the broker: matches, limits of a pull, permissions, and wake-ups of held pulls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State that cannot be written is not acknowledged, and is written as soon as the disk takes it."""
+"""State that cannot be written is not acknowledged, and is written as soon as the disk has space."""
 
 from __future__ import annotations
 

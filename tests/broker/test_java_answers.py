@@ -1,4 +1,4 @@
-"""What every call of Java's clients and of mqadmin is answered, read as Java reads it (java_types.py).
+"""Responses to every call of Java's clients and of mqadmin, decoded like Java (java_types.py).
 
 Each request has the fields of Java's header class. A topic with messages, a group with a member, offsets and a
 producer are there, so that tables are not empty.

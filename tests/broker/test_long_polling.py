@@ -1,4 +1,4 @@
-"""Held pulls: woken by their queue's messages, by tag, in time; forgotten with their connection."""
+"""Held pulls: woken by messages of their queue and tags, ended by timeouts and closed connections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

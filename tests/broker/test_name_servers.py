@@ -1,4 +1,4 @@
-"""One broker and several name servers, which come and go; clients use any of them."""
+"""One broker and several name servers that stop and start; clients use any of them."""
 
 from __future__ import annotations
 

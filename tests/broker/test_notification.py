@@ -1,4 +1,4 @@
-"""Whether there is something to pop (200054), how many wait (200055), a look without taking (200052)."""
+"""Notifications (200054), the number of held pops (200055), and peeks (200052)."""
 
 from __future__ import annotations
 

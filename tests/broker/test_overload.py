@@ -1,4 +1,4 @@
-"""A broker in trouble: what it refuses, with which words, and when it is over."""
+"""An overloaded broker: refused requests, their remarks, and the end of the overload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that climb out of the store: whatever asks, each is refused before a file is touched."""
+"""Names with paths outside of the store are refused by every request before a file is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues popped in order: blocked while messages are out, free again by acks or time; the file as Apache writes it."""
+"""Ordered pops: queues are blocked while messages are in flight, and freed by acks or time; Apache's file format."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Pops in order against a model: whatever is popped, acked, changed, timed out, saved and lost in a kill."""
+"""Ordered pops against a model: pops, acks, changes, timeouts, saves and kills."""
 
 from __future__ import annotations
 

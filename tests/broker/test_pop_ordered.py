@@ -1,4 +1,4 @@
-"""Pops in order over the wire: one pop of a queue at a time, the same messages again until they are acked."""
+"""Ordered pops over the wire: one pop of a queue at a time, and the same messages until they are acked."""
 
 from __future__ import annotations
 

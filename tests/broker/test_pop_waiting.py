@@ -1,4 +1,4 @@
-"""Waiting pops: one of each group is woken by a message, in turn, by tag, and goes on waiting when it finds nothing."""
+"""Held pops: a message wakes one of each group, in turn and by tag; without a match it is held again."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

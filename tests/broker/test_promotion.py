@@ -1,4 +1,4 @@
-"""A slave that is made the master goes on with all that its master had begun, whatever their clocks say."""
+"""A promoted slave continues all pending work of its master, with any difference of clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulling: the four answers with their next offsets, filters, bounds, and long polling."""
+"""Pulls: the four responses with their next offsets, filters, limits, and long polling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages with a delivery time come when due, and not at all when they are recalled (370)."""
+"""Messages with a delivery time are delivered when due, and not if they are recalled (370)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of refusals, which clients and mqadmin show: those of a broker of 5.3.3, to the letter."""
+"""The remarks of refusals, which clients and mqadmin show, equal those of a broker of 5.3.3."""
 
 from __future__ import annotations
 

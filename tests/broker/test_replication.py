@@ -1,4 +1,4 @@
-"""Replication: slaves follow, and give back what their master does not have."""
+"""Replication: slaves follow, and remove messages that their master does not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replication: what comes over the HA port, from peers that are slow, silent or none."""
+"""Replication over the HA port, with slow, silent and invalid peers."""
 
 from __future__ import annotations
 

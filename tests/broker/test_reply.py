@@ -1,4 +1,4 @@
-"""Replies to request messages: pushed to the requester, kept, or refused."""
+"""Replies to request messages: pushed to the requester, stored, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention as clients of a broker see it: refusals, offsets that move, requests 306 and 329, figures of 28."""
+"""Retention as seen by clients: refusals, moved offsets, requests 306 and 329, and the figures of 28."""
 
 from __future__ import annotations
 

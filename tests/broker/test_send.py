@@ -1,4 +1,4 @@
-"""Sending over a real socket: what is stored, what is answered, and what is refused with which code."""
+"""Sends over a real socket: stored records, responses, and the codes of refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that consumers give back: where they go, how often, and what of them stays the same."""
+"""Messages that consumers return: their place, number of retries, and unchanged fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slave takes over from its master, what it answers to clients and what it refuses."""
+"""A slave's copy of its master's state, its responses to clients, and its refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""config/*.json: written as Apache writes them, read from Apache's, and never lost to a broken file."""
+"""config/*.json: written in Apache's format, read from Apache's brokers, and safe from broken files."""
 
 from __future__ import annotations
 

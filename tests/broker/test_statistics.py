@@ -1,4 +1,4 @@
-"""What a broker has counted over a minute, an hour and a day; its producers; its own topics."""
+"""A broker's counts of a minute, an hour and a day; its producers; its system topics."""
 
 from __future__ import annotations
 

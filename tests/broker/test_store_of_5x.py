@@ -1,4 +1,4 @@
-"""A directory that RocketMQ 5 made, behind a broker: its configuration kept, what is not served refused by name."""
+"""A broker on a directory of RocketMQ 5: its configuration is retained, unsupported requests are refused by name."""
 
 from __future__ import annotations
 

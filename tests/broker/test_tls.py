@@ -1,4 +1,4 @@
-"""A cluster with TLS on every port: name server, broker, replication and gRPC, for clients that are refused too."""
+"""A cluster with TLS on every port: name server, broker, replication and gRPC, with clients that are refused."""
 
 from __future__ import annotations
 

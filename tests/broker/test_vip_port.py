@@ -1,4 +1,4 @@
-"""The port two below ``listenPort``: where slaves of Apache's make ask, and Java clients with ``vipChannelEnabled``."""
+"""The VIP port (``listenPort`` - 2) for Apache's slaves and Java clients with ``vipChannelEnabled``."""
 
 from __future__ import annotations
 

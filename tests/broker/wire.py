@@ -1,4 +1,4 @@
-"""Bare commands to a server: what a client of any make would send, field by field."""
+"""Single commands to a server, as any client would send them."""
 
 from __future__ import annotations
 

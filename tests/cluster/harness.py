@@ -1,4 +1,4 @@
-"""A cluster under load, and the books of what it acknowledged.
+"""A cluster under load, and a record of its acknowledgements.
 
 Senders send numbered messages one after the other, whatever happens to brokers; what was answered is written down with
 its place. ``strong`` is what was answered with SEND_OK: with SYNC_MASTER both brokers of a pair have it. ``weak`` is

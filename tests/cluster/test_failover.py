@@ -1,4 +1,4 @@
-"""Failover under load: members are killed, stopped, cut off and joined again while producers send.
+"""Failover under load: members are killed, stopped, disconnected and reconnected while producers send.
 
 At the end every acknowledged message is at its offset, on the master and on its slave, and the slave's log is
 its master's byte for byte. FAILOVER_ROUNDS=30 in the environment makes as many rounds (``make failover``); the seed of

@@ -1,4 +1,4 @@
-"""A driver of the exactly-once sink without Spark: what Spark does with it, in processes of the same kinds, but faster.
+"""A driver of the exactly-once sink without Spark: the calls of Spark, in the same kinds of processes, but faster.
 
     python -m tests.crash.sink_driver NAME_SERVER TOPIC DIRECTORY QUERY EPOCHS
 

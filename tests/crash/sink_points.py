@@ -1,4 +1,4 @@
-"""Where processes of the exactly-once sink die, and how.
+"""Points at which processes of the exactly-once sink are killed, and the ways.
 
 A *plan* is a file ``NUMBER POINT COUNT VICTIM`` in a directory. A process that comes to POINT the COUNTth time while no
 plan with a lower number is left marks the plan as done by giving it another name, and the victim ends. So each happens

@@ -1,4 +1,4 @@
-"""A streaming query of Spark's that copies a topic with ``deliveryGuarantee=exactlyOnce``, and dies as planned.
+"""A streaming query of Spark's that copies a topic with ``deliveryGuarantee=exactlyOnce``, and is killed as planned.
 
     python -m tests.crash.sink_query NAME_SERVER SOURCE TARGET CHECKPOINT PLANS
 

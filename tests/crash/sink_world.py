@@ -1,4 +1,4 @@
-"""Drivers of the exactly-once sink as processes, and what consumers see of their rows."""
+"""Drivers of the exactly-once sink as processes, and their rows as consumers see them."""
 
 from __future__ import annotations
 

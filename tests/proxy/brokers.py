@@ -1,4 +1,4 @@
-"""A name server that knows what brokers of this process have at this moment, and a cluster of them for the proxy."""
+"""A name server with the current state of brokers in this process, and a cluster of them for the proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bare calls to the messaging service: what a client of any make would send, message by message."""
+"""Single calls to the messaging service, as any client would send them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ METHODS = {method.name: method for method in _SERVICE.methods}
 
 
 class Caller:
-    """One client: a connection and an id. ``call`` is for unary methods, ``stream`` for those with many answers.
+    """One client: a connection and an id. ``call`` is for unary methods, ``stream`` for methods with several responses.
 
     The request is a message of definitions.py, or its fields by name.
     """
@@ -96,15 +96,15 @@ class Caller:
         )
 
     def telemetry(self) -> Telemetry:
-        """A stream to talk over: a context manager."""
+        """A bidirectional stream, as a context manager."""
         return Telemetry(self._stub("Telemetry"), self._pairs())
 
     def publish(self, *topics: str) -> Telemetry:
-        """Say the settings of a producer: an open stream whose first answer has come."""
+        """Open a stream with the settings of a producer, and wait for the first response."""
         return self.telemetry().say_settings(producer_settings(*topics))
 
     def subscribe(self, group: str, *topics: str, kind: str = "SIMPLE_CONSUMER") -> Telemetry:
-        """Likewise of a consumer."""
+        """Open a stream with the settings of a consumer, and wait for the first response."""
         return self.telemetry().say_settings(consumer_settings(group, *topics, kind=kind))
 
     def _pairs(self) -> list[tuple[str, str]]:

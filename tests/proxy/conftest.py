@@ -1,4 +1,4 @@
-"""A cluster with its gRPC endpoint in this process, and a way to call its methods by their names."""
+"""A cluster with its gRPC endpoint in this process, and calls of its methods by name."""
 
 from __future__ import annotations
 

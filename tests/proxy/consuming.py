@@ -1,4 +1,4 @@
-"""A broker whose clock is ours, and a proxy's consuming methods called as functions; between both is Remoting."""
+"""A broker with a manual clock, and a proxy's consuming methods called as functions, connected by Remoting."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.proxy.direct import DirectContext
 
 T = TypeVar("T")
 POLL_MS = 60
-"""How long an empty receive waits here."""
+"""The polling time of an empty receive."""
 
 
 def handle_of(message: Any) -> str:
-    """A message's receipt handle; a handle is its own."""
+    """The receipt handle of a message, or the handle itself."""
     handle: str = message if isinstance(message, str) else message.system_properties.receipt_handle
     return handle
 
@@ -81,7 +81,7 @@ class Consuming:
         return request
 
     def answers(self, request: Any, context: Any = None) -> list[Any]:
-        """Everything that a ReceiveMessage answers."""
+        """All responses of a ReceiveMessage."""
 
         async def all_of() -> list[Any]:
             return [each async for each in self.receiving.receive_message(context or self.context(), request)]
@@ -132,13 +132,13 @@ class Consuming:
         self.run(change)
 
     def register(self) -> tuple[str, str]:
-        """Its heartbeat: it is a member of its group until ``leave``."""
+        """Send a heartbeat: the client is a member of its group until ``leave``."""
         member = (self.client_id, self.group)
         self.members.add(member)
         return member
 
     def leave(self, member: tuple[str, str]) -> None:
-        """Its goodbye, or its silence."""
+        """Unregister, or become silent."""
         self.members.discard(member)
 
     # --- the broker ---------------------------------------------------------------------------------------------
@@ -152,12 +152,12 @@ class Consuming:
         return answer
 
     def pass_time(self, milliseconds: int) -> None:
-        """Move the clock, and let everything be done that is due."""
+        """Advance the clock, and run everything that is due."""
         self.clock.now += milliseconds
         self.settle()
 
     def live(self, milliseconds: int) -> None:
-        """Let time pass in steps, as it does: whatever is done every few seconds is done."""
+        """Advance the clock in steps, with all periodic work."""
         for start in range(0, milliseconds, 5_000):
             self.clock.now += min(5_000, milliseconds - start)
             self.run(self.receiving.receipts.timer.wake)
@@ -172,12 +172,12 @@ class Consuming:
         self.server.wake()
 
     def settle_all(self) -> None:
-        """Until the proxy and the broker have done what they do beside."""
+        """Wait until proxy and broker have finished their background work."""
         self.do(self.cluster.settle())
         self.do(self.service.settle_all())
 
     def wait_for(self, condition: Any) -> None:
-        """Until something is true on the loop."""
+        """Wait until a condition is true on the loop."""
         until(lambda: self.run(condition))
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
@@ -189,7 +189,7 @@ class Consuming:
 
 @contextmanager
 def a_client_of(world: Consuming) -> Iterator[Consuming]:
-    """The same world with a client, a topic and a group of its own, of which nothing may be left."""
+    """The same world with a new client, topic and group, which must leave nothing."""
     number = next(world.clients)
     world.topic, world.group, world.client_id = f"Topic-{number}", f"GID-{number}", f"client@{number}"
     world.run(lambda: world.service.topics.ensure(world.topic, 4))

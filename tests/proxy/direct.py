@@ -1,4 +1,4 @@
-"""The messaging service without a wire, beside a broker whose clock the test moves."""
+"""The messaging service without a network, with a broker that has a manual clock."""
 
 from __future__ import annotations
 

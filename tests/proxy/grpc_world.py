@@ -36,7 +36,7 @@ def framed(message: bytes, flag: int = 0) -> bytes:
 
 
 class World(LoopThread):
-    """The server, its loop on a thread, and what its handlers saw."""
+    """The server, its loop on a thread, and the calls of its handlers."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class World(LoopThread):
         until(lambda: self.run(condition))
 
     def idle(self) -> bool:
-        """Nothing is left of any call."""
+        """No call has left anything."""
         server = self.server
         return not server.calls.running and not server.unread.used
 
@@ -183,7 +183,7 @@ class Peer:
         self.socket.sendall(self.h2.data_to_send())
 
     def request(self, path: str, *bodies: bytes, end: bool = True, headers: Iterable[tuple[str, str]] = ()) -> int:
-        """Begin a request, and end it if so; its stream."""
+        """Begin a request, and end it if requested; return its stream."""
         number: int = self.h2.get_next_available_stream_id()
         merged = {**dict(HEADERS), ":path": path, **dict(headers)}
         self.h2.send_headers(number, merged.items(), end_stream=end and not bodies)
@@ -216,7 +216,7 @@ class Peer:
         return True
 
     def rest(self) -> bytes:
-        """Everything until the server closes; h2 takes nothing behind a GOAWAY."""
+        """Read everything until the server closes; h2 accepts nothing after a GOAWAY."""
         found = b""
         while True:
             try:
@@ -228,7 +228,7 @@ class Peer:
             found += data
 
     def until(self, kind: type, stream: int | None = None) -> Any:
-        """The first event of a kind, which may have come already."""
+        """The first event of a kind, possibly an earlier one."""
         while True:
             for event in self.events:
                 if isinstance(event, kind) and stream in (None, getattr(event, "stream_id", None)):

@@ -1,4 +1,4 @@
-"""Messages as RocketMQ 5's clients put them into SendMessage."""
+"""SendMessage requests as RocketMQ 5's clients send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``rocket proxy`` as a process of its own, and the memory of a process."""
+"""``rocket proxy`` as a separate process, and the memory of a process."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def proxy_process(name_server: str) -> Iterator[tuple[str, int]]:
 
 
 def memory_of(pid: int) -> int:
-    """MiB of its own, without files that it maps."""
+    """Private memory in MiB, without mapped files."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status["RssAnon"].split()[0]) // 1024
 
 
 class Watched:
-    """The most memory that a process has while an attack goes on."""
+    """The peak memory of a process during an attack."""
 
     def __init__(self, pid: int) -> None:
         self.before = memory_of(pid)

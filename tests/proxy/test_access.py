@@ -49,7 +49,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def control_of(cluster: LocalCluster) -> GrpcAccessControl:
-    """The proxy's. The broker's has the proxy's own account only."""
+    """The proxy's accounts. The broker has the proxy's own account only."""
     families = cluster.proxy.server.families
     assert families is not None
     assert families.access_control is not None
@@ -110,7 +110,7 @@ def test_clients_with_and_without_a_certificate(as_: Callable[..., Caller]) -> N
 
 
 def test_a_distant_time(as_: Callable[..., Caller], guarded: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients write local time and call it UTC: by default a day is taken, either way."""
+    """Clients send local time labeled as UTC: by default a difference of a day is accepted."""
     for shift in (-15 * 3600, 15 * 3600):
         caller = as_(ALICE)
         caller.metadata |= headers(ALICE, now(shift))
@@ -178,7 +178,7 @@ def test_each_method_needs_its_permission(as_: Callable[..., Caller]) -> None:
 
 
 def test_every_method_authenticates_before_it_parses(guarded: LocalCluster, as_: Callable[..., Caller]) -> None:
-    """What is behind a wrong signature, or none, is not even looked at."""
+    """Requests with a wrong or missing signature are not parsed."""
     for caller in (as_(), as_(Credentials("alice-key", "wr0ng-s3cr3t"))):
         for name, method in METHODS.items():
             if method.client_streaming:

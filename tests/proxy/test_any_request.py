@@ -1,4 +1,4 @@
-"""Requests of every method with anything in every field: each is given a status, and none is a mistake of our own."""
+"""Requests of every method with arbitrary fields: each gets a status, and none is an internal error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that attack: the memory of the process stays bounded, and other clients are served meanwhile."""
+"""Attacks of clients: the memory of the process stays bounded, and other clients are served."""
 
 from __future__ import annotations
 

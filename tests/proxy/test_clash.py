@@ -1,4 +1,4 @@
-"""RocketMQ's own Python client and this package in one process: both have messages of the same names in protobuf."""
+"""RocketMQ's own Python client and this package in one process: both define protobuf messages with the same names."""
 
 from __future__ import annotations
 

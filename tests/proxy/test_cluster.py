@@ -1,4 +1,4 @@
-"""One proxy before several brokers, which are processes that die and come back."""
+"""One proxy for several brokers, which are processes that are killed and restarted."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def group() -> str:
 
 @pytest.fixture
 def second(brokers: LocalCluster) -> Iterator[Any]:
-    """broker-b, which runs again afterwards."""
+    """broker-b, which is restarted afterwards."""
     broker = brokers.brokers[1]
     yield broker
     if not broker.is_running:
@@ -76,7 +76,7 @@ def brokers_of(entries: Any) -> set[str]:
 
 
 def all_of(client: DirectCaller, group: str, topic: str, count: int) -> list[Any]:
-    """So many messages, acked, from whichever broker."""
+    """Receive and ack a number of messages, from any broker."""
     found: list[Any] = []
 
     def more() -> bool:
@@ -174,7 +174,7 @@ def test_a_broker_that_is_killed_and_comes_back(client: DirectCaller, topic: str
 
 
 def test_an_ordered_message_fails_when_its_broker_has_died(client: DirectCaller, topic: str, second: Any) -> None:
-    """It is not sent to another broker by itself, as it might overtake those before."""
+    """It is not sent to another broker, because it could overtake earlier messages."""
     on_b = next(name for name in map(str, range(100)) if broker_of(client, topic, name) == B)
     second.kill()
     status = send(client, message(topic, message_group=on_b, message_type=Type.FIFO)).status
@@ -182,7 +182,7 @@ def test_an_ordered_message_fails_when_its_broker_has_died(client: DirectCaller,
 
 
 def broker_of(client: DirectCaller, topic: str, message_group: str) -> str:
-    """Where a group's messages go."""
+    """The queue of a group's messages."""
     found = client.proxy.server.do(client.proxy.cluster.topics.get(topic))
     assert found is not None
     return found.writable[queue_of_group(message_group, len(found.writable))][0]

@@ -1,4 +1,4 @@
-"""The proxy's settings: names and values of Apache's proxy, and what is wrong with others."""
+"""The proxy's settings: names and values of Apache's proxy, and errors for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ForwardMessageToDeadLetterQueue: where a message goes that is given up, and handles that are none."""
+"""ForwardMessageToDeadLetterQueue: the place of an abandoned message, and invalid handles."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP, DEAD = "GID_d", "%DLQ%GID_d"
 
 
 class World:
-    """A consumer that has been given one message of topic T."""
+    """A consumer with one received message of topic T."""
 
     def __init__(self, here: BrokersEndpoint, wire: Wire, clock: Clock) -> None:
         self.here, self.wire, self.clock = here, wire, clock

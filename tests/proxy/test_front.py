@@ -124,7 +124,7 @@ def secured(files: Path) -> Iterator[World]:
 
 
 def received(raw: socket.socket) -> bytes:
-    """Everything until the end, which is a reset if the server has not read all."""
+    """Read until the end, which is a reset if the server has not read everything."""
     data = b""
     try:
         while chunk := raw.recv(4096):
@@ -139,7 +139,7 @@ def dial(world: World) -> socket.socket:
 
 
 def is_closed_after(world: World, sent: bytes) -> bool:
-    """Whether the server closes a connection without a word when it has been sent these bytes."""
+    """Whether the server closes a connection without a response after these bytes."""
     with dial(world) as raw:
         raw.sendall(sent)
         return received(raw) == b""
@@ -191,7 +191,7 @@ def test_a_header_in_several_reads(secured: World) -> None:
 
 
 def test_a_header_from_an_untrusted_address(caplog: pytest.LogCaptureFixture) -> None:
-    """It could name any address, and so pass any list of addresses."""
+    """It could contain any address, and so bypass lists of addresses."""
     for trusted in ((), ["192.0.2.0/24", "::1"]):
         with world(trusted_proxies=trusted) as running:
             for header in (V1, V2_4, b"PROXY UNKNOWN\r\n"):
@@ -351,7 +351,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def settled(process: subprocess.Popen[str], opened: list[socket.socket]) -> int:
-    """How many connections are open, when the process and its clients agree on it."""
+    """The number of open connections, once the process and its clients agree on it."""
     assert process.stdin is not None
     assert process.stdout is not None
     until = time.monotonic() + LIMIT
@@ -373,7 +373,7 @@ def settled(process: subprocess.Popen[str], opened: list[socket.socket]) -> int:
     ids=["silent", "greeting", "silent, then greeting"],
 )
 def test_500_connections_with_400_descriptors(first: bytes, then: bytes, least: int) -> None:
-    """As many are kept as there are descriptors, three for each that is served; the others are refused."""
+    """A connection needs three descriptors; further connections are refused."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 700:
         pytest.skip("needs 700 descriptors")
@@ -416,7 +416,7 @@ def test_500_connections_with_400_descriptors(first: bytes, then: bytes, least: 
 
 
 def test_bytes_wait_for_a_client_that_does_not_read(secured: World) -> None:
-    """With all windows open it is the connection itself that is full."""
+    """With open windows, the connection itself is full."""
     secured.seen.clear()
     with Peer(secured.server.port) as peer:
         peer.h2.increment_flow_control_window(2**30)

@@ -1,4 +1,4 @@
-"""A broker killed under gRPC senders: what was acknowledged is there, and its transactions and recalls go on."""
+"""A broker killed under gRPC senders: acknowledged messages, transactions and recalls survive."""
 
 from __future__ import annotations
 

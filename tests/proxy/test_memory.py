@@ -1,4 +1,4 @@
-"""``rocket proxy`` as a process: its memory stays below 200 MiB whatever its clients do, and others are served."""
+"""``rocket proxy`` as a process: its memory stays below 200 MiB, and other clients are served."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def cluster() -> Iterator[LocalCluster]:
 
 @pytest.fixture
 def proxy(cluster: LocalCluster) -> Iterator[tuple[str, int]]:
-    """Endpoint and process of a proxy whose memory no other test has used."""
+    """Endpoint and process of a new proxy."""
     with proxy_process(cluster.name_server) as running:
         yield running
 
 
 def topic_of(cluster: LocalCluster, name: str, size: int, count: int, codec: str) -> Any:
-    """A queue with so many messages. They are stored as a few KiB if there is a codec, else they cannot be packed."""
+    """A queue with a number of messages, stored as a few KiB with a codec, or incompressible without one."""
     topic = cluster.create_topic(name, 1)
     with Producer("p", name_server=cluster.name_server, compress_type=codec or "zlib") as producer:
         for _ in range(count):
@@ -61,7 +61,7 @@ def topic_of(cluster: LocalCluster, name: str, size: int, count: int, codec: str
 
 
 def asking(make: Callable[..., Any], seconds: int, queue: Any, **more: Any) -> Request:
-    """Requests for the messages of a queue, by group; they wait for so many seconds."""
+    """Requests for the messages of a queue, by group, with a polling time in seconds."""
     wanted = {"message_queue": queue, "batch_size": 32, "filter_expression": {"expression": "*"}, **more}
     return lambda group: make(group=resource(group), long_polling_timeout={"seconds": seconds}, **wanted)
 
@@ -93,7 +93,7 @@ def test_400_calls_that_read_nothing(
     window: int,
     codec: str,
 ) -> None:
-    """Small HTTP/2 windows: what brokers answer would pile up in the proxy."""
+    """Small HTTP/2 windows: responses of brokers would accumulate in the proxy."""
     endpoint, pid = proxy
     method = path.rpartition("/")[2]
     name = f"{method}-{size}-{window}-{codec}"
@@ -135,7 +135,7 @@ def test_400_sends_that_stop_before_their_end(cluster: LocalCluster, proxy: tupl
 
 
 def test_100_sends_while_a_broker_does_not_read(cluster: LocalCluster, proxy: tuple[str, int]) -> None:
-    """What cannot wait for the broker is TOO_MANY_REQUESTS."""
+    """Requests above the limit get TOO_MANY_REQUESTS."""
     endpoint, pid = proxy
     topic = cluster.create_topic("Slow")
     raw = framed(definitions.SendMessageRequest(messages=[message(topic, bytes(LARGE))]).SerializeToString())
@@ -158,7 +158,7 @@ def test_100_sends_while_a_broker_does_not_read(cluster: LocalCluster, proxy: tu
 
 
 def sends(peer: Peer, body: bytes, *, end: bool = False) -> list[int]:
-    """As many as the connection has room for; it may be closed meanwhile."""
+    """Send until the connection blocks; it may be closed meanwhile."""
     streams = [peer.request(SEND, end=False, headers=CLIENT) for _ in range(CALLS)]
     at = dict.fromkeys(streams, 0)
     while at:

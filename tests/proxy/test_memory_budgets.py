@@ -1,4 +1,4 @@
-"""Bytes of connections within a bound: who waits, who is closed."""
+"""Memory budgets of connections: waiting and closed ones."""
 
 from __future__ import annotations
 

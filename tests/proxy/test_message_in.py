@@ -1,4 +1,4 @@
-"""Messages of clients as send requests carry them: what is refused, and that nothing else is changed."""
+"""Messages in send requests of clients: refusals, and unchanged fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receipt handles and their renewal, with a clock of our own."""
+"""Receipt handles and their renewal, with a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ReceiveMessage, AckMessage and ChangeInvisibleDuration, with a clock of our own."""
+"""ReceiveMessage, AckMessage and ChangeInvisibleDuration, with a manual clock."""
 
 from __future__ import annotations
 

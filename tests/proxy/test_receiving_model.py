@@ -1,4 +1,4 @@
-"""Clients that receive, break off, ack, change, have renewed and leave, as chance has it, with a clock of our own.
+"""Random receives, cancellations, acks, changes, renewals and departures of clients, with a manual clock.
 
 What must hold: what was acked is not delivered again, what was not acked is, and no two clients have the same message.
 """
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.live
 
 
 class Had:
-    """A message that a client has: its handle, and until when it is its own. None: until it is acked."""
+    """A message in flight: its handle, and the end of its invisible time. None: until it is acked."""
 
     def __init__(self, client_id: str, handle: str, until: int | None) -> None:
         self.client_id = client_id
@@ -65,7 +65,7 @@ class Clients:
             self.had[body] = Had(client_id, message.system_properties.receipt_handle, until)
 
     def break_off(self) -> None:
-        """A receive that is not taken to its end."""
+        """A receive that is canceled."""
         self._somebody()
         answers = self.world.receiving.receive_message(
             self.world.context(), self.world.request(auto_renew=self.random.random() < 0.5)
@@ -139,7 +139,7 @@ class Clients:
         return [(body, had) for body, had in self.had.items() if had.client_id == client_id]
 
     def verify(self) -> None:
-        """Everybody leaves: all that was not acked comes again, and is acked."""
+        """All clients leave: all unacked messages are redelivered, and acked."""
         for client_id in tuple(self.members):
             self.random.choice = lambda _, chosen=client_id: chosen  # type: ignore[method-assign, assignment]
             self.leave()

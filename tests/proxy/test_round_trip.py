@@ -1,4 +1,4 @@
-"""What one gRPC client sends is what another receives."""
+"""Messages of one gRPC client as another receives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QueryRoute and QueryAssignment: queues, permissions, types, namespaces, and names that cannot be."""
+"""QueryRoute and QueryAssignment: queues, permissions, types, namespaces, and invalid names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SendMessage: what readers of the classic protocol find, which queue it is in, and what is refused."""
+"""SendMessage: messages as readers of the classic protocol find them, their queues, and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def reader(cluster: LocalCluster) -> Iterator[Reader]:
 
 
 def stored(wire: Wire, topic: str, queues: int = 4) -> list[MessageExt]:
-    """All that is in a topic, queue after queue, as it lies in the store."""
+    """All stored messages of a topic, queue by queue."""
     return [found for queue_id in range(queues) for found in wire.messages(topic, queue_id=queue_id)]
 
 

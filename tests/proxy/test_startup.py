@@ -1,4 +1,4 @@
-"""The proxy as a whole: its port, its TLS, its end and its next start, and brokers that come and go."""
+"""The complete proxy: port, TLS, stop and restart, and brokers that stop and start."""
 
 from __future__ import annotations
 

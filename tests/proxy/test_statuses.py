@@ -1,4 +1,4 @@
-"""What a broker's answer, a mistake of the client's and one of our own become as a status."""
+"""The statuses for responses of brokers, errors of clients and internal errors."""
 
 from __future__ import annotations
 

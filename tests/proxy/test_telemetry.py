@@ -1,4 +1,4 @@
-"""Clients come, live, are asked and go: Telemetry, Heartbeat, NotifyClientTermination, and the broker's lists."""
+"""Life of a client: Telemetry, Heartbeat, NotifyClientTermination, and the broker's lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def registry(proxy: ProxyServer) -> ClientRegistry:
 
 @pytest.fixture
 def run(service: BrokerService) -> Callable[[Callable[[], Any]], Any]:
-    """Runs something on the broker's loop and gives what comes of it."""
+    """Run a function on the broker's loop and return its result."""
 
     def run(action: Callable[[], R]) -> R:
         async def act() -> R:
@@ -179,7 +179,7 @@ def test_a_client_is_registered_again_at_a_broker_that_lost_it(
     registry: ClientRegistry,
     run: Callable[..., Any],
 ) -> None:
-    """As when it was started again: the new connection has every client announced."""
+    """As after its restart: every client is announced on the new connection."""
     with client.subscribe(group, topic), client.publish(topic):
         for channel in service.clients.producers[topic].channels():
             run(channel.close)

@@ -1,4 +1,4 @@
-"""Transactions by gRPC, with a clock of our own: decisions, producers asked, restarts, ids that are none."""
+"""Transactions by gRPC, with a manual clock: decisions, checks, restarts, invalid ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gRPC server: what handlers see and do, limits of calls, and its end."""
+"""The gRPC server: handlers, limits of calls, and its stop."""
 
 from __future__ import annotations
 

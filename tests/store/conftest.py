@@ -23,7 +23,7 @@ MakeRig = Callable[..., Rig]
 
 @pytest.fixture(autouse=True)
 def _index_has_time() -> Iterator[None]:
-    """A broker's stop and queries wait only so long for the index; on a busy machine that would fail tests."""
+    """A broker's stop and queries wait only briefly for the index, which would fail tests on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:  # not the test's own, which is to be undone before stores are closed
         patch.setattr(index_service, "_CLOSE_TIMEOUT_S", 60.0)
         patch.setattr(index_service, "_QUERY_TIMEOUT_S", 60.0)
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def make_store(tmp_path: Path, clock: Clock) -> Iterator[MakeStore]:
-    """Makes a store in ``tmp_path`` (or opens the one that is there); what is open at the end is closed and checked."""
+    """Create or open a store in ``tmp_path``; open stores are closed and checked at the end."""
     made: list[MessageStore] = []
 
     def make(config: StoreConfig | None = None, *, on_arrive: Any = None, **settings: Any) -> MessageStore:

@@ -1,4 +1,4 @@
-"""A store with every kind of file in it, kept in memory, and what can happen to a file on a disk.
+"""A store with every kind of file, held in memory, and kinds of damage to a file.
 
 The records are found by a walk of this module's own over the bytes of the undamaged log: a judge must not be asked by
 means of the code that it judges.
@@ -48,7 +48,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Image:
-    """A store's files as bytes; ``records`` are those that have a queue (no deleted topic's)."""
+    """A store's files as bytes; ``records`` excludes those of deleted topics."""
 
     files: dict[str, bytes]
     records: tuple[Record, ...]
@@ -68,7 +68,7 @@ class Image:
         return sorted(name for name in self.files if name.startswith(prefix))
 
     def whole(self, path: Path) -> list[Record]:
-        """The records whose bytes are all on the disk under ``path``, where they belong."""
+        """The records whose bytes are complete on the disk under ``path``, at their offsets."""
         found = []
         for record in self.records:
             name = f"{record.physical_offset // LOG_SIZE * LOG_SIZE:020d}"
@@ -97,7 +97,7 @@ def fill(
 
 
 def make_image(path: Path, *, clean: bool) -> Image:
-    """Stopped cleanly, or as a kill leaves it: the first two thirds flushed, the rest in the page cache."""
+    """A cleanly stopped store, or a killed one with two thirds flushed and the rest in the page cache."""
     config, clock, rng = small(path, **SIZES), Clock(), random.Random(7)
     store = opened(config, clock)
     for i in range(25):
@@ -211,7 +211,7 @@ def _dangling(path: Path, rng: random.Random) -> None:
 
 
 def _linked(path: Path, rng: random.Random) -> None:
-    """Moved elsewhere with a link in its place, as an operator short of room does: no damage at all."""
+    """Moved and replaced with a link, as operators do to free space: not damage."""
     store = next(parent for parent in path.parents if parent.name == "store")
     elsewhere = store.with_name(f"moved-{path.name}")
     path.rename(elsewhere)

@@ -1,4 +1,4 @@
-"""What the store's tests share: small stores, messages, and a reading of everything."""
+"""Helpers of the store's tests: small stores, messages, and reads of everything."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
 
 
 def trim(store: MessageStore, *, files: int = 1) -> None:
-    """Put everything on disk, and let retention delete all but the last files of the log."""
+    """Flush everything, and let retention delete all but the last files of the log."""
     store.flush()
     size = 1 + store.config.mapped_file_size_commit_log * (files - 1)
     store.retention.config = replace(store.config, file_reserved_size=size, delete_file_batch_max=1000)
@@ -101,7 +101,7 @@ def trim(store: MessageStore, *, files: int = 1) -> None:
 
 
 def recovery_of(store: MessageStore) -> RecoveryReport:
-    """What the store's start found."""
+    """The recovery report of the store's start."""
     assert store.recovery is not None
     return store.recovery
 
@@ -128,7 +128,7 @@ def index_of(store: MessageStore) -> IndexService:
 
 
 def flush_log(store: MessageStore) -> None:
-    """A step of the commit log's flush thread: the consume queues stay as they are."""
+    """A step of the commit log's flush thread, without the consume queues."""
     store._flush_log.flush()
 
 

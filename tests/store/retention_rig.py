@@ -1,4 +1,4 @@
-"""A store of ten log files that is trimmed by a clock and a disk of its own."""
+"""A store of ten log files with a manual clock and a simulated disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Disk:
     used: int = 0
     total: int = 1000 * SIZE
     queues: Disk | None = None
-    """That of the consume queues, if they have one of their own."""
+    """The disk of the consume queues, if it is separate."""
 
     @property
     def free(self) -> int:
@@ -38,7 +38,7 @@ class Disk:
 
 @dataclass
 class Trimmable:
-    """A store with a clock and a disk of its own."""
+    """A store with a manual clock and a simulated disk."""
 
     config: StoreConfig
     clock: Clock
@@ -50,7 +50,7 @@ class Trimmable:
         return self.store
 
     def run(self) -> retention.RetentionReport:
-        """A run, and everything that it leaves for later."""
+        """A run, and all deletions that it has scheduled."""
         report = self.store.retention.run(self.clock.now)
         while self.store.retention.trim_queues():
             pass
@@ -58,11 +58,11 @@ class Trimmable:
         return report
 
     def drain(self) -> None:
-        """Until all is deleted, or something cannot be."""
+        """Wait until all files are deleted, or a deletion fails."""
         self.store.retention.remover.finish()
 
     def trim_to(self, files: int) -> None:
-        """Let all but so many files of the log go, by size."""
+        """Delete all but a number of files of the log, by size."""
         self.store.retention.config = replace(
             self.config, file_reserved_size=1 + SIZE * (files - 1), delete_file_batch_max=1000
         )
@@ -84,14 +84,14 @@ def number_of(raw: bytes) -> int:
 
 
 def at_hour(hour: int, after: int) -> int:
-    """The first time after that, in milliseconds, that lies in an hour of this machine's day."""
+    """The next time (ms) in a given hour of the local day."""
     while time.localtime(after / 1000).tm_hour != hour:
         after += 60_000
     return after
 
 
 def first_number(store: MessageStore) -> int:
-    """Of the first message that is left: all before it are gone, all from it on can be read."""
+    """The first remaining message: all earlier ones are deleted, all later ones can be read."""
     numbers = sorted(number_of(raw) for queue_id in range(QUEUES) for raw in bodies(store, "T", queue_id))
     assert numbers == list(range(numbers[0], COUNT))
     return numbers[0]

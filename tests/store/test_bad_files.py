@@ -63,7 +63,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Image]:
 
 @pytest.fixture(autouse=True)
 def _no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing here is about what reaches the disk, and hundreds of stores are opened."""
+    """These tests do not depend on flushes, and open hundreds of stores."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     monkeypatch.setattr(os, "fdatasync", lambda fd: None)
 
@@ -84,11 +84,11 @@ def log_hash(path: Path) -> str:
 
 
 class _NotInIndexError(AssertionError):
-    """A whole record is not found by its key."""
+    """An intact record is not found by its key."""
 
 
 class Judge:
-    """Opens a damaged store and judges what comes of it."""
+    """Opens a damaged store and checks the result."""
 
     def __init__(self, config: StoreConfig, image: Image, damaged: Path, caplog: pytest.LogCaptureFixture) -> None:
         self.config = config
@@ -136,7 +136,7 @@ class Judge:
         self._is_right()
 
     def _mended_by_the_tool(self, error: Exception) -> None:
-        """A start does not look at every old file: who reads it does, or the check."""
+        """A start does not scan every old file: a read or the check does."""
         if isinstance(error, StoreCorruptError):
             assert self.damaged.parent.parent.parent.name == "consumequeue"
             self._refused(error)
@@ -274,7 +274,7 @@ def test_a_damaged_file(
 def test_something_foreign(
     images: dict[str, Image], state: str, place: str, kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Named where it would be taken for a part of the store, let alone elsewhere."""
+    """Reported if it could be mistaken for a part of the store, otherwise ignored."""
     image = images[state]
     config = image.write(tmp_path / "store")
     path = config.store_path / place / "notes"
@@ -301,7 +301,7 @@ def test_empty_directories(images: dict[str, Image], tmp_path: Path, caplog: pyt
 def test_a_damaged_old_record_is_skipped_and_reported_once(
     images: dict[str, Image], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By reading, by time, by id and by key; those behind it are served."""
+    """By reading, by time, by id and by key; later messages are served."""
     image = images["stopped"]
     config = image.write(tmp_path / "store")
     record = next(record for record in image.records if record.queue == ("A", 0) and record.queue_offset == 3)
@@ -345,7 +345,7 @@ def split(records: bytes) -> list[bytes]:
 def test_a_queue_that_is_quiet_for_long_and_lost(
     images: dict[str, Image], trimmed: bool, lost: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a start reads has no word of it: its end at the last stop has. No number is given twice."""
+    """The files that a start reads do not contain it; the recorded end of the last stop does. No offset is reused."""
     image = images["stopped"]
     config = image.write(tmp_path / "store")
     opened(config).close()  # by a broker that notes it
@@ -370,7 +370,7 @@ def test_a_queue_that_is_quiet_for_long_and_lost(
 
 
 def test_old_records_of_every_kind_are_read(tmp_path: Path) -> None:
-    """IPv6 hosts, topics of magic v2, nothing in a body: all of them from before what the start scanned."""
+    """IPv6 hosts, topics of magic v2, empty bodies: all before the part that the start scanned."""
     config = small(tmp_path / "store", **SIZES)
     store = opened(config)
     topics = ("T", "L" * 200)

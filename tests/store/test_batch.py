@@ -1,4 +1,4 @@
-"""Batches: the same records as single messages would be, whole or not at all."""
+"""Batches: the same records as single messages, stored all or none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ alike = st.tuples(st.integers(0, 9), st.binary(min_size=5, max_size=5), st.sampl
 
 
 def expected(store: MessageStore, batch: list[tuple[int, bytes, bytes]], extra: bytes, start: int) -> bytes:
-    """What the records must be, from the protocol's own encoder."""
+    """The expected records, from the protocol's own encoder."""
     out = b""
     for number, (flag, body, raw) in enumerate(batch):
         joint = b"\2" if raw and extra and not raw.endswith(b"\2") else b""
@@ -157,7 +157,7 @@ def test_batches_of_other_buffers(store: MessageStore) -> None:
 
 
 def test_a_batch_with_a_tag_hidden_in_a_body(store: MessageStore) -> None:
-    """The quick way looks for TAGS in the whole body of the request: what is in a message's body must not count."""
+    """The fast path searches for TAGS in the entire request: TAGS in a message's body must not count."""
     batch = [(0, b"TAGS\x01no", b"TAGS\x01ya"), (0, b"TAGS\x01no", b"TAGS\x01ya"), (0, b"aaaaaaa", b"TAGS\x01ya")]
     put_batch(store, "T", 0, batch)
     assert {code for _, _, code in store.get_entries("T", 0, 0, 3)} == {java_hash("ya")}

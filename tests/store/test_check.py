@@ -1,4 +1,4 @@
-"""The check finds every kind of damage, and nothing in what is right."""
+"""The check finds every kind of damage, and no problem in a valid store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of the timer's files: quiet about good ones, and it names what is wrong."""
+"""The check of the timer's files: no problems in valid ones, and the names of invalid parts."""
 
 from __future__ import annotations
 

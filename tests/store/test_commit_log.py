@@ -1,4 +1,4 @@
-"""The commit log: writer and allocator may meet at any moment."""
+"""The commit log: writer and allocator run concurrently."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_only_what_was_written_is_flushed(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("size", [400, 70_000])
 def test_scattered_records_are_read_in_order_and_no_view_stays(tmp_path: Path, size: int) -> None:
-    """Other queues' records lie between them; they are copied once, from a view of the mapping."""
+    """Records of other queues are between them; they are copied once, from a view of the mapping."""
     config = small(tmp_path, mapped_file_size_commit_log=-(-15 * size // 4096) * 4096)
     store = opened(config)
     expected = [bytes([number + 48]) * size for number in range(30)]
@@ -140,7 +140,7 @@ def test_scattered_records_are_read_in_order_and_no_view_stays(tmp_path: Path, s
 def test_a_disk_that_breaks_its_promise_refuses_before_a_byte_is_written(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Blocks that were promised are not there (copy-on-write, quotas): a write through the mapping would be SIGBUS."""
+    """Allocated blocks are missing (copy-on-write, quotas): a write through the mapping would cause SIGBUS."""
     store = make_store(message_index_enable=False)
     monkeypatch.setattr(CommitLog, "_extend", lambda *_: None)  # nothing is made ready ahead of the writer
     put(store, "T", 0, b"before")

@@ -1,4 +1,4 @@
-"""Consume queues: fillers, ends found by search, truncation."""
+"""Consume queues: fillers, search for the end, truncation."""
 
 from __future__ import annotations
 

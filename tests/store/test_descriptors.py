@@ -26,7 +26,7 @@ _OPEN = Path("/proc/self/fd")
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """Take all that this process may have, which are few meanwhile."""
+    """Use all descriptors of this process, with a low limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     highest = max(int(path.name) for path in _OPEN.iterdir())
@@ -72,7 +72,7 @@ def shortage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shortage]:
 
 @pytest.mark.skipif(not _OPEN.is_dir(), reason="Linux only")
 def test_the_store_goes_on_without_a_free_descriptor(make_store: MakeStore) -> None:
-    """New log files, new queues, files of queues, flushes, reads of what is not mapped any more."""
+    """New log files, new queues, files of queues, flushes, reads of unmapped files."""
     store = make_store(max_mapped_consume_queue_files=2)
     put(store, "T", 0, b"before")
     expected: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(5)}
@@ -97,7 +97,7 @@ def test_the_store_goes_on_without_a_free_descriptor(make_store: MakeStore) -> N
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_a_flush_that_cannot_open_a_file_is_done_later(make_store: MakeStore, shortage: Shortage, number: int) -> None:
-    """Nothing was asked of the disk, so nothing has failed that a later success would not prove."""
+    """The disk was not used, so the flush can be retried."""
     store = make_store()
     put(store, "T", 0, b"first")
     shortage.left, shortage.number = 0, number
@@ -116,7 +116,7 @@ def test_a_flush_that_cannot_open_a_file_is_done_later(make_store: MakeStore, sh
 def test_flushes_that_fail_are_logged_once(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each sender that waits makes for one more."""
+    """Each waiting sender causes one more flush."""
     store = make_store(flush_disk_type=FlushDiskType.SYNC_FLUSH, message_index_enable=False)
     result = put(store, "T", 0, b"x")
     tried = threading.Semaphore(0)

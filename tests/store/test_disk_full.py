@@ -1,4 +1,4 @@
-"""A full disk refuses puts before a byte is written, and the store goes on when there is room again."""
+"""A full disk refuses puts before a byte is written, and the store continues when there is space."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_full_disk_is_logged_once_a_minute(
 def test_a_topic_with_a_failed_deletion_survives_a_kill(
     make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next deletion, of another topic, must not bring that one to the disk."""
+    """The next deletion of another topic must not write the failed one to the disk."""
 
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -166,7 +166,7 @@ def test_a_really_full_disk(small_disk: Path) -> None:
 
 
 def fill_up(directory: Path) -> Path:
-    """Take all the room there is."""
+    """Use all free space."""
     ballast = directory / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (4096, 1):
@@ -181,7 +181,7 @@ def fill_up(directory: Path) -> Path:
 
 @pytest.mark.live
 def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
-    """Refused with the reason; read meanwhile; taken again as soon as there is room, by the same broker."""
+    """Sends are refused with the reason, reads continue, and sends succeed when there is space, without a restart."""
     config = small(small_disk / "store", mapped_file_size_commit_log=64 << 10, allocate_ahead=4096)
     store = opened(config)
     stored = []

@@ -1,4 +1,4 @@
-"""Messages out of a stopped store: all of them, some of them, and everything whole around whatever damage."""
+"""Dump of a stopped store: all messages, selected ones, and all intact ones around damage."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_random_damage_never_hides_what_is_whole(config: StoreConfig) -> None:
 
 
 def test_a_body_that_looks_like_a_record_does_not_hide_damage(tmp_path: Path) -> None:
-    """A sender has put a record into a body, true to the place where it stands."""
+    """A sender has put a record into a body, with the correct physical offset."""
     config = small(tmp_path / "store")
     store = opened(config)
     put(store, "T", 0, b"a record")

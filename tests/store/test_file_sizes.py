@@ -1,4 +1,4 @@
-"""Sizes taken from the files: known where there is no doubt, and never known where one file may have been cut off."""
+"""Sizes derived from the files: known if they are certain, and unknown if a file may be truncated."""
 
 from __future__ import annotations
 

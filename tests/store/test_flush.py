@@ -46,7 +46,7 @@ class Answers:
 
 
 class SlowDisk:
-    """``MappedFile.flush`` that stands still until it is let go; counts."""
+    """``MappedFile.flush`` that blocks until it is released, and counts calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered = threading.Event()

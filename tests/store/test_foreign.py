@@ -1,4 +1,4 @@
-"""What RocketMQ 5 leaves in a store directory: taken where it can be served rightly, refused by name where not."""
+"""Store directories of RocketMQ 5: supported parts are served, others are refused by name."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_record_crc(record: bytes) -> bytes:
 
 
 def made_by_5x(path: Path, *, record_crc: bool = False) -> StoreConfig:
-    """A killed store as 5.x leaves it, its bytes made by hand."""
+    """A killed store of 5.x, with handmade bytes."""
     config = replace(small(path), mapped_file_size_commit_log=FILE)
     config.commit_log_path.mkdir(parents=True)
     properties = (
@@ -143,7 +143,7 @@ def test_empty_directories_of_unsupported_parts_are_accepted(tmp_path: Path) -> 
 
 
 def test_a_queue_with_extensions_is_rebuilt_by_its_remedy(tmp_path: Path) -> None:
-    """Its entries' addresses become tags codes again: the messages are found by their tags."""
+    """The addresses in its entries become tags codes again, so messages are found by their tags."""
     config = golden(tmp_path / "store")
     store = opened(config)
     put(store, "T", 0, b"x", b"TAGS\x01TagA")

@@ -1,4 +1,4 @@
-"""The other direction: what Apache's broker was given, given to ours with the same clock, makes the same files."""
+"""The messages of Apache's broker, put into our store at the same times, make the same files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def apaches_log(name: StoreName, directory: Path) -> bytes:
 
 
 def written_again(name: StoreName, directory: Path, config: StoreConfig) -> None:
-    """Every message of Apache's log, in its order and at its time, put into a store of ours."""
+    """Put every message of Apache's log into our store, in the same order and at the same time."""
     clock = Clock(0)
     store: MessageStore | None = None
     for record in iter_records(apaches_log(name, directory)):
@@ -97,7 +97,7 @@ def test_the_same_files_to_the_last_byte(name: StoreName, tmp_path: Path) -> Non
 
 
 def test_abort_is_there_while_a_store_runs(tmp_path: Path) -> None:
-    """Empty at 4.9.8, the process id at 5.x; that it is there is all that either looks at."""
+    """Empty in 4.9.8, the process id in 5.x; both only check that it exists."""
     store = opened(golden(tmp_path))
     assert (tmp_path / "abort").read_text() == str(os.getpid())
     store.close()

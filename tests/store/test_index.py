@@ -1,4 +1,4 @@
-"""The index: Java's hashes, chains, files that fill up, catching up, and queries."""
+"""The index: Java's hashes, chains, full files, catching up, and queries."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_even_one_record_larger_than_the_bound_is_answered(
 def test_a_query_does_not_walk_a_whole_chain(
     make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
-    """The one slot of this index has a chain of 2,000, all of one key."""
+    """The only slot of this index has a chain of 2,000 entries of one key."""
     assert java_hash("T#Aa") == java_hash("T#BB")
     store = make_store(max_hash_slot_num=1, max_index_num=10_000)
     put_batch(store, "T", 0, [(0, b"%d" % i, b"KEYS\x01Aa") for i in range(100)])
@@ -296,7 +296,7 @@ def test_time_ranges_find_the_same_as_a_full_scan(
 def test_an_old_window_of_a_busy_key_is_found_in_bounded_time(
     make_store: MakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """30,000 newer messages of the same key, and as many of another in its slot, are not walked over."""
+    """30,000 newer messages of the key, and as many of another key in its slot, are not read."""
     store = make_store(max_hash_slot_num=1, max_index_num=100_000, mapped_file_size_commit_log=64 << 20)
     put(store, "T", 0, b"first", b"KEYS\x01Aa")
     clock.now += 1

@@ -1,4 +1,4 @@
-"""Hundreds of queues and log files in a process that may have few descriptors; memory that does not follow the log."""
+"""Hundreds of queues and log files with few descriptors; memory that does not grow with the log."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_evicted_queues_lose_and_hide_nothing(make_store: MakeStore) -> None:
 
 
 def test_an_idle_queue_is_unmapped_and_mapped_again(make_store: MakeStore) -> None:
-    """The first in goes first, though it is the one that is written to next; and its topic may be gone by then."""
+    """The oldest mapping is closed first, even if it is written next; its topic may be deleted by then."""
     store = make_store(max_mapped_consume_queue_files=2)
     for topic in ("A", "B", "C", "A"):
         put(store, topic, 0, topic.encode())
@@ -108,7 +108,7 @@ def test_an_idle_queue_is_unmapped_and_mapped_again(make_store: MakeStore) -> No
 
 
 class TestColdLog:
-    """Old bytes of the log: how many files of them are mapped, and that they are read all the same."""
+    """Old bytes of the log: the number of their mapped files, and reads of them."""
 
     @pytest.fixture(autouse=True)
     def small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ class TestColdLog:
         monkeypatch.setattr(commit_log_module, "_MAX_COLD_FILES", 4)
 
     def mapped(self, store: MessageStore) -> int:
-        """Without the file that is made ready for the writer."""
+        """Without the file that is prepared for the writer."""
         files = mapped_files(store.config.commit_log_path)
         return sum(int(path.name) < store.max_physical_offset for path in files)
 

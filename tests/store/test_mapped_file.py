@@ -73,7 +73,7 @@ def test_clear_from_makes_zeros_and_keeps_the_size(tmp_path: Path) -> None:
 
 
 def test_no_descriptor_is_kept(file: MappedFile) -> None:
-    """But by the mapping, until Python 3.12."""
+    """Except by the mapping, until Python 3.12."""
     before = len(list(Path("/proc/self/fd").iterdir()))
     file.reserve(PAGE_SIZE)
     file.mm[:5] = b"hello"
@@ -86,7 +86,7 @@ def test_no_descriptor_is_kept(file: MappedFile) -> None:
 
 
 def test_a_destroyed_file_stays_readable_for_its_users(file: MappedFile) -> None:
-    """Retention deletes while other threads read, flush and take blocks: no memory and no bytes are pulled away."""
+    """Retention deletes while other threads read, flush and allocate: their memory and bytes stay valid."""
     file.reserve(PAGE_SIZE)
     file.mm[:5] = b"hello"
     view = memoryview(file.mm)[:5]
@@ -199,7 +199,7 @@ def test_a_full_disk_is_an_error_before_a_byte_is_written(file: MappedFile, monk
 
 
 class TestQueueOfFiles:
-    """MappedFileQueue.load: what it takes and what it refuses by name."""
+    """MappedFileQueue.load: accepted files, and files that are refused by name."""
 
     def load(self, directory: Path) -> MappedFileQueue:
         queue = MappedFileQueue(directory, PAGE_SIZE, setting="mappedFileSizeCommitLog")

@@ -1,4 +1,4 @@
-"""Put and get: statuses, offsets, tags, time, roll-over, and what is refused."""
+"""Put and get: statuses, offsets, tags, time, roll-over, and refusals."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_files_roll_over_and_all_messages_are_readable(make_store: MakeStore) ->
 
 
 def test_a_record_exactly_fills_its_file(make_store: MakeStore) -> None:
-    """8 bytes must stay free behind a record: one byte more goes to the next file."""
+    """8 bytes must stay free after a record: with one byte more it goes to the next file."""
     store = make_store()
     size = store.config.mapped_file_size_commit_log
     overhead = 91 + 1
@@ -229,7 +229,7 @@ def test_prepared_and_rolled_back_messages_have_no_entry(store: MessageStore) ->
     ids=str,
 )
 def test_numbers_out_of_range_leave_no_trace(store: MessageStore, number: dict[str, int]) -> None:
-    """Nothing is behind the log's end afterwards: neither bytes of the body nor a record without an entry."""
+    """Afterwards there is nothing after the log's end: no bytes of the body, and no record without an entry."""
     put(store, "T", 0, b"before")
     end = store.max_physical_offset
     values: dict[str, Any] = {"born_timestamp": 1, **number}
@@ -356,7 +356,7 @@ def test_mapped_consume_queue_files_are_bounded(make_store: MakeStore) -> None:
 
 @pytest.mark.parametrize("first", [1, 300])
 def test_as_many_records_as_bytes_allow(store: MessageStore, first: int) -> None:
-    """However large the first few are, by which it is guessed how many entries of the queue to look at."""
+    """Independent of the size of the first messages, which is used to estimate the number of entries to read."""
     rest = 301 - first
     for size in [first] * 64 + [rest] * 500:
         put(store, "T", 0, b"x" * size)
@@ -372,7 +372,7 @@ def test_as_many_records_as_bytes_allow(store: MessageStore, first: int) -> None
 
 
 def test_records_that_lie_far_apart_and_are_cold(tmp_path: Path, clock: Clock) -> None:
-    """They are read from the file, not by way of a mapping."""
+    """They are read from the file, not through a mapping."""
     config = small(tmp_path / "store", mapped_file_size_commit_log=64 << 20)
     store = opened(config, clock)
     bodies_of = [[os.urandom(70_000) for _ in range(100)] for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Records of before the start: looked at when they are first read, and not again."""
+"""Records from before the start: checked at their first read only."""
 
 from __future__ import annotations
 

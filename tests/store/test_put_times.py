@@ -1,4 +1,4 @@
-"""How long puts took, as code 28 tells it."""
+"""Durations of puts in the response to request 28."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consume queues and index from the log alone: the same bytes as a broker's, old or new and nothing between."""
+"""Rebuild of consume queues and index from the log: a broker's bytes, and old or new files after a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Files = dict[str, bytes]
 
 
 def queues(directory: Path) -> Files:
-    """Files with entries in them: of the others (of a prepared record, say) nothing depends."""
+    """Files with entries. Others, for example with only prepared records, do not matter."""
     files = {str(path.relative_to(directory)): path.read_bytes() for path in directory.glob("consumequeue/*/*/*")}
     return {name: raw for name, raw in files.items() if any(raw)}
 
@@ -121,7 +121,7 @@ def test_a_dry_run_changes_nothing(config: StoreConfig) -> None:
 
 
 def test_a_log_trimmed_at_its_beginning(config: StoreConfig) -> None:
-    """A queue keeps its numbers, and one whose messages are all gone is kept, or its offsets would begin again."""
+    """A queue keeps its offsets. One without messages is not changed, because it would start at 0 again."""
     store = opened(config)
     first = view_record(store.get_message("Last", 0, 0, 1, 1 << 20).records).physical_offset
     while store.max_physical_offset < first + (64 << 10):
@@ -147,7 +147,7 @@ def test_a_log_trimmed_at_its_beginning(config: StoreConfig) -> None:
 
 
 def test_topics_off_the_list_stay_deleted(config: StoreConfig) -> None:
-    """As recovery has it: without a directory, and not in topics.json."""
+    """By the rule of recovery: without a directory, and not in topics.json."""
     (config.store_path / "config" / "topics.json").write_text('{"topicConfigTable": {"T": {}}}')
     shutil.rmtree(config.consume_queue_path / "B")
     rebuild_store(config.store_path, config)
@@ -214,7 +214,7 @@ def test_damage_is_refused_or_skipped_and_shifts_nothing(config: StoreConfig, st
 
 @pytest.mark.parametrize("state", ["there", "lost"])
 def test_a_broker_serves_all_around_what_was_lost(tmp_path: Path, state: str) -> None:
-    """Damage in an old file, which a start does not look at: the first message of a queue, and two in a row."""
+    """Damage in an old file, which a start does not scan: the first message of a queue, and two consecutive ones."""
     config = small(tmp_path / "store")
     store = opened(config)
     sent = [b"%d-" % i * 150 for i in range(400)]
@@ -244,7 +244,7 @@ def test_a_broker_serves_all_around_what_was_lost(tmp_path: Path, state: str) ->
 @pytest.mark.parametrize("state", ["there", "lost"])
 @pytest.mark.parametrize("how", ["missing", "short", "short and missing"])
 def test_files_of_the_log_that_are_missing_or_short_are_filled_up(tmp_path: Path, how: str, state: str) -> None:
-    """Nothing else stands in the way of a broker then, and it serves what is whole, at the offsets that it had."""
+    """A broker then starts and serves all intact messages at their offsets."""
     config = small(tmp_path / "store")
     store = opened(config)
     sent = [b"%d-" % i * 150 for i in range(800)]
@@ -308,7 +308,7 @@ def test_lost_first_and_last_messages_keep_their_numbers(config: StoreConfig) ->
 
 
 def test_an_invalid_number_is_refused_even_then(config: StoreConfig) -> None:
-    """The CRC covers only the body: a queue offset may be anything."""
+    """The CRC covers only the body, so a queue offset can have any value."""
     at = records(config, "T", 0)[9][0]
     damage(config, records(config, "U", 0)[0][0])
     damage(config, at, 22)
@@ -321,7 +321,7 @@ def test_an_invalid_number_is_refused_even_then(config: StoreConfig) -> None:
 def test_a_torn_tail_is_damage_only_after_a_clean_stop(config: StoreConfig) -> None:
     last = records(config, "B", 0)[-1][0]
     damage(config, last, 88)
-    with pytest.raises(StoreCorruptError, match="it is the last, and the store was stopped cleanly"):
+    with pytest.raises(StoreCorruptError, match="it is at the end, and the store was stopped cleanly"):
         rebuild_store(config.store_path, config)
     (config.store_path / "abort").touch()
     assert rebuild_store(config.store_path, config).holes == []
@@ -368,7 +368,7 @@ def test_directories_without_a_store_and_with_another_kind(config: StoreConfig, 
         rebuild_store(tmp_path / "empty")
     assert list((tmp_path / "empty").iterdir()) == []
     (config.store_path / "consumequeue_ext" / "T").mkdir(parents=True)
-    with pytest.raises(StoreError, match="consumequeue_ext, which cannot be made"):
+    with pytest.raises(StoreError, match="consumequeue_ext, which this package cannot rebuild"):
         rebuild_store(config.store_path, config)
     shutil.rmtree(config.store_path / "consumequeue_ext")
     first = sorted(config.commit_log_path.iterdir())[0]

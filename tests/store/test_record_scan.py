@@ -1,4 +1,4 @@
-"""Walking the log: many records at once as one by one."""
+"""Scans of the log: many records at once, with the same result as one by one."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_a_start_after_a_kill_begins_at_the_checkpoint(config: StoreConfig) -> N
 @pytest.mark.parametrize("torn", [1, 8, 40, 88, 200, 800])
 @pytest.mark.parametrize("how", ["zero", "garble"])
 def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: str) -> None:
-    """Of the last, never flushed record the last ``torn`` bytes are not there."""
+    """The last ``torn`` bytes of the last unflushed record are missing."""
     clock = Clock()
     store = opened(config, clock)
     for i in range(20):
@@ -145,7 +145,7 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
 
 
 def test_a_torn_record_of_the_last_flushed_millisecond_is_cut(config: StoreConfig) -> None:
-    """The checkpoint's time is its time too, so it could be the flushed one, but for what is missing."""
+    """It has the checkpoint's time, so it could be the flushed record, except for its missing bytes."""
     store = opened(config)
     put(store, "T", 1, b"flushed")
     store.flush()
@@ -162,7 +162,7 @@ def test_a_torn_record_of_the_last_flushed_millisecond_is_cut(config: StoreConfi
 
 
 def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed(config: StoreConfig) -> None:
-    """A sender has put a record into a body, true to the place where it will stand, and the power fails."""
+    """A sender has put a record with the correct offset into a body, and the power fails."""
     clock = Clock()
     store = opened(config, clock)
     put(store, "T", 0, b"old")
@@ -186,7 +186,7 @@ def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed
 
 
 def test_a_bad_record_in_the_middle_is_never_hidden(filled: StoreConfig) -> None:
-    """After a clean stop, and after a kill too: it had been flushed."""
+    """After a clean stop and after a kill: the record had been flushed."""
     before = log_file(filled, 8).read_bytes()
     overwrite(log_file(filled, 8), 5000, b"\xff")
     place = rf"{log_file(filled, 8).name} at byte 4\d\d\d "
@@ -250,7 +250,7 @@ def test_lost_files_of_the_log(filled: StoreConfig) -> None:
 
 
 def test_messages_cut_without_a_checkpoint_are_reported(filled: StoreConfig, caplog: pytest.LogCaptureFixture) -> None:
-    """The last file of the log lost, and then the checkpoint deleted: queues end earlier than they did."""
+    """The last file of the log is lost, and then the checkpoint deleted: queues end earlier."""
     log_file(filled, 9).unlink()
     (filled.store_path / "checkpoint").unlink()
     store = opened(filled)

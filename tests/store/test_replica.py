@@ -1,4 +1,4 @@
-"""A slave's store: the master's log byte for byte, and queues and index as the master has them."""
+"""A slave's store: the master's log byte for byte, and the same queues and index."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def slave(make_store: MakeStore, tmp_path: Path) -> MessageStore:
 
 
 def files(path: Path, what: str) -> dict[str, bytes]:
-    """Names and bytes of files; a last one that nothing was written to does not count."""
+    """Names and bytes of files, without a last empty file."""
     found = {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.glob(what))}
     return {name: data for name, data in found.items() if data.count(0) < len(data)}
 
@@ -58,7 +58,7 @@ def taking(store: MessageStore) -> Replica:
 
 
 def copy(master: MessageStore, slave: MessageStore, sizes: Iterator[int], end: int | None = None) -> None:
-    """Let a slave take what it lacks, in pieces of these sizes."""
+    """Copy the missing bytes to a slave in pieces of these sizes."""
     taker = taking(slave)
     end = master.max_physical_offset if end is None else end
     while (offset := taker.received_offset) < end:
@@ -71,7 +71,7 @@ def every(size: int) -> Iterator[int]:
 
 
 def odd(seed: int) -> Iterator[int]:
-    """Tiny pieces, usual ones and large ones, as chance has it."""
+    """Random pieces: tiny, usual and large ones."""
     rng = random.Random(seed)
     while True:
         yield rng.choice((1, 3, 7, 31, 88, 91, 1000, 4097, 32 << 10, 100_000))
@@ -318,7 +318,7 @@ def test_pages_ahead_are_touched_once_and_not_for_each_record(
 def test_a_tail_is_cut_and_kept(
     master: MessageStore, slave: MessageStore, make_store: MakeStore, tmp_path: Path
 ) -> None:
-    """Log, queues and index go back; what was cut is in quarantine, and the slave goes on with the master's."""
+    """Log, queues and index are cut; the tail is in quarantine, and the slave continues with the master's log."""
     fill(master, 1, 120)
     copy(master, slave, odd(1))
     fork = master.max_physical_offset
@@ -387,7 +387,7 @@ def test_a_deleted_topic_is_forgotten_with_its_tail(master: MessageStore, slave:
 def test_a_crash_while_a_tail_is_cut(
     master: MessageStore, make_store: MakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
-    """An image of the directory from after each step of the cutting starts, with the tail or without."""
+    """An image of the directory after each step of the cut can be opened, with or without the tail."""
     config = small(tmp_path / "slave", is_replica=True)
     slave = make_store(config)
     fill(master, 1, 100)

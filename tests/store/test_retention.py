@@ -1,4 +1,4 @@
-"""Retention: what goes when, and writes that are refused while the disk is too full."""
+"""Retention: when files are deleted, and writes that are refused while the disk is too full."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_both_disks_count(it: Trimmable) -> None:
 
 
 def test_the_log_is_not_deleted_by_force_for_the_sake_of_another_disk(it: Trimmable) -> None:
-    """Of a message's bytes the consume queue has twenty: the whole log would go, and the disk stay as full."""
+    """A consume queue has 20 bytes of a message: deleting the entire log would not free its disk."""
     it.disk.queues = Disk()
     it.disk.queues.at(89)
     it.store.retention.config = replace(it.config, file_reserved_time=1000)

@@ -1,4 +1,4 @@
-"""Retention: what restarts and crashes in the middle of it leave, and Apache's stores."""
+"""Retention: restarts and crashes during deletions, and Apache's stores."""
 
 from __future__ import annotations
 

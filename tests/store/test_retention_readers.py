@@ -1,4 +1,4 @@
-"""Retention: what readers see of it, and what queues, index and topics do behind the log."""
+"""Retention: its effects on readers, and on queues, index and topics."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def test_a_stop_does_not_wait_long_for_deletions(it: Trimmable, monkeypatch: pyt
 
 
 def test_a_recreated_topic_keeps_its_files(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was still to be deleted of the old one has the names of the new one's files."""
+    """Pending deletions of the old topic have the names of the new topic's files."""
     monkeypatch.setattr(it.store.retention.remover, "retry", lambda: None)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     it.store.retention.run(it.clock.now)
@@ -273,7 +273,7 @@ def test_a_topic_is_deleted_without_waiting_for_its_files(
 def test_a_topic_is_deleted_where_queues_are_kept_elsewhere(
     it: Trimmable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_rename: bool
 ) -> None:
-    """The directory is a link, or a file system of its own, out of which nothing can be renamed."""
+    """The directory is a link, or a separate file system, from which no file can be renamed."""
     it.store.close()
     elsewhere = tmp_path / "elsewhere" / "queues"
     elsewhere.parent.mkdir()

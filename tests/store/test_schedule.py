@@ -46,7 +46,7 @@ def service(store: MessageStore, saved: dict[str, Any] | None = None, **more: An
 
 
 def save(schedule: ScheduleMessageService, store: MessageStore) -> dict[str, Any]:
-    """As the broker does it, through the file's text."""
+    """Like the broker, through the text of the file."""
     mark = schedule.mark()
     if mark is not None:
         store.flush()
@@ -108,7 +108,7 @@ def test_a_slice_ends_and_the_other_levels_come_next(store: MessageStore, clock:
 
 
 def test_an_impossible_delivery_time_is_due_now(make_store: MakeStore, clock: Clock) -> None:
-    """The level was made shorter while it waited, or the clock was set back: Apache delivers at once, too."""
+    """The level became shorter meanwhile, or the clock was set back: delivered at once, as by Apache's broker."""
     store = make_store()
     put_delayed(store, 18, b"was two hours")
     shorter = ScheduleMessageService(store, [*DELAYS[:17], 60_000])

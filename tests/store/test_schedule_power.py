@@ -1,4 +1,4 @@
-"""The power goes while delayed messages are taken and delivered: some may come twice, none is lost, the order stays."""
+"""Power failures during delayed delivery: some messages are delivered twice, none is lost, the order is kept."""
 
 from __future__ import annotations
 

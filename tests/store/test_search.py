@@ -1,4 +1,4 @@
-"""By time and by id, against a look at every message: equal times, gaps, trimmed fronts, empty queues, both bounds."""
+"""Searches by time and by id, compared with a full scan: equal times, gaps, trimmed and empty queues, both bounds."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_queues_without_messages(make_store: MakeStore) -> None:
 def test_the_cost_does_not_grow_with_the_queue(
     make_store: MakeStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """Twice the logarithm of the queue's length in reads of the log, and no more."""
+    """At most twice the logarithm of the queue's length in reads of the log."""
     store = make_store(mapped_file_size_commit_log=8 << 20, mapped_file_size_consume_queue=20_000)
     for _ in range(count // 100):
         clock.now += 7
@@ -97,7 +97,7 @@ def test_the_cost_does_not_grow_with_the_queue(
 
 
 def test_an_id_finds_a_record_exactly_where_one_starts(make_store: MakeStore) -> None:
-    """Every offset of a log with a blank record in it, and those around it; bodies look like heads of records."""
+    """Every offset in and around a log with a blank record; bodies look like record headers."""
     store = make_store(mapped_file_size_commit_log=4096)
     starts = {}
     for number in range(30):

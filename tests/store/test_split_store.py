@@ -1,4 +1,4 @@
-"""A store whose commit log, consume queues and index are in directories of their own."""
+"""A store with commit log, consume queues and index in separate directories."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_queues_and_index_are_rebuilt_where_they_are(config: StoreConfig) -> Non
 
 
 def test_a_copy_of_the_root_is_refused_as_the_store(config: StoreConfig, tmp_path: Path) -> None:
-    """A tool, or a rebuild, would look at and change the original's directories."""
+    """A tool, or a rebuild, would read and change the original's directories."""
     filled(config)
     copy = tmp_path / "copy"
     shutil.copytree(config.store_path, copy)

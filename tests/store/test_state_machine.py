@@ -37,7 +37,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Disk:
-    """Nearly empty, whatever the machine's is."""
+    """A nearly empty disk, independent of the machine's."""
 
     total: int = 100
     used: int = 1
@@ -45,7 +45,7 @@ class Disk:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """The model: every message of each queue; those before the log's beginning are gone."""
+    """The model: every message of each queue, and the first ones that are deleted."""
 
     @initialize()
     def begin(self) -> None:
@@ -64,7 +64,7 @@ class StoreMachine(RuleBasedStateMachine):
         return opened(config, self.clock, disk_usage=lambda path: Disk())
 
     def _first(self, key: tuple[str, int]) -> int:
-        """How many messages of a queue are gone from the log's beginning."""
+        """The number of deleted messages of a queue."""
         begin = self.store.min_physical_offset
         return sum(message.physical_offset < begin for message in self.model[key])
 
@@ -114,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(lost=st.sampled_from(["consumequeue", "index", "checkpoint", "lock"]), abort=st.booleans())
     def lose(self, lost: str, abort: bool) -> None:
-        """What is derived comes back; a queue whose messages are all gone goes on where it ended at the last stop."""
+        """Derived files are rebuilt; a queue without messages continues at its end of the last stop."""
         self.store.close()
         path = self.config.store_path / lost
         if path.is_dir():
@@ -127,7 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        """Files of the log go from its beginning, and what points to them."""
+        """The first files of the log are deleted, with the entries that point to them."""
         self.store.flush()
         self.store.retention.run(self.clock.now)
         while self.store.retention.trim_queues():
@@ -138,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """What a killed process leaves is all it wrote: a copy of the files as they are."""
+        """A killed process leaves all bytes that it wrote: a copy of the files."""
         self.images += 1
         image = replace(self.config, store_path=self.directory / f"store{self.images}")
         try:

@@ -1,4 +1,4 @@
-"""How much is in a store: the same from the consume queues as from the log."""
+"""Statistics of a store: the same from the consume queues and from the log."""
 
 from __future__ import annotations
 

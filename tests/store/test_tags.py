@@ -1,4 +1,4 @@
-"""Tags codes: of the last TAGS among the properties, whatever else is in them."""
+"""Tags codes: computed from the last TAGS property, whatever the others are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timed messages when the timer is killed, far behind, or has damaged files: none is lost, no recalled one comes."""
+"""The timer killed, far behind, or with damaged files: no message is lost, and no recalled one is delivered."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_far_behind_nothing_is_delivered_before_all_is_on_the_wheel(rig: Rig) ->
 
 
 def test_killed_while_the_timer_log_is_rebuilt(tmp_path: Path, rig: Rig, make_rig: MakeRig) -> None:
-    """What is there of the new log must not be taken for what the checkpoint speaks of."""
+    """The bytes of the new log must not be mistaken for those that the checkpoint refers to."""
     for n in range(100):
         rig.send(START + 30_000 + n, str(n))
     rig.advance(START + 100)
@@ -116,7 +116,7 @@ def test_a_timer_log_lost_without_pending_messages(rig: Rig) -> None:
 
 @pytest.fixture
 def damaged(tmp_path: Path) -> Iterator[Rig]:
-    """A rig whose commit log need not be whole when the test ends."""
+    """A rig whose commit log may be damaged when the test ends."""
     rig = Rig(small_timer(tmp_path / "store"))
     yield rig
     rig.close()
@@ -125,7 +125,7 @@ def damaged(tmp_path: Path) -> Iterator[Rig]:
 
 
 def stop_and_damage(rig: Rig, start_of_body: bytes, *, lose_timer_log: bool) -> None:
-    """Change bodies in files of the log that no start looks at."""
+    """Change bodies in files of the log that a start does not scan."""
     for _ in range(100):
         put(rig.store, "Y", 0, bytes(1000))
     rig.close()
@@ -309,7 +309,7 @@ def test_a_stop_that_cannot_read_the_store_still_closes_the_timers_files(
 
 
 def test_killed_in_the_middle_of_a_stop(rig: Rig, make_rig: MakeRig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was set apart is in two slots then, and a recall that comes now is in the first only."""
+    """The messages are then in two slots, and a new recall is in the first only."""
     rig.send(START + 1100, "first")
     rig.send(START + 1800, "recalled")
     rig.send(START + 1900, "k")

@@ -1,4 +1,4 @@
-"""Timed messages sent, recalled, waited for, through restarts, kills and power failures, against a dictionary."""
+"""Timed messages that are sent, recalled and delivered through restarts, kills and power failures, against a model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ delays = st.one_of(st.integers(1, 3000), st.integers(1, 60_000), st.sampled_from
 
 @dataclass
 class Sent:
-    """What is known of a message."""
+    """The model of a message."""
 
     due: int
     rolled: bool
@@ -82,7 +82,7 @@ class TimerMachine(RuleBasedStateMachine):
 
     @rule(slots=st.one_of(st.integers(1, 250), st.integers(180, 199)))
     def stall(self, slots: int) -> None:
-        """Time goes on and the timer does not; it may get further behind than the wheel is long."""
+        """Time advances without the timer, possibly by more than the wheel's length."""
         self.stalled = True
         self.rig.clock.now += slots * self.precision
 
@@ -118,7 +118,7 @@ class TimerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.falls < 3)
     @rule(power=st.booleans(), seed=st.integers(0, 1 << 16))
     def fall(self, power: bool, seed: int) -> None:
-        """A process that was killed leaves what it wrote; a machine that fell, of the timer, what was flushed."""
+        """A killed process leaves all written bytes; a power failure leaves only the timer's flushed bytes."""
         self.falls += 1
         image = self.directory / f"store{self.falls}"
         shutil.copytree(self.rig.config.store_path, image)

@@ -1,4 +1,4 @@
-"""In which order the timer's progress reaches the disk, and what it waits for."""
+"""The order in which the timer's progress reaches the disk, and its conditions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_rocket.store.delay.timer_checkpoint import Mark, TimerProgress
 
 
 class Disk:
-    """The store and the timer's files, which note what is done to them."""
+    """The store and the timer's files, with a record of their calls."""
 
     def __init__(self) -> None:
         self.done: list[str] = []

@@ -1,4 +1,4 @@
-"""Random days of a timer with a short wheel, far ahead and far behind: each comes, none early, no recalled one."""
+"""Random days of a timer with a short wheel: every message is delivered, none early, and no recalled one."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_stopped_before_anything_was_enqueued(rig: Rig) -> None:
 
 
 def test_one_of_many_that_are_rolled_late_is_recalled(rig: Rig) -> None:
-    """Those that are rolled, and their recalls, are in the wheel before the slots behind them are delivered."""
+    """Rolled messages and their recalls are in the wheel before later slots are delivered."""
     for number in range(12):
         rig.send(START + 20_233, f"m{number}")
     rig.work()
@@ -167,7 +167,7 @@ def test_rebuilt_after_the_clock_was_set_back(rig: Rig, restarts: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_damage_anywhere(tmp_path: Path, seed: int) -> None:
-    """Refused by name, or nothing that waits is lost and nothing recalled comes.
+    """Refused by name, or no pending message is lost and no recalled one is delivered.
 
     Units have no checksum: what is damaged here is more than one of them, as a page of a disk is.
     """
@@ -278,7 +278,7 @@ def test_a_message_without_a_time_is_skipped(rig: Rig) -> None:
 
 
 def test_a_stop_like_apaches(rig: Rig) -> None:
-    """Its checkpoint is a flush behind its timer log, and its wheel too; its units of what was delivered remain."""
+    """Its checkpoint and wheel are one flush behind its timer log; units of delivered messages remain."""
     for n in range(12):
         rig.send(START + 3000 + 100 * n, str(n))
     rig.work()

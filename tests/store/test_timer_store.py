@@ -181,7 +181,7 @@ def test_time_alone_is_nothing_to_flush(rig: Rig, make_rig: MakeRig) -> None:
 
 
 def test_the_files_bytes_are_apaches(rig: Rig) -> None:
-    """Worked out by hand from Apache's TimerMessageStore.doEnqueue, TimerWheel.putSlot and TimerCheckpoint.flush."""
+    """Computed by hand from Apache's TimerMessageStore.doEnqueue, TimerWheel.putSlot and TimerCheckpoint.flush."""
     first = rig.send(START + 7500, "a", topic="Topic")
     size = len(rig.store.look_message_by_offset(first) or b"")
     second = rig.send(START + 7000 + 1, "b")

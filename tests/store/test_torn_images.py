@@ -1,4 +1,4 @@
-"""Torn images: what a machine that loses power may leave, recovered and checked.
+"""Torn images: possible disk contents after a power failure, recovered and checked.
 
 A store is written to and now and then flushed. At a random moment its files are copied as a disk might have them: all
 that was flushed is kept; every page with something newer is kept as it is, dropped, made zeros or garbled. The copy
@@ -32,7 +32,7 @@ FATES = ("keep", "keep", "drop", "zero", "garble")
 
 
 class Disk:
-    """Remembers what of each file was flushed."""
+    """Records the flushed parts of each file."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.flushed: dict[Path, bytes] = {}
@@ -52,7 +52,7 @@ class Disk:
         self.flushed |= {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
     def image(self, source: Path, target: Path, rng: random.Random, fates: tuple[str, ...]) -> None:
-        """Copy a live store as a disk may have it after the power went."""
+        """Copy a live store as a disk may have it after a power failure."""
         target.mkdir()
         for path in sorted(source.rglob("*")):
             copy = target / path.relative_to(source)
@@ -111,7 +111,7 @@ def write_some(store: MessageStore, clock: Clock, rng: random.Random, acts: int)
 
 
 def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed: bytes, *, exact: bool) -> None:
-    """``before``: records when the power went; ``flushed``: those of them that were on the disk."""
+    """``before``: records at the power failure; ``flushed``: those that were on the disk."""
     config = replace(config, store_path=image)
     store = opened(config)
     assert not recovery_of(store).clean
@@ -156,7 +156,7 @@ def test_torn_image_is_recovered(seed: int, tmp_path: Path, monkeypatch: pytest.
 
 
 def _length_up_to(config: StoreConfig, offset: int) -> int:
-    """How many bytes of records lie below a physical offset."""
+    """The number of bytes of records below a physical offset."""
     from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
     from spark_rocket.store.log.record_scan import LogScan
 

@@ -24,7 +24,7 @@ def small_timer(path: Path, **settings: Any) -> StoreConfig:
 
 
 def killed(rig: Rig, number: int = 1) -> StoreConfig:
-    """What a killed process leaves: a copy of the files as they are."""
+    """The files of a killed process: a copy of the current ones."""
     image = rig.config.store_path.with_name(f"image{number}")
     shutil.copytree(rig.config.store_path, image)
     return replace(rig.config, store_path=image)
@@ -70,14 +70,14 @@ class Rig:
         self.send(handle_time, "recall", topic, TIMER_DELIVER_MS=str(handle_time), TIMER_DEL_UNIQKEY=name)
 
     def work(self) -> int | None:
-        """Until nothing is left to do now."""
+        """Run until there is no more work at this time."""
         while True:
             due = self.timer.deliver(self.clock.now, 1.0)
             if due is None or due > self.clock.now:
                 return due
 
     def advance(self, to_ms: int) -> None:
-        """Go on to a time, waking whenever the timer asks for it."""
+        """Advance to a time, with all wake-ups that the timer requests."""
         due = self.work()
         while due is not None and due <= to_ms:
             self.clock.now = due

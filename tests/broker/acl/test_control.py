@@ -1,4 +1,4 @@
-"""A broker that checks who may do what, asked with right and wrong signatures."""
+"""Access control of a broker, with valid and invalid signatures."""
 
 from __future__ import annotations
 

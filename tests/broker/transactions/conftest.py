@@ -1,4 +1,4 @@
-"""A broker whose clock is the test's, with a producer of transactions."""
+"""A broker with a manual clock and a producer of transactions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer of transactions, bare, and what there is to see of them."""
+"""A scripted producer of transactions, and views of their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom the broker asks about half messages, when, how often, and when its store refuses."""
+"""Checks of half messages: receivers, times, numbers, and refusals of the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half messages and what their senders decide."""
+"""Half messages and the decisions of their senders."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SECONDS = 30.0
 
 
 class OfficialClientError(Exception):
-    """What the client raised; ``code`` is the status that it was given, where it tells it."""
+    """An error of the client; ``code`` is the status, if it has one."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -29,7 +29,7 @@ class OfficialClientError(Exception):
 
 
 def command_of(kind: str) -> list[str]:
-    """What starts a driver; skips the test where the client is not installed (fails if REQUIRE_OFFICIAL is set)."""
+    """Start drivers. Skip the test if the client is not installed (fail if REQUIRE_OFFICIAL is set)."""
     if kind == "python":
         missing = "rocketmq-python-client" if importlib.util.find_spec("rocketmq") is None else None
         command = [sys.executable, str(HERE / "python_driver.py")]
@@ -43,7 +43,7 @@ def command_of(kind: str) -> list[str]:
 
 
 class Official:
-    """One driver. ``do`` returns what came of a request; ``events`` has what consumers and producers were given."""
+    """One driver. ``do`` returns the result of a request; ``events`` has the calls of listeners."""
 
     def __init__(self, kind: str, endpoint: str, home: Path, *, access_key: str = "", secret_key: str = "") -> None:
         self.kind = kind
@@ -80,7 +80,7 @@ class Official:
         return self._events.setdefault(name, SimpleQueue())
 
     def begin(self, do: str, name: str, /, **more: object) -> SimpleQueue[dict[str, Any]]:
-        """Ask for something; ``end`` has its result."""
+        """Send a request; ``end`` returns its result."""
         number = next(self._numbers)
         answer = self._answers[number] = SimpleQueue()
         assert self._process.stdin is not None
@@ -102,7 +102,7 @@ class Official:
         return self._events_of(name).get(timeout=SECONDS)
 
     def receive(self, name: str, count: int, *, ack: bool = True, **more: object) -> list[dict[str, Any]]:
-        """So many messages, however many polls that takes."""
+        """Receive a number of messages, with as many polls as needed."""
         found: list[dict[str, Any]] = []
         while len(found) < count:
             messages = self.do("receive", name, **more)

@@ -1,4 +1,4 @@
-"""RocketMQ's own clients and a cluster of their own for them, whose broker soon asks about transactions."""
+"""RocketMQ's own clients and a separate cluster, whose broker checks transactions soon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RocketMQ's own clients with credentials, against an endpoint that asks for them."""
+"""RocketMQ's own clients with credentials, against an endpoint with access control."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_permissions_to_send_and_to_receive(as_: Callable[[str, str], Official])
 
 
 def refused(client: Official, code: int) -> None:
-    """Some of these clients say so when they start, some when they send."""
+    """Some of these clients report it at the start, some at a send."""
 
     def start_and_send() -> None:
         client.do("producer", "p", topics=["orders"])

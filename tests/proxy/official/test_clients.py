@@ -90,7 +90,7 @@ def test_a_delayed_message_and_one_that_is_recalled(
 
 
 def test_transactions(official: Official, producer: str, consumer: str, topic: str) -> None:
-    """Decided by the producer, and by its answer when the broker asks."""
+    """Decided by the producer, and by its response to a check."""
     for body, transaction in (("a", "commit"), ("b", "rollback"), ("commit later", "leave"), ("forget", "leave")):
         assert send(official, producer, topic, body, transaction=transaction)["transactionId"]
     asked = set()
@@ -111,7 +111,7 @@ def test_filters(official: Official, producer: str, topic: str, group: str, expr
 
 
 def test_a_push_consumer(official: Official, producer: str, topic: str, group: str) -> None:
-    """What fails comes again."""
+    """Failed messages are redelivered."""
     name = f"push-{topic}"
     official.do("push", name, group=group, topics={topic: ALL}, failures={"2": 1})
     for number in range(4):
@@ -123,7 +123,7 @@ def test_a_push_consumer(official: Official, producer: str, topic: str, group: s
 
 
 def test_groups_keep_their_order(official: Official, producer: str, topic: str, group: str, wire: Wire) -> None:
-    """The messages of one group one after the other, though one fails; other groups do not wait for it.
+    """The messages of one group in order although one fails; other groups do not wait.
 
     Node.js's client knows no back-off by a list, which is what proxies tell consumers, and gives a failed message up.
     """
