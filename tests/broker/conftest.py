@@ -24,14 +24,14 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
-    """Gone when another folder's tests come: some of them take the disk from the whole process."""
+    """Stopped before the tests of other folders, some of which disable the disk of the process."""
     with LocalCluster(in_process=True) as running:
         yield running
 
 
 @pytest.fixture
 def service(cluster: LocalCluster) -> BrokerService:
-    """The insides of that broker, which runs on another thread: look, or replace one attribute."""
+    """The internals of that broker, which runs on another thread: read, or replace one attribute."""
     return service_of(cluster)
 
 
@@ -66,7 +66,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """POP on a store whose clock is the test's."""
+    """POP on a store with a manual clock."""
     world = World(tmp_path)
     yield world
     world.close()

@@ -27,7 +27,7 @@ class Enum:
 
 @dataclass(frozen=True)
 class Class:
-    """Fields by name. Those that may be null, since who uses them looks first, have a question mark behind the name."""
+    """Fields by name. A question mark after the name marks fields that can be null, because their users check."""
 
     fields: dict[str, Any]
 

@@ -31,7 +31,7 @@ TIMER_FILE = 52 * 400
 
 
 class NoOrder:
-    """Nothing here is popped in order."""
+    """No ordered pops."""
 
     def is_blocked(self, *_: Any) -> bool:
         return False
@@ -123,7 +123,7 @@ class World:
         self.settle()
 
     def settle(self) -> None:
-        """Let timer and reviver do what is due, as their drivers would."""
+        """Run the due work of timer and reviver, like their drivers."""
         for _ in range(1000):
             now = self.clock()
             due = (self.timer.deliver(now, 10.0), self.pops.deliver(now, 10.0))
@@ -134,7 +134,7 @@ class World:
     # --- what is kept -------------------------------------------------------------------------------------------
 
     def save_offsets(self) -> None:
-        """As the broker does from time to time."""
+        """Save the offsets, like the broker does periodically."""
         if self.pops.log.position <= self.store.flushed_where:
             self.saved = copy.deepcopy(self.offsets.file_snapshot(self.clock()))
 
@@ -163,7 +163,7 @@ class World:
         self.open()
 
     def stop(self) -> None:
-        """As the broker does it, and start again."""
+        """Stop like the broker, and restart."""
         self.pops.close()
         self.store.flush()
         self.saved = copy.deepcopy(self.offsets.file_snapshot(self.clock()))
@@ -171,16 +171,16 @@ class World:
         self.flush()
 
     def kill(self) -> None:
-        """Everything that was put is there; of the offsets what was saved last."""
+        """All stored messages exist, with the offsets that were saved last."""
         self._reopen(self.image())
 
     def cut_power(self) -> None:
-        """The log is as it was flushed."""
+        """Only the flushed log exists."""
         self._reopen(self.on_disk)
 
     @property
     def open_points(self) -> dict[Any, CheckPoint]:
-        """The check points that are in memory."""
+        """The check points in memory."""
         return self.pops.reviver._open
 
     def close(self) -> None:

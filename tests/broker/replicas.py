@@ -74,7 +74,7 @@ async def caught_up(master: Broker, *slaves: Broker) -> None:
 
 
 async def close_alike(master: Broker, *slaves: Broker) -> None:
-    """Stop all, master first; the logs are the same, byte for byte, and the stores are right."""
+    """Stop all, master first; the logs are equal byte for byte, and the stores are valid."""
     await caught_up(master, *slaves)
     for broker in (master, *slaves):
         await broker.close()

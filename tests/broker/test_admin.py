@@ -88,7 +88,7 @@ def test_no_answer_and_no_log_has_a_secret_setting(wire: Wire, caplog: pytest.Lo
 
 
 def test_settings_that_mqadmin_needs(wire: Wire) -> None:
-    """Its exportConfigs puts each of these into Properties, which take no null."""
+    """Its exportConfigs puts each of these into Properties, which reject null."""
     shown = parse_properties(bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body).decode(), "26")
     assert {name for name, _, _ in shown} >= {
         *("brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums"),
@@ -295,7 +295,7 @@ def test_a_query_finds_as_many_messages_as_apaches(wire: Wire, topic: str) -> No
 
 
 def test_a_query_waits_for_the_index_beside_the_loop(wire: Wire, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are served meanwhile; and one that waits too long is answered with what the index has."""
+    """Other requests are served meanwhile. A query that waits too long gets the current contents of the index."""
     go_on = threading.Event()
     step = IndexService._step
 

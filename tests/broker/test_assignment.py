@@ -45,7 +45,7 @@ def members(cluster: LocalCluster, group: str, topic: str) -> Iterator[list[Memb
 def ask(
     wire: Wire, topic: str, group: str, client_id: str = "client-0", *, strategy: str = "AVG", model: str = "CLUSTERING"
 ) -> list[tuple[str, int, str]] | None:
-    """Broker, queue and mode of each queue that the client is to read."""
+    """Broker, queue and mode of each assigned queue."""
     body = QueryAssignmentRequestBody(topic, group, client_id, strategy, model)
     answer = wire.ask(RequestCode.QUERY_ASSIGNMENT, body.to_json())
     assert answer.code == ResponseCode.SUCCESS, answer.remark

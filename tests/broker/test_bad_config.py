@@ -50,7 +50,7 @@ def with_broker(path: Path, act: Callable[[Broker], Any]) -> Any:
 
 
 def state(broker: Broker) -> dict[str, Any]:
-    """What the files are about, by file."""
+    """The contents of the files, by file."""
     service = broker.service
     return {
         "topics.json": {name for name in service.topics.table if name.startswith("Mine")},
@@ -61,7 +61,7 @@ def state(broker: Broker) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose files and their ``.bak`` say different things, as two stops leave them."""
+    """A store whose files differ from their ``.bak``, as after two stops."""
     path = tmp_path_factory.mktemp("base") / "store"
 
     def run(number: int) -> Callable[[Broker], None]:
@@ -112,7 +112,7 @@ def test_a_broker_with_a_damaged_file(base: Path, name: str, ending: str, damage
 
 
 class Box:
-    """A thing with a state file."""
+    """An object with a state file."""
 
     def __init__(self, path: Path) -> None:
         self.state: dict[str, Any] = {"n": 0}
@@ -168,7 +168,7 @@ class Stop(BaseException):
 
 
 def counted(real: Callable[..., Any], left: list[int], failure: BaseException) -> Callable[..., Any]:
-    """``real`` as long as calls are left."""
+    """``real`` for a limited number of calls."""
 
     def call(*arguments: Any, **more: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():  # a broker that other tests share
@@ -184,7 +184,7 @@ def counted(real: Callable[..., Any], left: list[int], failure: BaseException) -
 @pytest.mark.crash
 @pytest.mark.parametrize("writes", [0, 1, 2])
 def test_a_write_cut_off_at_any_step(tmp_path: Path, writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed, or out of room, before the n-th call to the system: the old state or the new one, whole."""
+    """Killed, or out of disk space, before the n-th system call: the complete old or new state."""
     for failure in (Stop(), OSError(errno.ENOSPC, "No space left on device")):
         for steps in range(30):
             path = tmp_path / f"{type(failure).__name__}{steps}" / "config" / "s.json"
@@ -213,7 +213,7 @@ def test_a_write_cut_off_at_any_step(tmp_path: Path, writes: int, monkeypatch: p
 
 
 def test_a_broken_file_that_cannot_be_set_aside_is_named(tmp_path: Path) -> None:
-    """Else the next write would put it in the place of its good copy."""
+    """Otherwise the next write would replace its valid copy with it."""
     path = tmp_path / "s.json"
     Box(path).save(1)
     path.write_bytes(b"{")

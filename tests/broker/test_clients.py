@@ -36,7 +36,7 @@ pytestmark = pytest.mark.live
 
 
 class Member:
-    """A client with a connection of its own that remembers what the broker tells it."""
+    """A client with its own connection that records the broker's notifications."""
 
     def __init__(self, address: str, client_id: str) -> None:
         self.told: queue.Queue[tuple[int, str]] = queue.Queue()
@@ -202,7 +202,7 @@ def test_setting_the_clock_neither_ends_nor_prolongs_locks_and_members(tmp_path:
 
 
 def test_members_with_different_subscriptions_cause_one_notification(members: list[Member], group: str) -> None:
-    """Apache's broker tells everybody at every heartbeat of theirs."""
+    """Apache's broker notifies all members at each of their heartbeats."""
     first, second, third = members
     first.beat(group, "A")
     second.beat(group, "B")
@@ -236,7 +236,7 @@ def test_silent_peers_are_disconnected(tmp_path: Path) -> None:
 
 
 class SilentChannel:
-    """Just enough of a channel."""
+    """A minimal channel."""
 
     remote_addr = "127.0.0.1:1"
     rebalances = True
@@ -273,7 +273,7 @@ def test_a_member_without_heartbeats_expires() -> None:
 
 
 def test_many_clients_of_one_connection_are_members_each() -> None:
-    """As a proxy has them. A silent one takes neither the others nor the connection with it."""
+    """Like those of a proxy. A silent one removes neither the others nor the connection."""
     now = [0]
     told: list[str] = []
     clients = ClientManager(lambda: 0, lambda channel, group: told.append(group), lambda: now[0])

@@ -357,7 +357,7 @@ def test_pending_messages_of_apaches_store_are_delivered(tmp_path: Path) -> None
 
 
 def later(wire: Wire, topic: str, offset: int) -> RemotingCommand:
-    """The answer to a pull that waits."""
+    """The response to a held pull."""
     more = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000}
     return wire.pull_later(topic, offset, queue_id=0, **more).result(30)
 

@@ -91,7 +91,7 @@ def test_the_next_pull_continues_after_skipped_messages(wire: Wire, topic: str) 
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine, messages are counted, not time."""
+    """The limit counts messages, not time, so it does not depend on the machine."""
     monkeypatch.setattr(filters, "_MAX_EXAMINE_S", 60.0)
 
 
@@ -219,7 +219,7 @@ def test_a_held_pull_without_messages(wire: Wire, topic: str) -> None:
 def test_more_messages_than_one_pull_examines_arrive_while_it_is_held(
     wire: Wire, topic: str, patience: None, service: BrokerService
 ) -> None:
-    """It is answered then: nothing else would come to wake it."""
+    """It is answered then, because no later event would wake it."""
     later = wire.pull_later(topic, 0, tags="a = 1", **SQL, **HELD)
     assert held_pulls(wire, service, topic) == 1
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 900)

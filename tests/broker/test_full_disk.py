@@ -28,7 +28,7 @@ Found = TypeVar("Found")
 
 
 class Disk:
-    """A disk that takes state files or does not."""
+    """A disk that accepts or refuses state files."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
@@ -235,7 +235,7 @@ def test_messages_of_a_topic_that_cannot_be_written_are_refused(disk: Disk, wire
 
 
 def test_a_heartbeat_needs_no_room(disk: Disk, wire: Wire) -> None:
-    """What it creates on the side is created again by the next."""
+    """The next one creates its additional topics again."""
     disk.full = True
     data = {"clientID": "c", "consumerDataSet": [{"groupName": "other", "subscriptionDataSet": []}]}
     assert wire.ask(RequestCode.HEART_BEAT, json.dumps(data).encode()).code == ResponseCode.SUCCESS

@@ -107,7 +107,7 @@ def test_that_there_is_something_to_compare() -> None:
 
 
 def test_messages_returned_with_our_offset(connection: socket.socket) -> None:
-    """The recorded requests but for the offset, which is that of a message in this broker's log."""
+    """The recorded requests, with the offset of a message in this broker's log."""
     frames = [frame for frame in golden.frames() if frame.is_request and frame.request_code == 36]
     assert len(frames) == 3
     host, port = connection.getpeername()
@@ -124,7 +124,7 @@ def test_messages_returned_with_our_offset(connection: socket.socket) -> None:
 
 @pytest.mark.parametrize("spelling", ["json", "bin"])
 def test_a_recorded_member_is_listed_and_notified_as_by_a_real_broker(connection: socket.socket, spelling: str) -> None:
-    """Heartbeat, then the list of its group's members; 40 comes unasked, as recorded but for the group's name."""
+    """A heartbeat, then the group's members; the broker sends 40, as recorded but for the group's name."""
     recorded = [frame for frame in golden.frames() if frame.name.startswith(spelling) and frame.is_request]
     beat, body = next(
         (frame, data)

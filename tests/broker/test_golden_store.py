@@ -74,7 +74,7 @@ def queues_of(name: StoreName) -> Rows:
 
 
 def assert_is(record: bytes, row: dict[str, Any]) -> None:
-    """A raw record, field by field, is what the original client read."""
+    """A raw record equals, field by field, the message of the original client."""
     (message,) = decode_messages(record)
     assert len(record) == row["storeSize"]
     assert (message.topic, message.queue_id, message.queue_offset) == (row["topic"], row["queueId"], row["queueOffset"])
@@ -103,7 +103,7 @@ def split(body: bytes) -> list[bytes]:
 
 
 def pulled(wire: Wire, topic: str, queue_id: int, **more: object) -> list[bytes]:
-    """A whole queue, pull after pull."""
+    """Read an entire queue with several pulls."""
     records: list[bytes] = []
     offset = 0
     while True:
@@ -136,7 +136,7 @@ def query(wire: Wire, topic: str, key: str, begin: int = 0, end: int = FOREVER, 
 
 
 def assert_all_served(wire: Wire, queues: Rows, more: dict[tuple[str, int], int] | None = None) -> None:
-    """Everything expected, asked for in every way; ``more``: how many messages follow in a queue."""
+    """All expected messages, requested in every way; ``more``: the number of later messages in a queue."""
     for (topic, queue_id), rows in queues.items():
         records = pulled(wire, topic, queue_id)
         assert len(records) == len(rows) + (more or {}).get((topic, queue_id), 0)
@@ -237,7 +237,7 @@ def test_writes_on_and_is_opened_again(name: StoreName, directory: Path, clock: 
 
 
 def test_config_files_of_apache_are_kept(directory: Path, clock: Clock) -> None:
-    """Opened and closed: the same topics, groups and offsets, and files that this broker does not know untouched."""
+    """Opened and closed: the same topics, groups and offsets, and unknown files unchanged."""
     before = {path.name: path.read_bytes() for path in (directory / "config").glob("*.json")}
     with served(directory, clock):
         pass

@@ -252,7 +252,7 @@ def test_pops_acks_and_changes(member: JavaClient) -> None:
 
 
 def test_requests_to_a_consumer(member: JavaClient) -> None:
-    """Fields that came are passed on, and the answer is the consumer's own."""
+    """Received fields are forwarded, and the response is the consumer's own."""
     member.answers[RequestCode.GET_CONSUMER_RUNNING_INFO] = b'{"jstack":"x"}'
     member.answers[RequestCode.CONSUME_MESSAGE_DIRECTLY] = b'{"consumeResult":"CR_SUCCESS"}'
     member.answers[RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT] = (
@@ -301,7 +301,7 @@ def test_notifications_to_a_consumer(member: JavaClient) -> None:
 
 
 def test_heartbeats_and_unregistrations(member: JavaClient) -> None:
-    """Without IS_SUPPORT_HEART_BEAT_V2 a client goes on sending whole heartbeats, which are right at any time."""
+    """Without IS_SUPPORT_HEART_BEAT_V2 a client continues to send complete heartbeats, which are always valid."""
     beside = {"IS_SUB_CHANGE": java.BOOL}
     again = member.beat(member.heartbeat)
     assert java.read_header(again.ext_fields, beside) == {"IS_SUB_CHANGE": False}

@@ -38,7 +38,7 @@ def config(directory: Path, **settings: object) -> BrokerConfig:
 
 
 async def ask(broker: Broker, ask_it: Callable[[Wire], Any]) -> Any:
-    """Talk to a broker of this loop, from a thread."""
+    """Send requests from a thread to a broker of this loop."""
 
     def talk() -> Any:
         with RemotingClient() as client:
@@ -250,7 +250,7 @@ async def test_a_later_name_server_gets_a_registration(tmp_path: Path, caplog: p
 
 
 async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_path: Path) -> None:
-    """As those of Apache's 4.x, which do not know code 217."""
+    """Like those of Apache's 4.x, which do not support code 217."""
     asked: list[int] = []
 
     def register(channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -174,7 +174,7 @@ def test_counts_go_with_their_topic_and_group(endpoint: Endpoint, wire: Wire, to
 
 
 def test_names_of_clients_stay_in_their_labels(endpoint: Endpoint, service: BrokerService) -> None:
-    """A name that no client can give, but a file."""
+    """A name that only a file can contain."""
     name = 'x"} 1\nevil{a="b\\'
     service.topics.table[name] = TopicConfig(topic_name=name)
     try:

@@ -26,7 +26,7 @@ def now() -> int:
 
 
 class Asker:
-    """A consumer that looks before it pops."""
+    """A consumer that requests a notification before it pops."""
 
     def __init__(self, wire: Wire, group: str, topic: str) -> None:
         self.wire = wire

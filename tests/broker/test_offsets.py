@@ -91,7 +91,7 @@ def test_a_commit_to_a_missing_topic(wire: Wire, topic: str, group: str) -> None
 
 
 def test_a_commit_creates_no_group(wire: Wire, topic: str, service: BrokerService) -> None:
-    """As in 5.3.3, so that ``mqadmin cloneGroupOffset`` to a group that is not there fails."""
+    """As in 5.3.3, so that ``mqadmin cloneGroupOffset`` to a missing group fails."""
     answer = commit(wire, "NoSuchGroup", topic, 1)
     assert answer == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group NoSuchGroup not exist!")
     assert service.groups.get("NoSuchGroup") is None
@@ -198,7 +198,7 @@ def test_the_table_by_topic_and_group() -> None:
 
 
 def test_a_new_group_of_a_new_topic_starts_at_0_however_much_the_broker_has_written(tmp_path: Path) -> None:
-    """What counts is how far the queue's own first message is from the log's end."""
+    """It depends on the distance of the queue's first message from the log's end."""
     first_file = tmp_path / "store" / "commitlog" / f"{1 << 50:020d}"  # a petabyte has been written, and deleted
     first_file.parent.mkdir(parents=True)
     size = 1 << 20

@@ -125,7 +125,7 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
 
 @pytest.mark.live
 def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
-    """The broker sets the kinds before it starts, and after its server was made."""
+    """The broker sets the kinds after it has created its server, and before the start."""
     with served(tmp_path, clock) as (server, wire):
         server.broker._server.turn = -1.0  # type: ignore[union-attr]
         sends = [wire.send_later("T", b"%d" % n) for n in range(20)]

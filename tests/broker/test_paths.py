@@ -48,7 +48,7 @@ _OWN = {"topics", "consumerOffset", "subscriptionGroup", "delayOffset", "consume
 
 
 def tree(directory: Path) -> set[str]:
-    """Everything below, without the tables that a running broker saves under their own names."""
+    """All files of the directory, without the tables that a running broker saves."""
     return {
         str(path.relative_to(directory))
         for path in directory.rglob("*")
@@ -59,7 +59,7 @@ def tree(directory: Path) -> set[str]:
 @pytest.mark.live
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_requests(cluster: LocalCluster, wire: Wire, name: str) -> None:
-    """Topics, groups and handles of every request that might make something of a name."""
+    """Topics, groups and handles of every request that could create something by a name."""
     around = cluster.store_dir.parent
     before = tree(around)
     handle = RecallMessageHandle(name.replace("\n", "-"), "broker-a", "1795229620131", "7F").encode()
@@ -89,7 +89,7 @@ def test_requests(cluster: LocalCluster, wire: Wire, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
 def test_names_by_themselves(name: str) -> None:
-    """As broker, client and connector see them, before anything is sent or opened."""
+    """In broker, client and connector, before anything is sent or opened."""
     assert topic_problem(name) is not None
     assert group_problem(name) is not None
     assert not can_be_written(name)
@@ -102,7 +102,7 @@ def test_names_by_themselves(name: str) -> None:
     "name", [name for name in NAMES if "/" in name or "\0" in name or name in (".", "..")], ids=repr
 )
 def test_records(tmp_path: Path, name: str) -> None:
-    """In a log, as a master sends it or a disk has it: a slave and a recovery keep the record and make no queue."""
+    """In a log of a master or of a disk: a slave and a recovery keep the record and create no queue."""
     record = encode_record(
         name.encode(),
         0,
@@ -129,7 +129,7 @@ def test_records(tmp_path: Path, name: str) -> None:
 
 
 def test_config_files(tmp_path: Path) -> None:
-    """topics.json with such names: they are kept as names, and no message of theirs is stored."""
+    """topics.json with such names: the names are retained, and no message is stored for them."""
     table = {name: {"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in NAMES}
     path = tmp_path / "store" / "config" / "topics.json"
     path.parent.mkdir(parents=True)

@@ -43,7 +43,7 @@ class Popper:
         return self.wire.ask(RequestCode.POP_MESSAGE, **{**ask, **fields})
 
     def take(self, **fields: object) -> list[tuple[MessageExt, str]]:
-        """Messages with their receipts, made of the answer as Java clients make them."""
+        """Messages with their receipts, built from the response like Java clients do."""
         answer = self.pop(**fields)
         if answer.code != ResponseCode.SUCCESS:
             assert answer.code == ResponseCode.POLLING_TIMEOUT, answer

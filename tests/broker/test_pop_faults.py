@@ -157,7 +157,7 @@ def test_messages_are_acked_though_the_clock_was_set_back(world: World) -> None:
 
 
 class Unlucky(World):
-    """Some of the store's puts fail: before they have stored something, or after."""
+    """Some of the store's puts fail, before or after they have stored the record."""
 
     lucky = True
 
@@ -173,7 +173,7 @@ class Unlucky(World):
         return result
 
     def give(self) -> set[bytes]:
-        """Pop, and do with each message what its consumer may do; what was acked."""
+        """Pop, and process each message in a random way; return the acked ones."""
         acked, random = set(), self.random
         most, invisible = random.choice((1, 3, 32)), random.choice((500, 2_000, 10_000))
         for record, receipt in self.pop(most=most, queue_id=random.choice((-1, 0, 1)), invisible=invisible):

@@ -19,7 +19,7 @@ MAX_SPANS_PER_RESPONSE = {"g": 16, "h": 3}
 
 
 class Out:
-    """A message with a member of a group."""
+    """A message in flight at a member of a group."""
 
     def __init__(self, receipt: ExtraInfo, until: int) -> None:
         self.receipt = receipt
@@ -27,7 +27,7 @@ class Out:
 
 
 class Modelled(World):
-    """What every group was given and what it acked.
+    """The delivered and acked messages of every group.
 
     ``exact``: no message twice but after its time. Kills and power cuts bring what was done lately again.
     """
@@ -87,7 +87,7 @@ class Modelled(World):
             self.done(group, body)
 
     def consume_many(self) -> None:
-        """Everything of one check point that is still out."""
+        """All messages of one check point that are in flight."""
         chosen = self.some()
         if chosen is None:
             return
@@ -131,7 +131,7 @@ class Modelled(World):
         self.out[group][body] = Out(new, new.pop_time + new.invisible_time)
 
     def use_an_old_receipt(self) -> None:
-        """Of an acked or changed message: nothing comes of it."""
+        """A receipt of an acked or changed message: no effect."""
         if self.old and self.exact:
             group, _, receipt = self.random.choice(self.old[-20:])
             self.ack_one(group, receipt)
@@ -140,7 +140,7 @@ class Modelled(World):
         self.pass_time(self.random.choice((1, 10, 299, 1_000, 1_000, 5_000, 40_000)))
 
     def fill_up(self) -> None:
-        """Nothing can be stored; what is due waits, and what was acked stays acked."""
+        """Nothing can be stored; due messages wait, and acks remain."""
         self.full = True
         self.one()
         self.consume()
@@ -158,7 +158,7 @@ class Modelled(World):
         self.sent_by_then = getattr(self, "sent", 0)
 
     def cut_power(self) -> None:
-        """What was sent since the last flush is gone; an ack since then may be."""
+        """Messages since the last flush are lost; acks since then may be."""
         super().cut_power()
         self.sent = self.sent_by_then
         everything = {b"%d" % number for number in range(self.sent)}
@@ -167,7 +167,7 @@ class Modelled(World):
             self.out[group].clear()
 
     def verify(self) -> None:
-        """Everything comes back, and at its time."""
+        """Every message is redelivered at its time."""
         self.pass_time(200_000_001)
         for group in GROUPS:
             while self.given(group, -1, 32, 1_000):

@@ -29,7 +29,7 @@ OF_APACHE = (
 
 
 class Broker:
-    """The order of one topic's queues and what it knows of the broker; a pop takes from the committed offset on."""
+    """The order state of one topic's queues, with a scripted broker; a pop starts at the committed offset."""
 
     def __init__(self) -> None:
         config = BrokerConfig()
@@ -67,7 +67,7 @@ class Broker:
         self.order.change_invisible("T", "G", 0, offset, pop_time, self.now + invisible)
 
     def later(self, milliseconds: int) -> list[tuple[str, int, str]]:
-        """Which queues were free by then."""
+        """The queues that were free by then."""
         self.now += milliseconds
         self.free.clear()
         self.order.free(self.now)
@@ -160,7 +160,7 @@ def test_only_popped_messages_can_be_acked(broker: Broker) -> None:
 
 
 def test_after_a_crash_an_ack_skips_nothing(broker: Broker) -> None:
-    """The file is lost: of what was out nothing is known."""
+    """The file is lost: messages in flight are unknown."""
     assert broker.ack(7) == broker.ack(5) == ALREADY_ACKED
 
 
@@ -177,7 +177,7 @@ def test_after_a_crash_acks_of_pops_since_the_offsets_were_saved_count(
 
 
 def test_messages_missing_in_the_log_are_removed(broker: Broker) -> None:
-    """Acks of it would be those of the messages that get its offsets next."""
+    """Its acks would apply to the next messages with these offsets."""
     broker.pop(5, 6, 7)
     broker.offsets.saved_at = NOW - 1
     broker.order.recover(lambda topic, queue_id: 7)

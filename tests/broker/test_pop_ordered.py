@@ -26,7 +26,7 @@ Got = list[tuple[MessageExt, str]]
 
 
 class Consumer(Popper):
-    """A consumer that pops in order."""
+    """A consumer with ordered pops."""
 
     def pop(self, **fields: object) -> RemotingCommand:
         return super().pop(**{"order": True, **fields})
@@ -199,7 +199,7 @@ def test_order_and_blocks_outlast_a_stop(tmp_path: Path) -> None:
 
 
 def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it comes: everything from the first message on that is not known to be acked comes again, in order."""
+    """At any time: all messages from the first unacked one on are delivered again, in order."""
     monkeypatch.setattr("spark_rocket.broker.server._ORDER_SAVE_SECONDS", 3_600)
     clock = Clock()
     images: list[tuple[Path, bytes, bytes, Got]] = []
@@ -244,7 +244,7 @@ def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path, monkeypatch: p
 
 
 def save(server: Served, *names: str) -> None:
-    """The config files, as by their timers."""
+    """Save the config files, like their timers."""
 
     async def work() -> None:
         service = server.broker.service

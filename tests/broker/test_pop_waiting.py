@@ -18,14 +18,14 @@ NOW = 1_795_229_620_131
 
 
 class Client:
-    """What a waiting request needs of a connection."""
+    """The parts of a connection that a held request needs."""
 
     is_active = True
     is_writable = True
 
 
 class Scene:
-    """Pops that wait, and the messages that are there for them, by group."""
+    """Held pops, and the messages available for them, by group."""
 
     def __init__(self, **settings: int) -> None:
         self.now = NOW

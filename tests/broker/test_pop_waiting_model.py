@@ -28,7 +28,7 @@ class Client:
 
 
 class WaitingMachine(RuleBasedStateMachine):
-    """Two groups, two queues, tags 1 and 2; all members of a group want the same."""
+    """Two groups, two queues, tags 1 and 2; all members of a group have the same subscription."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class WaitingMachine(RuleBasedStateMachine):
     # --- what the processor does --------------------------------------------------------------------------------
 
     def pop(self, pop: PopRequest) -> tuple[int, int, bool]:
-        """How many were found, how many are left, whether some were passed."""
+        """The numbers of found and remaining messages, and whether some were skipped."""
         found = left = 0
         passed = False
         tags = pop.wanted.tag_codes

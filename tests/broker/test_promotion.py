@@ -37,7 +37,7 @@ class Promoted(Pair):
     """A pair whose slave becomes the master."""
 
     def synchronized(self) -> None:
-        """The slave has the log, and offsets that were asked for after this was called."""
+        """Wait until the slave has the log, and offsets that it requests from now on."""
         sync = self.slave.synchronize
         assert sync is not None
         rounds = sync.rounds
@@ -45,7 +45,7 @@ class Promoted(Pair):
         until(lambda: sync.rounds > rounds + 1)
 
     def promote(self, store: str = "a1", other: str | None = None) -> Broker:
-        """Stop both, and start what was the slave as the master; the other one follows it, if asked for."""
+        """Stop both, and start the slave as the master; optionally, the other one follows it."""
         for broker in list(self.brokers):
             self.stop(broker)
         self.master = self.add("a", 0, store=store)
@@ -97,7 +97,7 @@ def goes_on(producer: Producer) -> None:
 
 @pytest.mark.parametrize("skew", [HOURS, -HOURS])
 def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, skew: int) -> None:
-    """The slave's is hours ahead of the master's, or behind, and with it all that counts from the store's times."""
+    """The slave's clock is hours ahead of the master's, or behind, with everything that depends on store times."""
     with promoted(tmp_path, {"a1": skew}) as pair:
         slave, sync = pair.slave.service, pair.slave.synchronize
         assert sync is not None
@@ -133,7 +133,7 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
 
 
 def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> None:
-    """The first one's clock was ahead: what came since is due before what the timer has done."""
+    """The first one's clock was ahead: new messages are due before the timer's progress."""
     with promoted(tmp_path, {"a0": HOURS}) as pair:
         addresses = pair.addresses
         with Admin(addresses) as admin, Producer("p", name_server=addresses) as producer:
@@ -169,7 +169,7 @@ async def _flushed(broker: Broker) -> None:
 
 
 class Decides:
-    """Leaves every transaction to a later question."""
+    """Leaves every transaction undecided until a later check."""
 
     def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
         return arg if isinstance(arg, LocalTransactionState) else LocalTransactionState.UNKNOW
@@ -268,7 +268,7 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
 
 
 def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The one that it copies, and the one that it asks for the rest."""
+    """The master whose log it copies, and the master that it requests the rest from."""
     with promoted(tmp_path) as pair:
         assert "set as haMasterAddress" not in caplog.text
         pair.stop(pair.slave)

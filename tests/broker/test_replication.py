@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.live]
 
 
 async def filled_pair(directory: Path, count: int) -> tuple[Broker, Broker]:
-    """A master with so many messages, and its slave, which has them too."""
+    """A master with a number of messages, and its slave with the same ones."""
     master = await started(settings(directory / "m"))
     slave = await slave_of(master, directory / "s")
     await following(slave)
@@ -106,7 +106,7 @@ async def test_the_last_messages_reach_the_slave_before_a_clean_stop(tmp_path: P
 
 
 async def image_of(slave: Broker, to: Path) -> None:
-    """A copy of a stopped slave's store, to be a master's."""
+    """A copy of a stopped slave's store, for a master."""
     await slave.close()
     shutil.copytree(slave.config.store_path, to)
 
@@ -115,7 +115,7 @@ async def image_of(slave: Broker, to: Path) -> None:
 async def test_a_slave_ahead_of_its_master_removes_its_tail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_idle: bool
 ) -> None:
-    """The master lost its last messages; perhaps it has taken others since."""
+    """The master lost its last messages, and possibly has new ones."""
     master, slave = await filled_pair(tmp_path, 300)
     fork = master.service.store.max_physical_offset
     await image_of(slave, tmp_path / "m2")
@@ -152,7 +152,7 @@ async def test_a_former_master_follows_the_promoted_slave(tmp_path: Path) -> Non
 
 
 async def test_a_slave_of_a_slave(tmp_path: Path) -> None:
-    """It follows as well, and gives the tail back that the one between gave back."""
+    """It follows as well, and removes the same tail as the slave between them."""
     master = await started(settings(tmp_path / "m"))
     between = await slave_of(master, tmp_path / "s")
     await following(between)
@@ -176,7 +176,7 @@ async def test_a_slave_of_a_slave(tmp_path: Path) -> None:
 
 
 async def test_logs_that_differ_since_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison goes back until it finds what both have."""
+    """The comparison continues backwards to the common part."""
     monkeypatch.setattr("spark_rocket.store.recovery.replica._COMPARISON_DISTANCES_BYTES", (4 << 10, 16 << 10))
     master, slave = await filled_pair(tmp_path, 300)
     fork = master.service.store.max_physical_offset
@@ -270,7 +270,7 @@ async def test_the_ha_port_in_use(
 
 
 async def test_a_connection_that_breaks_anywhere(tmp_path: Path) -> None:
-    """In the middle of a header, of a record, of a report: what the slave has is always the beginning of the log."""
+    """In a header, a record or a report: the slave always has a prefix of the log."""
     rng = random.Random(5)
     master = await started(settings(tmp_path / "m"))
     target = ha_address(master).split(":")

@@ -187,7 +187,7 @@ class AsApache:
 
 
 async def test_an_apache_master(tmp_path: Path) -> None:
-    """Followed from its last file on; ahead of it, the slave gives its tail back; from nothing at all it stays away."""
+    """Followed from its last file on. A slave ahead of it removes its tail, and does not follow an empty master."""
     source = await started(settings(tmp_path / "m"))
     fill(source, 300)
     store = source.service.store
@@ -217,7 +217,7 @@ async def test_an_apache_master(tmp_path: Path) -> None:
 
 
 async def test_an_apache_slave(tmp_path: Path) -> None:
-    """What a slave of Apache's needs: each transfer where its log ends, within one file, and reports that count."""
+    """An Apache slave needs transfers at the end of its log, each within one file, and its reports count."""
     master = await started(settings(tmp_path / "m"))
     fill(master, 400)
     reader, writer = await talk(master)

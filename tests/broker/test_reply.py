@@ -70,7 +70,7 @@ def ask(cluster: LocalCluster) -> Iterator[Ask]:
 
 
 def test_a_reply_goes_to_the_newest_connection(cluster: LocalCluster, requester: Requester, ask: Ask) -> None:
-    """The other one may be dead: a client whose network went away connects again, and nothing closes the old one."""
+    """The old connection may be dead: a client reconnects after a network failure, and the old one stays open."""
     with closing(Requester(cluster.broker_address)) as again:
         assert ask("REPLY_TO_CLIENT\x01requester@1").code == 0
         assert bytes(again.pushed.get(timeout=30).body) == b"reply"

@@ -44,7 +44,7 @@ SETTINGS = {
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    """The disk of every broker of a test: an empty one, however full this machine's is."""
+    """The disk of every broker of a test: an empty one, independent of the machine's."""
     disk = Disk()
     monkeypatch.setattr(Retention, "_usages", lambda self: (disk, disk))
     return disk
@@ -52,7 +52,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 def broker(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
-    """A broker of small files that looks at a disk of its own every 0.1 s."""
+    """A broker with small files that checks a simulated disk every 0.1 s."""
     with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as running:
         yield running
     path = tmp_path / "store"
@@ -82,7 +82,7 @@ def offset(wire: Wire, code: int, topic: str, **more: object) -> int:
 
 
 def keep(wire: Wire, size: int) -> None:
-    """Change a setting while the broker runs, and wait until it has been acted upon."""
+    """Change a setting while the broker runs, and wait until it is effective."""
     assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedSize=%d" % size).code == ResponseCode.SUCCESS
 
 
@@ -197,7 +197,7 @@ def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerServic
 def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
     broker: LocalCluster, insides: BrokerService, here: Wire, fail: str
 ) -> None:
-    """It reads on to what it was given, and then tells of the loss, or goes on at what is left."""
+    """It reads the messages that it has, and then reports the loss, or continues at the first remaining message."""
     topic = broker.create_topic("T", 1)
     fill(here, topic)
     insides.store.flush()

@@ -44,7 +44,7 @@ async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None
 async def test_a_new_broker_notes_the_time_that_groups_go_on_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before its offsets are saved for the first time, it still knows which pops are younger than the file."""
+    """Killed before its offsets are first saved, it still distinguishes pops after the file."""
     written: asyncio.Queue[str] = asyncio.Queue()
     write, loop = ConfigFile.write, asyncio.get_running_loop()
 

@@ -104,7 +104,7 @@ def test_the_property_string(wire: Wire, topic: str, sent: str, stored: str) -> 
 
 
 def test_region_and_trace_switch_are_those_of_the_configuration(wire: Wire, topic: str) -> None:
-    """5.x's consumers send no trace for a message without MSG_REGION, and none when TRACE_ON is false."""
+    """Consumers of 5.x send no trace for a message without MSG_REGION, or with TRACE_ON=false."""
 
     def update(text: str) -> int:
         return wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode()).code
@@ -292,7 +292,7 @@ def sync_cluster() -> Iterator[LocalCluster]:
 
 
 def test_a_one_way_message_is_stored_and_never_answered(sync_cluster: LocalCluster, cluster: LocalCluster) -> None:
-    """Neither with the flush nor with the settling of the topic that it creates."""
+    """It waits neither for the flush nor for the new topic's file."""
     for running in (cluster, sync_cluster):
         client = RawClient(running.broker_address)
         requests = [RemotingCommand.request(310, {**SEND_FIELDS, "b": "OneWay"}, b"x", oneway=n < 2) for n in range(3)]

@@ -111,7 +111,7 @@ def test_how_long_it_waits(broker: tuple[Served, Wire], fields: dict[str, object
 
 
 def test_the_groups_own_limit(broker: tuple[Served, Wire]) -> None:
-    """For clients that send none, and for those of before 3.4.9, whose number means nothing."""
+    """For clients that send none, and those before 3.4.9, whose number is meaningless."""
     _, wire = broker
     with told(wire, retryMaxTimes=0):
         give_back(wire, sent(wire))
@@ -165,7 +165,7 @@ def test_what_is_refused(broker: tuple[Served, Wire]) -> None:
 
 
 def test_a_retried_message_may_name_the_topic_it_was_sent_to(broker: tuple[Served, Wire], clock: Clock) -> None:
-    """As clients do, which show it under that name."""
+    """Like clients, which show it with that name."""
     server, wire = broker
     give_back(wire, sent(wire), delayLevel=1, originTopic="Orders")
     server.pass_time(1000)
@@ -175,7 +175,7 @@ def test_a_retried_message_may_name_the_topic_it_was_sent_to(broker: tuple[Serve
 
 
 def test_properties_that_could_not_be_sent(broker: tuple[Served, Wire]) -> None:
-    """What is stored once can be given back, whatever it is."""
+    """Any stored message can be returned."""
     _, wire = broker
     wire.send("Odd", b"x", i="a\x01b\x01c\x02UNIQ_KEY\x01u\x02nothing\x02__CRC32#\x01123")
     (message,) = wire.messages("Odd")
@@ -202,7 +202,7 @@ def test_one_way(broker: tuple[Served, Wire]) -> None:
 
 
 def test_it_is_stored_as_apaches_broker_stores_it(tmp_path: Path) -> None:
-    """Records of Apache's directory given back here become what they became there."""
+    """Returned records of Apache's directory are stored as by Apache's broker."""
     directory = golden.extract_store("clean", tmp_path)
     rows = [row for row in golden.expected("clean") if row["topic"] in ("GoldenRetry", "%RETRY%GID_golden_retry")]
     assert len(rows) > 4

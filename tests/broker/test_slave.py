@@ -159,7 +159,7 @@ def test_requests_that_a_slave_serves(pair: Pair) -> None:
 
 
 def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log is not its master's: neither that nor what goes with it is replaced."""
+    """Its log differs from its master's: neither the log nor its state is replaced."""
     monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.02})
     pair = Pair(tmp_path)
     pair.stop(pair.slave)
@@ -185,7 +185,7 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
 
 
 def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
-    """Acknowledged just before the master died."""
+    """Acknowledged just before the master was killed."""
     assert pair.slave.synchronize is not None
     pair.do(pair.slave.synchronize.close())
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
@@ -249,7 +249,7 @@ def test_requests_that_a_slave_refuses(pair: Pair) -> None:
 
 
 def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
-    """At all brokers of the cluster, slaves first if it happens so, and no further than the first that refuses."""
+    """At all brokers of the cluster, possibly slaves first, up to the first refusal."""
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))

@@ -32,7 +32,7 @@ def topics(**settings: object) -> TopicConfigManager:
 
 
 class Box:
-    """A thing with a state file."""
+    """An object with a state file."""
 
     def __init__(self, path: Path) -> None:
         self.state: dict[str, Any] = {"n": 0}
@@ -176,7 +176,7 @@ def test_two_broken_files_are_an_error_that_names_file_and_line(tmp_path: Path, 
 
 
 def test_an_unreadable_file_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its .bak may be read, but is older."""
+    """Its .bak is readable, but older."""
     box = Box(tmp_path / "s.json")
     for number in (1, 2):
         box.state = {"n": number}
@@ -231,7 +231,7 @@ async def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tm
 
 
 def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has not been brought to disk before its name is, is an empty file under that name."""
+    """Contents that are not flushed before the rename are an empty file with that name."""
     box = Box(tmp_path / "config" / "s.json")
     synced: set[int] = set()
     real_sync, real_replace = os.fsync, Path.replace

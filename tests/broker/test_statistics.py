@@ -26,7 +26,7 @@ from tests.broker.wire import Wire
 
 @pytest.fixture
 def stats(service: BrokerService) -> Iterator[BrokerStats]:
-    """Counts of the service that begin at 0."""
+    """Statistics of the service, reset to 0."""
     before, service.stats = service.stats, BrokerStats()
     service.settings_changed()
     yield service.stats

@@ -101,7 +101,7 @@ def test_configuration_is_kept_to_the_last_field(directory: Path) -> None:
 
 
 def test_a_topic_with_batch_queues_accepts_no_messages(directory: Path) -> None:
-    """They would lie in queues of another kind than RocketMQ looks for them in."""
+    """RocketMQ would not find them, because it reads queues of another kind."""
     with served(directory, Clock()) as wire:
         answer = wire.send("Batches")
         assert answer.code == ResponseCode.NO_PERMISSION

@@ -34,7 +34,7 @@ MODE, AUTH = "tls.server.mode", "tls.server.need.client.auth"
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A master that wants to see its clients' certificates, and its slave."""
+    """A master that requires client certificates, and its slave."""
     config = {AUTH: "require", "grpcServerPort": 0}
     directory = tmp_path_factory.mktemp("pair")
     with LocalCluster(data_dir=directory, slaves=True, tls="enforcing", config=config) as cluster:
@@ -56,7 +56,7 @@ def read(cluster: LocalCluster, queue: MessageQueue, tls: TlsSettings | None) ->
 
 
 def test_all_ports_use_tls(pair: LocalCluster) -> None:
-    """The broker tells the name server of itself, the slave follows its master: all of it with certificates shown."""
+    """The broker registers and the slave follows its master, all with client certificates."""
     pair.create_topic("Secure", queues=1)
     large = b"x" * 3_000_000
     queue = send(pair, "Secure", large, pair.tls)
@@ -131,7 +131,7 @@ def test_clients_without_a_certificate_or_tls(pair: LocalCluster) -> None:
 
 
 def test_grpc_with_certificates(pair: LocalCluster) -> None:
-    """gRPC's own client; that the service answers at all is enough here."""
+    """gRPC's own client; any response of the service is enough here."""
     tls = pair.tls
     credentials = grpc.ssl_channel_credentials(
         Path(tls.client_trust_cert_path).read_bytes(),
@@ -147,7 +147,7 @@ def test_grpc_with_certificates(pair: LocalCluster) -> None:
 
 
 def test_from_disabled_to_enforcing_without_a_stop(tmp_path: Path) -> None:
-    """Server by server, as docs/guides/operations.md has it; after each step a client of before is still served."""
+    """Server by server, as in docs/guides/security.md; after each step, earlier clients are still served."""
     authority = CertificateAuthority(tmp_path / "tls")
     tls = tls_of(authority, authority.issue("server", ("127.0.0.1", "127.0.0.2")))
     files = {name: value for name, value in tls.properties().items() if name != "tls.enable"}

@@ -48,7 +48,7 @@ def port() -> Iterator[int]:
 
 
 def serve(directory: Path, port: int, talk: Callable[[], None], **settings: object) -> None:
-    """Talk, on a thread, to a broker that runs meanwhile."""
+    """Send requests on a thread while the broker runs."""
 
     async def scenario() -> None:
         properties = {"storePathRootDir": directory / "store", "listenPort": port, "diskSpaceWarningLevelRatio": 100}
@@ -101,7 +101,7 @@ def test_without_its_vip_port_the_broker_serves_and_warns(
 def test_without_the_setting(
     tmp_path: Path, port: int, settings: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A port that the system chose has none beside it: another server may be about to listen there."""
+    """The neighbor of a port that the system chose may be in use by another server."""
     before = listening(os.getpid())
     opened: set[int] = set()
     serve(tmp_path, port, lambda: opened.update(listening(os.getpid()) - before), **settings)

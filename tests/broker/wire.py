@@ -49,7 +49,7 @@ class Wire:
         queue_id: int = 0,
         **more: object,
     ) -> RemotingCommand:
-        """SEND_MESSAGE_V2 as a Java client writes it; ``more`` overrides single letters."""
+        """SEND_MESSAGE_V2 as encoded by a Java client; ``more`` overrides single letters."""
         return self.ask(RequestCode.SEND_MESSAGE_V2, body, **{**_send_fields(topic, properties, queue_id), **more})
 
     def send_later(self, topic: str, body: bytes, properties: dict[str, str] | None = None) -> Future[RemotingCommand]:
@@ -133,18 +133,18 @@ def _text(value: object) -> str:
 
 
 def held_by(service: BrokerService, topic: str) -> list[HeldPull]:
-    """The pulls of a topic that wait."""
+    """The held pulls of a topic."""
     return [pull for key, pulls in list(service.held._by_queue.items()) if key[0] == topic for pull in pulls]
 
 
 def held_pulls(wire: Wire, service: BrokerService, topic: str) -> int:
-    """How many pulls of a topic wait, with those that were sent before over the same connection."""
+    """The number of held pulls of a topic, including those sent before over the same connection."""
     wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     return len(held_by(service, topic))
 
 
 def time_is_up(service: BrokerService, topic: str) -> None:
-    """The time that pulls of a topic may be held is over."""
+    """Let the held pulls of a topic time out."""
 
     def expire() -> None:
         for pull in held_by(service, topic):

@@ -42,7 +42,7 @@ Queue = tuple[str, int]
 
 
 class Load:
-    """Senders, from ``with`` on."""
+    """Senders, started by ``with``."""
 
     def __init__(self, cluster: LocalCluster, *, senders: int = 4, send_timeout: float = 3.0) -> None:
         self.strong: dict[Queue, dict[int, bytes]] = defaultdict(dict)
@@ -118,7 +118,7 @@ class Load:
         return first
 
     def strong_ends(self, broker: str) -> dict[int, int]:
-        """For each queue of a broker, where what both of a pair have ends at least."""
+        """For each queue of a broker, the minimum end of the messages that both of a pair have."""
         with self._changed:
             return {
                 queue_id: max(offsets) + 1
@@ -128,7 +128,7 @@ class Load:
 
 
 def slaves_ready(masters: Sequence[BrokerMember]) -> None:
-    """Every master has a slave that follows: an empty one begins where its master's last file does."""
+    """Every master has a following slave; an empty one starts with its master's last file."""
     with RemotingClient() as client:
         for master in masters:
             wire = Wire(client, master.address)
@@ -136,7 +136,7 @@ def slaves_ready(masters: Sequence[BrokerMember]) -> None:
 
 
 def knows_topic(slave: BrokerMember) -> bool:
-    """Topics come every ten seconds."""
+    """Topics are synchronized every ten seconds."""
     with RemotingClient() as client:
         return f'"{TOPIC}"' in bytes(Wire(client, slave.address).ask(RequestCode.GET_ALL_TOPIC_CONFIG).body).decode()
 
@@ -180,7 +180,7 @@ def log_end(address: str) -> int:
 
 
 def assert_slaves_follow(cluster: LocalCluster) -> None:
-    """Every slave that runs comes to have all that its running master has."""
+    """Wait until every running slave has all messages of its running master."""
     for master, slave in zip(cluster.brokers, cluster.slaves, strict=True):
         until(lambda m=master, s=slave: log_end(s.address) == log_end(m.address), f"{slave.name} has it all")  # type: ignore[misc]
 
@@ -204,7 +204,7 @@ def log_bytes(store: Path) -> bytes:
 
 
 def assert_stores_right(pairs: list[tuple[Path, Path]]) -> None:
-    """After the stop: every store is in order, and each slave's log is its master's, byte for byte."""
+    """After the stop: every store is valid, and each slave's log equals its master's, byte for byte."""
     config = BrokerConfig.from_properties(SMALL_FILES).store_config()
     for store in {store for pair in pairs for store in pair}:
         problems = [problem for problem in check_store(store, config) if problem.kind != "index.behind"]

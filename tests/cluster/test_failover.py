@@ -38,7 +38,7 @@ SETTINGS = {"brokerRole": "SYNC_MASTER", **SMALL_FILES}
 
 
 class World:
-    """The cluster, its load, and what may happen to them."""
+    """The cluster, its load, and the events that can happen to them."""
 
     def __init__(self, cluster: LocalCluster, load: Load, rng: random.Random) -> None:
         self.cluster = cluster
@@ -116,7 +116,7 @@ class World:
         self.load.goes_on(20, of=master.broker_name)
 
     def swap(self) -> None:
-        """The slave is made the master, and the master comes back as its slave."""
+        """The slave is promoted, and the former master returns as its slave."""
         number = self.pair()
         master, slave = self.masters[number], self.slaves[number]
         until(lambda: knows_topic(slave), "the slave knows the topic")

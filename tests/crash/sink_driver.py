@@ -45,7 +45,7 @@ def sink_options(name_server: str, topic: str) -> WriteOptions:
 
 
 def rows_of(query: str, batch: int, task: int) -> pa.RecordBatch:
-    """Others each time, as those of a query with ``rand()``."""
+    """Different each time, like those of a query with ``rand()``."""
     bodies = [f"{query}/{batch}/{task}/{row}/{random.random()}" for row in range(ROWS)]
     return pa.record_batch({"body": bodies, "shardingKey": [f"k{row % 5}" if row % 2 else None for row in range(ROWS)]})
 

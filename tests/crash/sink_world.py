@@ -42,7 +42,7 @@ class Query:
             return subprocess.Popen([sys.executable, "-m", PROGRAM, *arguments], stderr=log)
 
     def run(self, epochs: int) -> int:
-        """Run it to its end, again and again while it is killed; how often it was."""
+        """Run it to its end, with a restart after each kill; return the number of kills."""
         for killed in range(10_000):
             status = self.start(epochs).wait(600)
             if status == 0:
@@ -59,7 +59,7 @@ class Query:
         return committed(self.directory)
 
     def wait_for(self, number: int) -> None:
-        """Until so many plans are done."""
+        """Wait until a number of plans are done."""
         until(lambda: len(plans(self.directory, "done")) >= number)
 
 
@@ -79,7 +79,7 @@ def rows_seen(name_server: str, topic: str) -> dict[str, list[list[str]]]:
 
 
 def assert_each_row_once(name_server: str, topic: str, queries: Sequence[tuple[str, int]]) -> tuple[int, int, int]:
-    """And in order: epochs in each queue, in them tasks and rows, those with keys (odd) and without apart.
+    """In order: epochs in each queue, in them tasks and rows, those with keys (odd) separate from those without.
 
     How many were sent, are stored, and are distinct.
     """

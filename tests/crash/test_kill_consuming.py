@@ -22,7 +22,7 @@ pytestmark = pytest.mark.crash
 def give_back_until_the_end(
     address: str, first: int, step: int, taken: dict[bytes, str], enough: threading.Event
 ) -> None:
-    """Every message of a share, to groups that are new to the broker; notes what it took, for which topic."""
+    """Return every message of a share, with new groups; record accepted ones by topic."""
     with RemotingClient() as client:
         wire = Wire(client, address)
         try:

@@ -36,7 +36,7 @@ _MANY = {
 
 
 def make_plans(query: Query, kills: int, rng: random.Random) -> None:
-    """Every point as often as the others; those of resuming come after a kill that makes it happen."""
+    """All points equally often; those of a resumed run after a kill that causes it."""
     points = [*TASK_POINTS, *DECIDE_POINTS, *PUBLISH_POINTS, *RESUME_POINTS]
     rng.shuffle(points)
     left = kills
@@ -55,7 +55,7 @@ def make_plans(query: Query, kills: int, rng: random.Random) -> None:
 
 
 class BrokerKiller(threading.Thread):
-    """Kills a broker when a query's plan asks for it, and starts it again."""
+    """Kills and restarts a broker when a query's plan requests it."""
 
     def __init__(self, cluster: LocalCluster, queries: list[Query], rng: random.Random) -> None:
         super().__init__()

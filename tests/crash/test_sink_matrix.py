@@ -63,7 +63,7 @@ def test_a_task_dies_while_it_stages_and_another_one_when_it_has(cluster: LocalC
 
 
 def test_a_zombie_continues_to_stage_after_its_driver_died(cluster: LocalCluster, query: Query) -> None:
-    """A task of the dead driver is let go on when the next driver has committed the epoch."""
+    """A task of the dead driver is resumed after the next driver has committed the epoch."""
     query.plan("a block was staged", "stop", 2)
     query.plan("a block is staged", "driver", 3)
     zombie = query.start(1)
@@ -98,7 +98,7 @@ def test_it_dies_when_it_has_decided(cluster: LocalCluster, query: Query, victim
 
 @pytest.mark.parametrize("victim", some_of("self", "driver"))
 def test_it_dies_while_it_publishes(cluster: LocalCluster, query: Query, victim: str) -> None:
-    """And again and again, when it has read back and goes on."""
+    """And repeatedly, after it has read back and continues."""
     query.plan("a block is sent", victim, 3)
     query.plan("before RESUMED", victim)
     query.plan("RESUMED is sent", victim)
@@ -127,7 +127,7 @@ def test_the_driver_dies_before_its_checkpoint_knows(cluster: LocalCluster, quer
     "point", some_of("a block is in flight", "a block is staged", "PREPARED is sent", "before DONE")
 )
 def test_a_broker_is_killed(cluster: LocalCluster, query: Query, point: str) -> None:
-    """With SYNC_FLUSH, and started again; the driver lives."""
+    """With SYNC_FLUSH, and restarted; the driver survives."""
     query.plan(point, "broker", 2 if "block" in point else 1)
     driver = query.start(2)
     asked = until(lambda: plans(query.directory, "asked"))[0]
@@ -157,7 +157,7 @@ def test_a_master_is_lost_and_its_slave_made_the_master(tmp_path: Path, point: s
 
 
 def test_two_drivers_decide_the_same_epoch(cluster: LocalCluster, query: Query) -> None:
-    """The second one's decision comes later; it goes on with the first one's, which the first one notices."""
+    """The second driver decides later and continues with the first one's decision; the first one detects this."""
     query.plan("before PREPARED", "stop")
     query.plan("after PREPARED", "stop")
     late = query.start(2)

@@ -135,7 +135,7 @@ def test_recorded_requests_get_the_recorded_answers(series: str) -> None:
 
 
 def test_the_recorded_spellings_of_a_route() -> None:
-    """Version 409 was answered in standard JSON, byte for byte; 106 in fastjson's."""
+    """Version 409 gets standard JSON, byte for byte; 106 gets fastjson's."""
     ns = NameServer()
     for asked, recorded in exchanges("json")[:3]:
         answer = ns.handle(RemotingCommand.decode(asked.raw[4:]))
@@ -266,7 +266,7 @@ def test_both_spellings_of_a_route(ns: NameServer, version: int, ext: dict[str, 
 
 
 def test_a_client_of_a_zone_gets_the_brokers_of_its_zone(ns: NameServer) -> None:
-    """As Java's clients of 5.x that were started with rocketmq.zone and rocketmq.zone.mode."""
+    """Like Java's clients of 5.x that were started with rocketmq.zone and rocketmq.zone.mode."""
     near, far, slave = {"__ZONE_NAME": "zone-a"}, {"__ZONE_NAME": "zone-b"}, {"enableActingMaster": "true"}
     ns.register(T, name="near", **near)
     ns.register(T, name="far", **far)
@@ -369,7 +369,7 @@ CODES = sorted(NameServer().handlers)
     ),
 )
 def test_any_request_is_answered_or_refused(code: int, ext: dict[str, str], body: bytes) -> None:
-    """ProtocolError becomes code 1 in the server; nothing else may come out of a handler."""
+    """The server converts ProtocolError to code 1; a handler may raise nothing else."""
     ns = NameServer()
     with contextlib.suppress(ProtocolError):
         assert ns.ask(code, body, **ext).is_response

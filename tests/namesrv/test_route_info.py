@@ -11,7 +11,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 
 
 class Tables(RouteInfoManager):
-    """Route tables, a clock to set, and a registration in one line."""
+    """Route tables with a manual clock, and a short call to register."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -108,7 +108,7 @@ def test_a_table_of_one_topic_leaves_the_others(tables: Tables) -> None:
 
 
 def test_a_registration_of_one_topic_does_not_hide_the_whole_table(tables: Tables) -> None:
-    """The name server was restarted under a broker whose next word is an increment."""
+    """The name server was restarted, and the broker's next registration is an increment."""
     tables.register(T, version=9)
     assert tables.perm("T") == 6
     assert tables.data_version_of("c", "a0:1") is None

@@ -144,7 +144,7 @@ def connections_are(count: int, running: Running) -> None:
 
 
 class Gate:
-    """Stops the reading of large registrations until it is opened."""
+    """Blocks the decoding of large registrations until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = threading.Event()
@@ -201,7 +201,7 @@ def test_few_large_registrations_of_an_address_wait(running: Running, gate: Gate
 
 
 def test_few_large_registrations_of_all_wait(gate: Gate) -> None:
-    """Of so many addresses that none has more than one."""
+    """From many addresses, one registration each."""
     request = RemotingCommand.request(103, {}, large_registration())
     read: list[object] = []
 
@@ -248,10 +248,10 @@ def test_a_broker_that_disconnects_during_its_registration(running: Running, gat
 
 
 def test_withdrawn_registrations_take_no_memory(gate: Gate) -> None:
-    """Otherwise a peer that registers and unregisters in turn fills it while another registration is read."""
+    """Otherwise a peer could fill it with repeated registrations while another one is decoded."""
 
     class Body(bytearray):
-        """A body that can be watched."""
+        """A body with weak references."""
 
     async def work() -> None:
         large = LargeRegistrations()

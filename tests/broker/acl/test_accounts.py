@@ -251,7 +251,7 @@ def test_a_broker_without_access_control_warns(tmp_path: Path) -> None:
 
 
 def test_strings_are_not_changed(tmp_path: Path) -> None:
-    """What YAML would take for something else, and what Apache's broker wrote."""
+    """Strings that YAML would convert, and those that Apache's broker wrote."""
     path = tmp_path / "plain_acl.yml"
     path.write_text(
         "accounts:\n- accessKey: 12345678\n  secretKey: '0123456'\n  admin: True\n  whiteRemoteAddress: null\n"
@@ -300,7 +300,7 @@ def _without_chief(file: AccountsFile) -> None:
 
 
 async def test_values_read_before_a_change_are_not_used_after_it(tmp_path: Path) -> None:
-    """The file is looked at each second, and read on a thread; a change that comes meanwhile waits for that."""
+    """The file is checked each second and read on a thread; a concurrent change waits."""
     control = control_on(tmp_path / "plain_acl.yml", ACCOUNTS)
     control.path.write_text(ACCOUNTS + "# touched\n")
     await control.reload_if_changed()

@@ -64,7 +64,7 @@ def place(wire: Wire, topic: str, body: bytes) -> int:
 
 
 def forged(mallory: Wire, topic: str, properties: bytes, stretch: int = 0) -> int:
-    """Send a body that holds a record; where the record lies. ``stretch``: what follows is its properties too."""
+    """Send a body with a record; return its offset. ``stretch``: later bytes count as its properties."""
     before = place(mallory, "own", bytes(200))
     first = place(mallory, "own", bytes(200))
     at = 2 * first - before + 88  # where the next message's body will begin
@@ -90,7 +90,7 @@ def forged(mallory: Wire, topic: str, properties: bytes, stretch: int = 0) -> in
 
 
 def test_a_record_within_a_body_is_ignored(as_: Connect) -> None:
-    """It could reach over what others sent behind it, or name another topic than the one it was sent to."""
+    """It could include later messages of others, or name another topic."""
     mallory, root = as_(MALLORY), as_(ROOT)
     at = forged(mallory, "own", b"K\x01V", stretch=400)
     root.send("secret", b"nobody else's" * 20)
@@ -155,7 +155,7 @@ def test_a_recall_needs_the_permission_to_send(as_: Connect) -> None:
 
 
 def test_default_permissions_do_not_apply_to_system_topics(as_: Connect) -> None:
-    """There are the messages to a denied topic too, and a message put there may be delivered to one."""
+    """It also has messages to denied topics, and a message in it could be delivered to one."""
     trusted, root = as_(TRUSTED), as_(ROOT)
     assert root.send("secret", properties={"DELAY": "10"}).code == 0
     assert pull(trusted, "own", "anybody").code != ResponseCode.NO_PERMISSION

@@ -134,7 +134,7 @@ def test_altered_requests(cluster: LocalCluster) -> None:
 
 
 def test_permissions_are_checked_every_time(cluster: LocalCluster, as_: Callable[..., Wire]) -> None:
-    """The way of most requests is a short one: no less is looked at."""
+    """Most requests take the fast path, with the same checks."""
     control, wire = control_of(cluster), as_(ALICE)
     before = control.rules
     try:
@@ -164,7 +164,7 @@ def test_permissions_are_checked_every_time(cluster: LocalCluster, as_: Callable
 
 
 def test_a_signed_request_can_be_sent_again_and_as_another_code_of_the_same_fields(cluster: LocalCluster) -> None:
-    """As with Apache's: docs/reference/security.md lists it. What the other code needs is still asked for."""
+    """As with Apache's: docs/reference/security.md lists it. The permissions of the other code are still required."""
     ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
     request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body")
     RequestSigner(ALICE).sign(request)
@@ -207,7 +207,7 @@ def test_topics_and_groups_each_have_their_permission(as_: Connect) -> None:
 
 
 def test_the_topic_is_the_one_that_the_processor_takes(as_: Connect) -> None:
-    """Code 10 knows a topic under two names: a permitted one does not hide the other."""
+    """Code 10 has two fields for a topic: a permitted one does not hide the other."""
     fields = {
         "producerGroup": "p",
         "topic": "orders",
@@ -239,7 +239,7 @@ def test_a_message_read_by_its_offset_needs_its_topics_permission(as_: Connect) 
 
 
 def test_a_returned_message_needs_read_permission(as_: Connect) -> None:
-    """Else a group would be sent whatever lies at an offset, of any topic."""
+    """Otherwise a group would get any message at an offset, of any topic."""
     alice, root = as_(ALICE), as_(ROOT)
 
     def send_back(topic: str, group: str) -> RemotingCommand:

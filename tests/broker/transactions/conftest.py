@@ -19,7 +19,7 @@ from tests.kit.clock import Clock
 
 @pytest.fixture
 def serve(tmp_path: Path, clock: Clock) -> Callable[..., Any]:
-    """Begins to serve ``tmp_path / "store"``, with one producer of group GID_tx; for ``with``."""
+    """Serve ``tmp_path / "store"`` with one producer of group GID_tx; a context manager."""
 
     @contextmanager
     def begin(directory: Path = tmp_path / "store", *, join: bool = True, **settings: object) -> Iterator[Any]:

@@ -31,7 +31,7 @@ MINUTES = 60_000
 
 
 class Producer:
-    """A producer of one group, bare: sends half messages, decides, and keeps what it is asked."""
+    """A scripted producer of one group: sends half messages, decides, and records its checks."""
 
     def __init__(self, address: str, clock: Clock, group: str = "GID_tx") -> None:
         self.asked: SimpleQueue[RemotingCommand] = SimpleQueue()
@@ -79,7 +79,7 @@ class Producer:
         return CheckTransactionStateRequestHeader.from_ext(request.ext_fields), message
 
     def answer(self, decision: int) -> RemotingCommand:
-        """Take a question and answer it."""
+        """Take a check and respond to it."""
         header, message = self.question()
         return self.end_checked(header, message, decision)
 
@@ -98,7 +98,7 @@ class Producer:
         )
 
     def asked_about(self) -> list[bytes]:
-        """Bodies of all that it was asked about and did not take yet."""
+        """Bodies of all checks that were not taken yet."""
         self.join()  # answered after whatever was sent before
         return [self.question()[1].body for _ in range(self.asked.qsize())]
 
@@ -107,7 +107,7 @@ class Producer:
 
 
 def progress(directory: Path) -> dict[str, Any]:
-    """Half and op offsets that are on disk."""
+    """Half and op offsets on disk."""
     table = loads_tolerant((directory / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
     return {topic: table.get(f"{topic}@{TRANSACTION_GROUP}", {}).get("0") for topic in (HALF, OP)}
 

@@ -89,7 +89,7 @@ def test_abandoned_after_15_checks(
 
 
 def give_up(server: Any, wire: Wire, producer: Producer, clock: Clock) -> str:
-    """The id of a message that is in TRANS_CHECK_MAX_TIME_TOPIC, after one check."""
+    """The id of a message in TRANS_CHECK_MAX_TIME_TOPIC, after one check."""
     clock.now += 6_001
     for _ in range(2):
         server.wake()

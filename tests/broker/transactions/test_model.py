@@ -38,7 +38,7 @@ OPEN, COMMITTED, ROLLED_BACK = "open", "committed", "rolled back"
 
 
 class Member:
-    """A connection of the producer group: keeps what it is asked."""
+    """A connection of the producer group that records its checks."""
 
     is_writable = True
 
@@ -50,7 +50,7 @@ class Member:
 
 
 class World:
-    """A store with its transactions, the model of them, and what a power cut would leave."""
+    """A store with transactions, their model, and the state after a power failure."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = random.Random(seed)
@@ -60,7 +60,7 @@ class World:
         self.settings = BrokerConfig.from_properties({"transactionCheckMax": 1000, "fileReservedTime": 1000})
         self.states: dict[bytes, str] = {}
         self.places: dict[bytes, list[int]] = {}
-        """Physical offsets by which a sender knows a transaction: of the half message, of copies it was asked about."""
+        """Physical offsets of a transaction that its sender knows: of the half message, and of checked copies."""
         self.offsets = ConsumerOffsetManager()
         self.full = False
         self.open()
@@ -131,13 +131,13 @@ class World:
         self.clock.now += self.random.choice((10, 1_000, 7_000, 30_001))
 
     def check(self) -> list[bytes]:
-        """All that is due now; whom it asked about."""
+        """Run a round of checks; return the checked transactions."""
         while (due := self.service.check(self.clock.now, 100.0)) is not None and due <= self.clock.now:
             pass
         return self.asked()
 
     def check_one(self) -> None:
-        """A part of a round, which others come between."""
+        """A part of a round, with other operations in between."""
         self.service.check(self.clock.now, 0.0)
         self.asked()
 
@@ -161,7 +161,7 @@ class World:
     # --- what is kept -------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Everything reaches the disk, and then the progress that rested on it; or the power fails in between."""
+        """Flush everything, then the progress that depends on it; or the power fails in between."""
         mark = self.service.mark()
         self.store.flush()
         self.on_disk = self.image()
@@ -192,7 +192,7 @@ class World:
         self.reopen(self.image())
 
     def cut_power(self) -> None:
-        """The log is as it was flushed, with the offsets of now: they may be newer than the flush, never more."""
+        """The flushed log with the current offsets, which may be newer than the flush."""
         self.states, self.places = copy.deepcopy(self.known)
         self.reopen(self.on_disk)
 

@@ -60,7 +60,7 @@ def test_a_clean_stop_keeps_what_is_pending_and_what_is_decided(serve: Any, cloc
 
 
 def killed(directory: Path, image: Path) -> Path:
-    """What a kill would leave now: mapped files are as written, nothing is closed."""
+    """The files after a kill: mapped files as written, none closed."""
     shutil.copytree(directory, image)
     return image
 
@@ -207,7 +207,7 @@ def test_in_apaches_stores_only_undecided_transactions_are_checked(
 
 
 def test_recorded_decisions_and_questions(serve: Any, clock: Clock) -> None:
-    """What a real broker asked, and the answers of a real client in both spellings, against our own."""
+    """Checks of a real broker and responses of a real client in both formats, compared with ours."""
     with serve(join=False) as (server, wire, _):
         producer = Producer(wire.address, clock, "GID_golden_tx")
         try:
