@@ -155,6 +155,8 @@ def test_producers(rocket: Run, servers: Servers) -> None:
         said = rocket("cluster", "producers", "shop")
         assert (said.status, client_id in said.out) == (0, True)
         assert client_id in rocket("cluster", "producers").out
+        every = {member["clientId"]: member for member in rocket("cluster", "producers", "--json").json}
+        assert every[client_id]["lastHeartbeatMs"] > 1_700_000_000_000
     assert rocket("cluster", "producers", "missing").out == "No producer is connected.\n"
     rocket("topic", "delete", "elsewhere", "--yes")
 

@@ -88,6 +88,19 @@ def test_producers_of_a_broker_that_reports_only_a_given_group(
     assert page.get("/api/producers", search="sho")["rows"] == []
 
 
+def test_without_name_servers_the_pages_report_it() -> None:
+    console = Console("127.0.0.1:1")
+    try:
+        page = Page(console)
+        for path in ("/api/producers", "/api/accounts", "/api/broker"):
+            assert page.get(path, 400, address="127.0.0.1:2")["code"] == "NAME_SERVER_UNREACHABLE", path
+        data = page.get("/api/groups/workers/member", client="1@2")
+        assert "name server" in data["trouble"]["text"]
+        page.http.close()
+    finally:
+        console.close()
+
+
 # --- running information --------------------------------------------------------------------------------------------
 
 

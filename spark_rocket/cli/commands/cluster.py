@@ -41,6 +41,7 @@ _MEMBER_COLUMNS = (
     Column("address"),
     Column("language"),
     Column("version"),
+    Column("lastHeartbeatMs", "LAST HEARTBEAT", form=second_text, right=False, spare=True),
     Column("brokers", spare=True),
 )
 
