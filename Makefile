@@ -10,7 +10,7 @@ NODE   := tests/proxy/official/node
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
-.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos dist matrix docs bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos dist matrix upgrade docs bench soak setup clean
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
@@ -29,6 +29,7 @@ help:
 	@echo "make protos  compile the descriptor set of the gRPC messages from their .proto"
 	@echo "make dist    build the wheel and the sdist in dist/, check them, install each extra in an empty environment"
 	@echo "make matrix  run the data source's tests with PySpark 4.0 to 4.3 and all installed Pythons (ARGS='--only 3.11-4.0')"
+	@echo "make upgrade install the newest versions of all packages, list them in constraints.txt, run lint and tests"
 	@echo "make docs    build the site in site/"
 	@echo "make bench   run the benchmarks, each with its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream with 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
@@ -102,6 +103,12 @@ dist: $(STAMP)
 matrix: $(STAMP)
 	@$(RUN) python tools/matrix.py $(ARGS)
 
+# Monthly: docs/internals/releasing.md.
+upgrade:
+	@PYTHON="$(PYTHON)" sh tools/setup.sh upgrade $(VENV) demo,dev,docs
+	@touch $(DEMO) $(STAMP)
+	@$(MAKE) --no-print-directory lint test
+
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q -d site
 	@echo "Open site/index.html"
@@ -115,8 +122,8 @@ soak: $(STAMP)
 # All packages for the targets above.
 setup: $(STAMP)
 
-# Repeated when the dependencies or the script change, and when .venv is missing.
-$(DEMO): pyproject.toml tools/setup.sh
+# Repeated when the dependencies, their versions or the script change, and when .venv is missing.
+$(DEMO): pyproject.toml constraints.txt tools/setup.sh
 	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo
 	@touch $@
 

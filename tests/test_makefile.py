@@ -27,6 +27,7 @@ class Project:
         self.folder = folder
         shutil.copy(ROOT / "Makefile", folder)
         shutil.copy(ROOT / "pyproject.toml", folder)
+        shutil.copy(ROOT / "constraints.txt", folder)
         setup = folder / "tools" / "setup.sh"
         setup.parent.mkdir()
         setup.write_text(NOTES)
@@ -85,7 +86,7 @@ def test_several_targets_at_once_install_one_after_the_other(project: Project) -
     assert project.make("-j4", "test", "demo")[:2] == [DEMO, REST]
 
 
-@pytest.mark.parametrize("changed", ["pyproject.toml", "tools/setup.sh"])
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt", "tools/setup.sh"])
 def test_what_changes_is_installed_again(project: Project, changed: str) -> None:
     project.make("test")
     project.change(changed)

@@ -3,7 +3,9 @@
 #
 #   tools/setup.sh packages VENV EXTRAS
 #                                      create VENV with Python 3.11 or newer and install this project into it, with these
-#                                      extras of pyproject.toml (demo,dev)
+#                                      extras of pyproject.toml (demo,dev), in the versions of constraints.txt
+#   tools/setup.sh upgrade VENV EXTRAS
+#                                      create VENV again with the newest versions, and list them in constraints.txt
 #   tools/setup.sh node FOLDER         install the packages of FOLDER's package-lock.json, if npm is installed
 #   tools/setup.sh browser             install Chromium with apt if possible
 #   tools/setup.sh run VENV COMMAND…   find Java 17 or newer (or install it with apt if possible), then
@@ -53,6 +55,7 @@ find_python() {
 packages() {
     venv=$1
     extras=$2
+    constraints=${3-constraints.txt}
     if ! { [ -x "$venv/bin/python" ] && python_is_new_enough "$venv/bin/python" \
            && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }; then
         python=$(find_python) || die \
@@ -80,9 +83,16 @@ packages() {
     quiet=-q
     if [ -t 2 ]; then quiet=""; fi
     PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
-        --no-warn-script-location -e ".[$extras]" </dev/null >&2 || die \
+        --no-warn-script-location ${constraints:+-c "$constraints"} -e ".[$extras]" </dev/null >&2 || die \
         "The packages could not be installed: see pip's messages above." \
         "pip requires a reachable package index; pip config list shows which one it uses."
+}
+
+upgrade() {
+    rm -rf "$1"
+    packages "$1" "$2" ""
+    "$1/bin/python" -m pip freeze --disable-pip-version-check --exclude-editable >constraints.new
+    mv constraints.new constraints.txt
 }
 
 # --- Node.js --------------------------------------------------------------------------------------------------------
@@ -167,6 +177,6 @@ run() {
 cd "$(dirname "$0")/.."
 verb=${1:-}
 case $verb in
-    packages | node | browser | run) shift; "$verb" "$@" ;;
-    *) die "usage: tools/setup.sh packages VENV EXTRAS | node FOLDER | browser | run VENV COMMAND…" ;;
+    packages | upgrade | node | browser | run) shift; "$verb" "$@" ;;
+    *) die "usage: tools/setup.sh packages VENV EXTRAS | upgrade VENV EXTRAS | node FOLDER | browser | run VENV COMMAND…" ;;
 esac
