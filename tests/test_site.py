@@ -56,7 +56,7 @@ MISFITS = """
     const misfits = document.documentElement.scrollWidth > width ? ["the page"] : [];
     for (const table of document.querySelectorAll(".md-content table[data-columns]")) {
         const scroller = table.closest(".md-typeset__scrollwrap");
-        const right = table.dataset.columns > 3 ? table.getBoundingClientRect().right : 0;
+        const right = table.dataset.columns > 2 ? table.getBoundingClientRect().right : 0;
         const cells = [...table.querySelectorAll("td")].filter(cell => cell.scrollWidth > cell.clientWidth + 1);
         if (!scroller || scroller.getBoundingClientRect().right > width || right > width || cells.length)
             misfits.push(table.innerText.slice(0, 80));
