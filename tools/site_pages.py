@@ -99,7 +99,7 @@ def with_widths_and_labels(table: str) -> str:
     widths = [_CELL_PADDING_REM + min(word, limit) * _CHARACTER_REM for word, limit in zip(words, limits, strict=True)]
 
     def opened(row: str) -> str:
-        heads = (f'<th style="min-width: min({width:.1f}rem, 40vw)"' for width in widths)
+        heads = (f'<th style="min-width: min({width:.1f}rem, 44vw)"' for width in widths)
         cells = (f'<td data-label="{name}"' for name in names)
         return re.sub(r"<td\b", lambda _: next(cells), re.sub(r"<th\b", lambda _: next(heads), row))
 

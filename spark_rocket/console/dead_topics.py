@@ -1,8 +1,8 @@
 """Finds the dead-letter topics of Spark queries: topics whose last message has the properties of a bad record.
 
 Nothing else marks them, and their names are the users'. The last message of each topic is read while the page of dead
-letters is open: at most ``MOST_READ`` per request, topics that were never read first, and of these the ones with a
-typical name. A topic that was recognized is read again when it has new messages, any other after ``AGAIN_S``.
+letters is open: at most ``MAX_READ_TOPICS`` per request, topics that were never read first, and of these the ones with
+a typical name. A topic that was recognized is read again when it has new messages, any other after ``AGAIN_S``.
 
 Thread-safety: all methods. RocketMQ has no counterpart.
 """
@@ -24,7 +24,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.remoting.client.promise import Promise
 
-MOST_READ = 64  # topics per request
+MAX_READ_TOPICS = 64  # per request
 WINDOW = 16  # messages in memory
 AGAIN_S = 600.0
 _LIKELY = re.compile("dead|dlq|bad|invalid|error|fail|reject", re.IGNORECASE)
@@ -96,7 +96,7 @@ class DeadTopics:
         names = {topic.name for topic in topics}
         self._findings = {name: finding for name, finding in self._findings.items() if name in names}
         now = time.monotonic()
-        due = sorted((topic for topic in topics if self._is_due(topic, now)), key=self._order)[:MOST_READ]
+        due = sorted((topic for topic in topics if self._is_due(topic, now)), key=self._order)[:MAX_READ_TOPICS]
         for first in range(0, len(due), WINDOW):
             part = due[first : first + WINDOW]
             for topic, promise in [(t, self._reader.pull_later(t.queue, t.offset, max_msgs=1)) for t in part]:

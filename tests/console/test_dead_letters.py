@@ -120,7 +120,7 @@ def test_topics_are_read_a_few_at_a_time(page: Page, cluster: LocalCluster, monk
             cluster.create_topic(f"fresh-{number}", 1)
             producer.send(Message.of(f"fresh-{number}", "x"))
         spark_dead_letters(cluster, "zinc", "zinc-letters", ["x"])
-    monkeypatch.setattr(dead_topics, "MOST_READ", 1)
+    monkeypatch.setattr(dead_topics, "MAX_READ_TOPICS", 1)
     read: list[str] = []
     real = dead_topics._origin
 
