@@ -57,6 +57,19 @@ def test_a_topic_is_searched_and_opened_by_keyboard(window: Window) -> None:
     window.until(lambda: window.one("input[type=search]").get_attribute("value") == "ord")
 
 
+def test_a_row_becomes_a_link_when_there_is_something_to_show(window: Window, cluster: LocalCluster) -> None:
+    """The last message of a queue that was empty when the page was opened."""
+    cluster.create_topic("late", 1)
+    window.open("/topics/late")
+    window.says("broker-a · 0")
+    assert not window.all("td[data-label='Last message'] a[href]")
+    with Producer("late", name_server=cluster.name_server) as producer:
+        producer.send(Message.of("late", "at last"))
+    window.until(lambda: window.all("td[data-label='Last message'] a[href]"))
+    window.one("td[data-label='Last message'] a").click()
+    window.says("at last", "Consumer groups")
+
+
 def test_the_first_tab_skips_to_the_content(window: Window) -> None:
     window.open("/groups")
     window.says("billing")

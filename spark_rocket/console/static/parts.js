@@ -97,7 +97,7 @@ export class Table {
       const cell = h(column.main ? "th" : "td", { class: [column.num ? "num" : "", column.main ? "main" : ""].join(" ").trim(), "data-label": column.title });
       if (column.main) cell.setAttribute("scope", "row");
       if (column.node) { cell.append(column.node(row)); return { cell }; }
-      const text = column.href && column.href(row) ? h("a", { href: column.href(row) }) : h("span");
+      const text = h(column.href ? "a" : "span"); // an "a" without an address is text: a later row may have one
       cell.append(text);
       const sub = column.sub ? h("span", { class: "sub" }) : null;
       if (sub) cell.append(sub);
@@ -111,7 +111,11 @@ export class Table {
       const { text, sub, cell } = known.cells[i];
       if (!text) { column.refresh?.(row, cell); return; }
       put(text, column.text(row));
-      if (column.href && text.tagName === "A") { const href = column.href(row); if (text.getAttribute("href") !== href) text.setAttribute("href", href); }
+      if (column.href) {
+        const href = column.href(row);
+        if (!href) text.removeAttribute("href");
+        else if (text.getAttribute("href") !== href) text.setAttribute("href", href);
+      }
       if (sub) put(sub, column.sub(row));
       const tone = column.tone?.(row) ?? "";
       if (text.className !== tone) text.className = tone;
