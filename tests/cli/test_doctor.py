@@ -110,10 +110,18 @@ def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(importlib.metadata, "version", version)
     found = {finding.about: finding for finding in doctor.check_python()}
     assert {about: finding.grade for about, finding in found.items() if about != "Python"} == {
-        "pyspark": "wrong", "pyarrow": "ok", "numpy": "wrong", "pandas": "wrong",
+        "pyspark": "wrong", "pyarrow": "ok", "numpy": "wrong", "pandas": "warning",
     }  # fmt: skip
-    assert "below 3" in found["pandas"].remedy
+    assert "pandas<3" in found["pandas"].remedy
     assert found["numpy"].remedy == "pip install numpy"
+
+
+@pytest.mark.parametrize(("spark", "grade"), [("4.1.4", "warning"), ("4.2.0", "ok"), ("5.0.0", "ok")])
+def test_spark_before_4_2_cannot_limit_micro_batches(spark: str, grade: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: spark if package == "pyspark" else "18.0")
+    (finding,) = (finding for finding in doctor.check_python() if finding.about == "pyspark")
+    assert finding.grade == grade
+    assert ("maxOffsetsPerTrigger" in finding.remedy) == (grade == "warning")
 
 
 def test_a_workers_python_that_lacks_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

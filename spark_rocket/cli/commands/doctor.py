@@ -50,7 +50,7 @@ _SEE_LOG = "See the proxy's log."
 _VERSION_TIMEOUT_S = 10.0  # for a program that prints its version
 _CONNECT_TIMEOUT_S = 3.0
 _RETENTION_HOURS = 72  # the default of stagingRetention
-_NEEDED = {"pyspark": ((4, 0), (5,)), "pyarrow": ((18,), None), "numpy": ((2,), None), "pandas": ((2, 2), (3,))}
+_MIN_VERSIONS = {"pyspark": (4, 0), "pyarrow": (18,), "numpy": (2,), "pandas": (2, 2)}
 
 
 @click.command()
@@ -144,17 +144,21 @@ def check_python() -> Iterator[Finding]:
     grade = "ok" if sys.version_info >= (3, 11) else "wrong"
     remedy = "" if grade == "ok" else "Use Python 3.11 or newer."
     yield Finding("Python", grade, f"{version} at {sys.executable}", remedy)
-    for package, (lowest, below) in _NEEDED.items():
+    for package, lowest in _MIN_VERSIONS.items():
         try:
             found = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             yield Finding(package, "wrong", "not installed here", f"pip install {package}")
             continue
         numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:2])
-        if numbers < lowest or (below and numbers >= below):
-            required = f"{_dotted(lowest)} or newer" + (f", below {_dotted(below)}" if below else "")
-            remedy = f'Required: {required}. Run pip install -U "{package}>={_dotted(lowest)}"'
+        if numbers < lowest:
+            remedy = f'Required: {_dotted(lowest)} or newer. Run pip install -U "{package}>={_dotted(lowest)}"'
             yield Finding(package, "wrong", found, remedy)
+        elif package == "pyspark" and numbers < (4, 2):
+            remedy = "Use PySpark 4.2 or newer to set maxOffsetsPerTrigger or maxBytesPerTrigger."
+            yield Finding(package, "warning", found, remedy)
+        elif package == "pandas" and numbers >= (3,):
+            yield Finding(package, "warning", found, 'PySpark does not fully support it. Run pip install "pandas<3"')
         else:
             yield Finding(package, "ok", found)
 
