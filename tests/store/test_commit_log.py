@@ -62,6 +62,26 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
     store.close()
 
 
+def test_the_allocator_ignores_a_file_that_was_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slave cuts its log while its allocator extends the last file: this is not an error to report."""
+    monkeypatch.setattr(CommitLog, "start", lambda log: None)  # its thread; the test is the allocator
+    store = opened(small(tmp_path / "store"))
+    log = log_of(store)
+    put(store, "T", 0, b"x")
+    file = log._current
+    assert file is not None
+    log.cut(0)
+    log._extend(file, file.size)
+    put(store, "T", 1, b"y")
+    file = log._current
+    assert file is not None
+    elsewhere = file.path.rename(tmp_path / "elsewhere")
+    with pytest.raises(FileNotFoundError):  # moved by another program
+        log._extend(file, file.size)
+    elsewhere.rename(file.path)
+    store.close()
+
+
 def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A roll-over does not wait for them: the allocator syncs them, and a flush verifies that."""
     monkeypatch.setattr(CommitLog, "start", lambda log: None)

@@ -254,18 +254,19 @@ class MappedFile:
         return False
 
     def touch(self, start: int, end: int) -> None:
-        """Fault pages in for writing without changing them; only reserved bytes. Holds no lock.
+        """Fault pages in for writing without changing them; only reserved bytes. No lock, no effect once destroyed.
 
         OSError if the disk refuses a page; a write to it would end the process (SIGBUS).
         """
         start -= start % PAGE_SIZE
         end = min(end, self.allocated)
-        mapping = self.mm
-        if not _can_touch:
-            return  # ``reserve`` has rewritten the range
-        for at in range(start, end, _TOUCH_BYTES):
-            if _advise(mapping, at, min(at + _TOUCH_BYTES, end), _MADV_POPULATE_WRITE) == errno.EFAULT:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        with self._unless_destroyed():
+            mapping = self.mm
+            if not _can_touch:
+                return  # ``reserve`` has rewritten the range
+            for at in range(start, end, _TOUCH_BYTES):
+                if _advise(mapping, at, min(at + _TOUCH_BYTES, end), _MADV_POPULATE_WRITE) == errno.EFAULT:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def release_pages(self, start: int, end: int) -> None:
         """Release the memory of a range; the bytes stay in the page cache and in the file."""
