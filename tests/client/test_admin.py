@@ -18,6 +18,7 @@ from spark_rocket.protocol.wire.bodies import (
     ClusterInfo,
     Connection,
     ConsumerConnection,
+    ConsumerRunningInfo,
     GroupList,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
@@ -199,6 +200,17 @@ def test_groups_and_consumers(mq: FakeCluster, admin: Admin) -> None:
 )
 def test_lag(least: int, most: int, committed: int | None, lag: int) -> None:
     assert QueueLag(QUEUE, least, most, committed).lag == lag
+
+
+def test_a_client_is_found_although_another_broker_does_not_respond(mq: FakeCluster, admin: Admin) -> None:
+    online = ConsumerConnection([Connection("10.0.0.1@1", "10.0.0.1:5")])
+    mq.brokers[1].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
+    info = ConsumerRunningInfo(properties={"PROP_CLIENT_VERSION": "V5_3_3"})
+    mq.brokers[1].answers[RequestCode.GET_CONSUMER_RUNNING_INFO] = says(0, body=info.to_json())
+    mq.brokers[0].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(14, "stopping")
+    assert admin.consumer_running_info("g", "10.0.0.1@1") == info
+    with pytest.raises(BrokerError, match="stopping"):  # the other client may be connected to this one
+        admin.consumer_running_info("g", "10.0.0.2@1")
 
 
 def test_settings_are_read_from_text(mq: FakeCluster, admin: Admin) -> None:

@@ -13,9 +13,9 @@ from spark_rocket.broker.processors import clients as broker_clients
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer
 from spark_rocket.client.admin import Failures, Member
 from spark_rocket.console.secrets import HIDDEN, is_secret, shown
-from spark_rocket.errors import BrokerError
+from spark_rocket.errors import BrokerError, RemotingTimeoutError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
@@ -66,6 +66,16 @@ def test_the_producers_at_the_brokers_of_a_topic(page: Page, shop: Producer) -> 
     found = eventually(lambda: page.get("/api/producers", topic="orders"), lambda data: data["rows"])["rows"]
     assert "shop" in {row["name"] for row in found}
     assert page.get("/api/producers", 404, topic="nothing-like-it")["code"] == "TOPIC_NOT_FOUND"
+
+
+def test_producers_of_the_system_are_shown_on_request(page: Page, cluster: LocalCluster) -> None:
+    body = HeartbeatData("inner@1", producer_data_set=[ProducerData("CLIENT_INNER_PRODUCER")])
+    with Admin(cluster.name_server, instance_name="inner") as client:
+        request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body.to_json())
+        client.instance().invoke(cluster.broker_address, request, "a heartbeat", timeout=WAIT)
+        assert page.get("/api/producers", search="CLIENT_INNER")["rows"] == []
+        (row,) = page.get("/api/producers", search="CLIENT_INNER", own="1")["rows"]
+        assert row["client"] == "inner@1"
 
 
 def test_producers_of_a_broker_that_reports_only_a_given_group(
@@ -169,6 +179,17 @@ def test_a_client_that_does_not_answer(page: Page, cluster: LocalCluster, monkey
         finally:
             silence.set()
         assert (trouble["code"], trouble["response"]) == ("NO_RUNNING_INFO", 207)
+
+
+def test_a_broker_that_does_not_respond_is_not_blamed_on_the_client(
+    page: Page, consumer: PushConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RemotingTimeoutError("No response of 127.0.0.1:1.")
+
+    monkeypatch.setattr(Admin, "consumer_running_info", fail)
+    trouble = page.get("/api/groups/workers/member", client="a@1")["trouble"]
+    assert (trouble["code"], trouble["text"]) == ("REQUEST_TIMEOUT", "No response of 127.0.0.1:1.")
 
 
 def test_queries_of_clients_do_not_occupy_all_threads(

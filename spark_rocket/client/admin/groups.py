@@ -238,14 +238,17 @@ class GroupAdmin(TopicAdmin):
         return self._ask(format_address(*message.store_host), query)
 
     def _broker_of(self, group: str, client_id: str) -> str:
-        """Return the address of a broker that the client is connected to."""
+        """Return the address of a broker that the client is connected to, even if others do not respond."""
+        failed: Failures = {}
         online: set[str] = set()
-        for address in self._every_broker().values():
-            connection = self._ask(address, _connection_query(group))
+        addresses = self._every_broker()
+        for broker, connection in self._ask_each(addresses, _connection_query(group), failed).items():
             clients = {member.client_id for member in connection.connection_set} if connection is not None else set()
             if client_id in clients:
-                return address
+                return addresses[broker]
             online |= clients
+        if failed:
+            raise next(iter(failed.values()))
         known = ", ".join(sorted(online)) or "none"
         raise BrokerError(
             f"Group {group!r} has no consumer {client_id!r} online.",

@@ -14,7 +14,8 @@ from spark_rocket.client.admin import Failures, Member, is_system_group
 from spark_rocket.console.answers import Refused, Trouble, describe
 from spark_rocket.console.api.context import Asked, Context, page_of, place
 from spark_rocket.console.secrets import shown
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import RemotingError, RocketError
+from spark_rocket.model import TOOLS_PRODUCER_GROUP
 from spark_rocket.protocol.wire.bodies import ConsumerRunningInfo
 from spark_rocket.protocol.wire.codes import ResponseCode
 
@@ -55,7 +56,7 @@ class ClientApi:
         rows = [
             {"name": group, **_member(member), "lastHeartbeat": member.last_heartbeat_ms}
             for group, members in found.items()
-            if own or not is_system_group(group)
+            if own or not (group == TOOLS_PRODUCER_GROUP or is_system_group(group))
             for member in members
             if brokers is None or brokers.intersection(member.brokers)
         ]
@@ -106,7 +107,7 @@ class ClientApi:
 def _no_answer(client: str, error: RocketError) -> Trouble:
     """Describe the error of a query that a broker forwarded to a client."""
     known = describe(error)
-    if error.response_code in NOT_ONLINE:
+    if error.response_code in NOT_ONLINE or isinstance(error, RemotingError):  # not the client, but a broker
         return known
     return Trouble(
         "NO_RUNNING_INFO",
