@@ -102,7 +102,8 @@ class Connection:
             self._fail_all(RemotingConnectError(f"No connection to {address}: {error}.", remedy="Use fewer threads."))
 
     def is_open(self) -> bool:
-        return self._ready and self.lost is None
+        # Not _ready: the first response can arrive before the connecting thread has set it.
+        return self._socket is not None and self.lost is None
 
     def is_reader(self) -> bool:
         """True on the thread that reads, which must not wait for responses."""
