@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import Producer, Reader
+from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.console.passwords import hashed
+from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import SCRIPT, Console, Page, eventually, spark_dead_letters
@@ -163,6 +164,35 @@ def test_messages_by_time_page_by_page(window: Window, cluster: LocalCluster, mo
         window.press("Continue")
         window.until(lambda before=before: window.js(status) not in (before, "Searching …"))
     window.says("16 found.", "number 119.", "number 1.")
+
+
+def test_pages_without_a_broker_are_marked(
+    window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every page of the search, also those after the first: the positions do not have that broker."""
+    cluster.create_topic("parts", 1)
+    with Producer("parts", name_server=cluster.name_server) as producer:
+        for i in range(60):
+            producer.send(Message.of("parts", f"number {i}."))
+    real = Admin.offsets
+
+    def offsets(self: Admin, topic: str, *, failed: dict[str, RocketError]) -> object:
+        failed["broker-z"] = RemotingConnectError("No connection to broker-z.", remedy="Start it.")
+        return real(self, topic, failed=failed)
+
+    monkeypatch.setattr(Admin, "offsets", offsets)
+    window.open("/messages?topic=parts")
+    missing = "Messages of broker-z are missing, or are those of a slave."
+    window.says(f"Page 1: 50 messages, newest first. 10 older. {missing}", "No connection to broker-z.")
+    window.press("Next ›")
+    window.says(f"Page 2, the last one: 10 found. {missing}", "No connection to broker-z.")
+    place = "return document.querySelector(arguments[0]).getBoundingClientRect()"
+    top = window.until(lambda: 0 < (found := window.js(place, ".pages")["top"]) < 300 and found)
+    assert top >= window.js(place, ".bar")["bottom"]  # not behind it
+    monkeypatch.undo()
+    window.field("Topic").send_keys(Keys.ENTER)
+    window.says("Page 1: 50 messages, newest first. 10 older.")
+    assert "broker-z" not in window.text()
 
 
 def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:

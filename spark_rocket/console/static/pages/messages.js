@@ -36,7 +36,7 @@ export class MessagePages {
     this.on = button("Next ›", () => this.turnTo(this.at + 1), "quiet");
     this.number = h("span", { class: "muted" });
     this.pager = h("div", { class: "pager" }, this.number, h("span", {}, this.more, this.back, this.on));
-    this.element = h("div", {}, this.troubles.element, this.status, table.element, this.pager);
+    this.element = h("div", { class: "pages" }, this.troubles.element, this.status, table.element, this.pager);
     this.clear();
   }
 
@@ -49,7 +49,7 @@ export class MessagePages {
 
   /** Search from the first page, or return to the page that the browser's history has. */
   search(asked, known = null) {
-    Object.assign(this, known ?? { asked, starts: [null], at: 0, total: null });
+    Object.assign(this, known ?? { asked, starts: [null], at: 0, total: null, lost: {} });
     return this.load(false);
   }
 
@@ -76,6 +76,7 @@ export class MessagePages {
       }
       if (turn !== this.turn) return;
       this.total ??= data.total;
+      if (cursor === null) this.lost = data.failed; // these brokers are not in the positions
       this.data = { ...data, rows: [...before, ...data.rows] };
       this.view.alerts.replaceChildren();
       this.view.alerts.shown = "";
@@ -88,7 +89,8 @@ export class MessagePages {
     const { rows, next, left, failed } = this.data;
     const isPart = next !== null && rows.length < PAGE;
     const isFiltered = Boolean(this.asked.tags || this.asked.text);
-    this.troubles.show(Object.entries(failed));
+    const away = Object.entries({ ...this.lost, ...failed });
+    this.troubles.show(away);
     this.table.update(rows);
     this.table.element.hidden = isPart && !rows.length;
     const pages = this.at > 0 || next !== null ? `Page ${count(this.at + 1)}${next === null ? ", the last one" : ""}: ` : "";
@@ -96,6 +98,7 @@ export class MessagePages {
     if (isPart) this.status.textContent = `${pages}${count(rows.length)} found so far. ${searched}, newest first.`;
     else if (next !== null) this.status.textContent = `${pages}${count(rows.length)} ${this.what}, newest first. ${isFiltered ? searched : `${count(left)} older`}.`;
     else this.status.textContent = `${pages}${count(rows.length)} found.`;
+    if (away.length) this.status.textContent += ` Messages of ${away.map(([name]) => name).join(", ")} are missing, or are those of a slave.`;
     this.more.hidden = !isPart;
     this.on.hidden = next === null || isPart;
     this.back.hidden = this.at === 0;
@@ -107,7 +110,7 @@ export class MessagePages {
 
   /** Keep the position in the browser's history: a message's page and back leads to the same page. */
   keep() {
-    const known = { asked: this.asked, starts: this.starts, at: this.at, total: this.total };
+    const known = { asked: this.asked, starts: this.starts, at: this.at, total: this.total, lost: this.lost };
     const fits = this.at > 0 && JSON.stringify(known).length < MOST_STATE;
     history.replaceState(fits ? { search: known } : null, "", location.href);
   }
