@@ -99,14 +99,14 @@ async function edit(view, brokers, own, known) {
   const before = known ?? { admin: false, topics: [], groups: [], otherTopics: "DENY", otherGroups: "DENY", white: "" };
   const titles = { admin: "Administrator", topics: "Topics", groups: "Groups", otherTopics: "Other topics", otherGroups: "Other groups", white: "Unsigned from" };
   const changed = Object.keys(titles).filter((key) => JSON.stringify(given[key]) !== JSON.stringify(before[key]));
-  const rows = changed.map((key) => ({ what: titles[key], now: known ? worded(before[key]) : "–", then: worded(given[key]) }));
-  if (given.secret) rows.push({ what: "Secret key", now: known ? HIDDEN : "–", then: HIDDEN });
+  const rows = changed.map((key) => ({ what: titles[key], now: known ? worded(before[key]) : null, then: worded(given[key]) }));
+  if (given.secret) rows.push({ what: "Secret key", now: known ? HIDDEN : null, then: HIDDEN });
   if (!rows.length) { note("No changes."); return; }
   const account = name.value.trim();
   const body = { brokers, account, create: !known, admin: given.admin, own: account === own };
   for (const key of changed) body[key] = given[key];
   if (given.secret) body.secret = given.secret;
-  finished(view, await confirmChanges({ title: known ? title : `New account ${account}`, rows, warning: account === own ? OWN : "", act: () => post("/api/account", body) }));
+  finished(view, await confirmChanges({ title: known ? title : `New account ${account}`, brokers, rows, warning: account === own ? OWN : "", act: () => post("/api/account", body) }));
 }
 
 async function editWhite(view, brokers, addresses, own) {
@@ -118,7 +118,7 @@ async function editWhite(view, brokers, addresses, own) {
   });
   if (!given) return;
   finished(view, await confirmChanges({
-    title: "Change white list", rows: [{ what: "White list", now: worded(addresses), then: worded(given.addresses) }],
+    title: "Change white list", brokers, rows: [{ what: "White list", now: worded(addresses), then: worded(given.addresses) }],
     warning: own ? "" : "This console has no account: its access may depend on this list.",
     act: () => post("/api/account/white-list", { brokers, addresses: given.addresses, own: !own }),
   }));
@@ -139,13 +139,13 @@ export function select(options, value) {
   return element;
 }
 
-/** Show changes with the present and the new values, and apply them. */
-export function confirmChanges({ title, rows, warning = "", act }) {
+/** Show changes with the present and the new values, and apply them. The present value of something new is null. */
+export function confirmChanges({ title, brokers, rows, warning = "", act }) {
   return dialog({
     title, action: "Apply", danger: true,
     content: [
       warning ? h("p", { class: "trouble warn" }, warning) : null,
-      facts(rows.map((row) => [row.what, row.now === "–" ? row.then : h("span", {}, row.now, h("span", { class: "arrow" }, " → "), h("strong", {}, row.then))])),
+      facts([{ what: "Brokers", now: null, then: brokers.join(", ") }, ...rows].map((row) => [row.what, row.now === null ? row.then : h("span", {}, row.now, h("span", { class: "arrow" }, " → "), h("strong", {}, row.then))])),
     ],
     act,
   });

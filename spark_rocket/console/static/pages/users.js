@@ -62,11 +62,11 @@ async function edit(view, brokers, own, known) {
   const body = { brokers, user, create: !known, own: user === own };
   const rows = [];
   const add = (key, what, now, then) => { body[key] = given[key]; rows.push({ what, now, then }); };
-  if (given.type !== known?.type) add("type", "Type", known?.type ?? "–", given.type);
+  if (given.type !== known?.type) add("type", "Type", known ? known.type ?? "–" : null, given.type);
   if (known && given.status !== known.status) add("status", "Status", STATUSES[known.status] ?? "–", STATUSES[given.status]);
-  if (given.password) add("password", "Password", known ? "********" : "–", "********");
+  if (given.password) add("password", "Password", known ? "********" : null, "********");
   if (!rows.length) { note("No changes."); return; }
-  finished(view, await confirmChanges({ title: known ? `Change user ${user}` : `New user ${user}`, rows, warning: user === own ? OWN : "", act: () => post("/api/user", body) }));
+  finished(view, await confirmChanges({ title: known ? `Change user ${user}` : `New user ${user}`, brokers, rows, warning: user === own ? OWN : "", act: () => post("/api/user", body) }));
 }
 
 /** Enter a permission, confirm it, apply it. `known`: the permission on this resource; null for another one. */
@@ -89,9 +89,9 @@ async function permit(view, brokers, own, user, known) {
   if (!given) return;
   const next = { decision, ...given, resource: resource.value.trim(), policyType: known?.policyType ?? "Custom" };
   const present = known ?? user.permissions.find((p) => p.resource === next.resource && p.policyType === next.policyType);
-  const rows = [{ what: "User", now: "–", then: user.name }, { what: "Permission", now: present ? described(present) : "–", then: worded(described(next)) }];
+  const rows = [{ what: "User", now: null, then: user.name }, { what: "Permission", now: present ? described(present) : null, then: worded(described(next)) }];
   finished(view, await confirmChanges({
-    title: `Permission of ${user.name}`, rows, warning: user.name === own ? OWN : "",
+    title: `Permission of ${user.name}`, brokers, rows, warning: user.name === own ? OWN : "",
     act: () => post("/api/permission", { brokers, user: user.name, own: user.name === own, ...next }),
   }));
 }
