@@ -6,14 +6,17 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_rocket.client import Producer
+from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.console import search
 from spark_rocket.console.bodies import preview
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.errors import RunTooLargeError
+from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import Console, Page
 
@@ -172,6 +175,82 @@ def test_offsets_that_have_expired_are_passed_over() -> None:
     assert span.to_json() == ["broker-a", 0, 0, 7, 4]
     assert span.take()["offset"] == 6
     assert span.to_json() == ["broker-a", 0, 0, 4, None]
+
+
+class FakeReader:
+    """One queue with messages from ``low`` on, at a master and at a slave that lags behind."""
+
+    def __init__(self, low: int, high: int, *, slave_end: int = 0, master_at: int = 0) -> None:
+        self.low, self.high, self.slave_end, self.master_at = low, high, slave_end, master_at
+        self.asked: list[tuple[int, int]] = []
+
+    def pull_later(self, queue: MessageQueue, offset: int, *, max_msgs: int, tags: str) -> Any:
+        self.asked.append((offset, max_msgs))
+        is_master = len(self.asked) > self.master_at
+        high = self.high if is_master else self.slave_end
+        if offset >= high:
+            result = PullResult(PullStatus.NO_NEW_MSG, offset, self.low, high, memoryview(b""), is_master)
+        elif offset < self.low:
+            result = PullResult(PullStatus.OFFSET_ILLEGAL, self.low, self.low, high, memoryview(b""), is_master)
+        else:
+            end = min(offset + max_msgs, offset + 10, high)
+            result = PullResult(PullStatus.FOUND, end, self.low, high, memoryview(b"x" * (end - offset)), is_master)
+        return SimpleNamespace(result=lambda: result)
+
+
+def fake_messages(found: PullResult, queue: MessageQueue, start: int, tags: object) -> list[MessageExt]:
+    """``len(records)`` messages up to the next offset; a message is stored every millisecond."""
+    offsets = range(found.next_offset - len(found.records), found.next_offset)
+    return [
+        MessageExt(queue.topic, b"x", {}, broker_name="b", queue_offset=offset, store_timestamp=1_000 + offset)
+        for offset in offsets
+    ]
+
+
+def searched(reader: FakeReader, low: int, high: int, begin_ms: int = 0) -> search.Search:
+    def row(message: MessageExt, at: int) -> dict[str, Any]:
+        return {"offset": message.queue_offset, "stored": message.store_timestamp}
+
+    wanted = search.Filter.of(begin_ms, 2**62, "", "")
+    return search.Search(reader, [search.Span(MessageQueue("t", "b", 0), low, high)], wanted, row)  # type: ignore[arg-type]
+
+
+def offsets_of(one: search.Search) -> list[int]:
+    return [row["offset"] for row in one.page(1_000)]
+
+
+def test_expired_offsets_and_old_messages_end_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "messages_of", fake_messages)
+    expired = searched(FakeReader(900, 1_000), 0, 1_000)
+    assert offsets_of(expired) == [*range(999, 899, -1)]
+    assert (expired.left, expired.cursor()) == (0, [])
+    reader = FakeReader(0, 1_000)  # a slave's queue: the first offset of the time range is unknown
+    late = searched(reader, 0, 1_000, begin_ms=1_950)
+    assert offsets_of(late) == [*range(999, 949, -1)]
+    assert (late.left, min(at for at, _ in reader.asked) > 800) == (0, True)
+
+
+def test_a_slave_that_lags_behind_hides_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "messages_of", fake_messages)
+    asked_again = searched(FakeReader(0, 100, slave_end=20, master_at=1), 0, 100)
+    assert offsets_of(asked_again) == [*range(99, -1, -1)]
+    assert not asked_again.failed
+    only_slave = searched(FakeReader(0, 100, slave_end=20, master_at=1_000), 0, 100)
+    assert offsets_of(only_slave) == []
+    assert "does not have offset" in only_slave.failed["b"].message
+    assert only_slave.cursor() == [["b", 0, 0, 100, None]]
+
+
+def test_bodies_that_are_too_large_together_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decoded(found: PullResult, *given: Any) -> list[MessageExt]:
+        if len(found.records) > 1:
+            raise RunTooLargeError("Too large.")
+        return fake_messages(found, *given)
+
+    monkeypatch.setattr(search, "messages_of", decoded)
+    one = searched(FakeReader(0, 30), 0, 30)
+    assert offsets_of(one) == [*range(29, -1, -1)]
+    assert (one.messages, one.failed) == (30, {})
 
 
 def test_a_preview_around_a_place() -> None:
