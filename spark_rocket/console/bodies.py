@@ -56,7 +56,8 @@ def show(
 def preview(body: bytes, at: int = 0) -> str:
     """Return the beginning of a body on one line; if the position ``at`` is farther on, the part around it."""
     first = max(at - PREVIEW_CHARACTERS // 4, 0) if at > PREVIEW_CHARACTERS // 2 else 0
-    while first and body[first] & 0xC0 == 0x80:  # within a character
+    farthest = max(first - 3, 0)
+    while first > farthest and body[first] & 0xC0 == 0x80:  # within a character, which has at most 4 bytes
         first -= 1
     text = text_of(body[first : first + PREVIEW_CHARACTERS * 4])
     if text is None:

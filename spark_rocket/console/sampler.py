@@ -219,11 +219,12 @@ class Sampler:
             self._ask_groups(admin, piece, failed)
         self.sampled[GROUPS] = time.monotonic()
         self._count(began)
-        self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self._gone()
+        self.failed = {name: describe(error) for name, error in (self._unlisted | failed).items()} | self.gone_masters()
 
-    def _gone(self) -> dict[str, Trouble]:
+    def gone_masters(self) -> dict[str, Trouble]:
         """Return the masters that are no longer registered: their data is missing on the pages."""
-        gone = (r for r in self.brokers.values() if r.trouble is GONE and r.status.is_master)
+        with self.lock:
+            gone = [r for r in self.brokers.values() if r.trouble is GONE and r.status.is_master]
         return {record.status.name: GONE for record in gone}
 
     def _ask_name_servers(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from spark_rocket.client import Admin, Reader
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
 from spark_rocket.console.answers import Refused
-from spark_rocket.errors import ClientError, ProtocolError, RocketError, RunTooLargeError
+from spark_rocket.errors import ClientError, ProtocolError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import TagExpression, parse_tags
 
@@ -126,34 +126,43 @@ def first_spans(
 ) -> tuple[list[Span], dict[str, RocketError]]:
     """Return the offsets of a topic between two times, and the errors of brokers that did not respond.
 
-    For these brokers, what their slaves have is searched.
+    For these brokers, what their slaves have is searched. After an error, a broker is not queried about other queues.
     """
     failed: dict[str, RocketError] = {}
     ends = admin.offsets(topic, failed=failed)
 
-    def bounded(queue: MessageQueue, low: int, high: int) -> Span | RocketError:
+    def bounded(queue: MessageQueue, low: int, high: int) -> Span | None:
+        if queue.broker_name in failed:
+            return None
         try:
             first = reader.offset_for_time(queue, begin_ms) if begin_ms > 0 else low
             return Span(queue, first, high if end_ms is None else reader.offset_for_time(queue, end_ms + 1))
         except RocketError as error:
-            return error
+            failed[queue.broker_name] = error
+            return None
 
-    spans: list[Span] = []
     with ThreadPoolExecutor(WINDOW, "console-search") as pool:
-        used = {queue: range_ for queue, range_ in ends.items() if range_[0] < range_[1]}
-        tasks = [(queue, pool.submit(bounded, queue, *range_)) for queue, range_ in used.items()]
-        for queue, task in tasks:
-            found = task.result()
-            if isinstance(found, Span):
-                spans.append(found)
-            else:
-                failed[queue.broker_name] = found
+        tasks = [pool.submit(bounded, queue, low, high) for queue, (low, high) in ends.items() if low < high]
+        spans = [span for task in tasks if (span := task.result()) is not None]
     if failed:
         spans = [span for span in spans if span.queue.broker_name not in failed]
-        for queue in reader.refresh(topic):
-            if queue.broker_name in failed and (last := reader.slave_max_offset(queue)):
-                spans.append(Span(queue, 0, last))
+        spans += _slave_spans(reader, topic, failed.keys())
     return spans, failed
+
+
+def _slave_spans(reader: Reader, topic: str, brokers: Container[str]) -> list[Span]:
+    """Return the offsets that the slaves of these brokers have."""
+    spans: list[Span] = []
+    unavailable: set[str] = set()
+    for queue in reader.refresh(topic):
+        if queue.broker_name not in brokers or queue.broker_name in unavailable:
+            continue
+        last = reader.slave_max_offset(queue)
+        if last is None:
+            unavailable.add(queue.broker_name)
+        elif last:
+            spans.append(Span(queue, 0, last))
+    return spans
 
 
 @dataclass(slots=True)
@@ -180,6 +189,8 @@ class Search:
         self._wanted = wanted
         self._row = row
         self.failed: dict[str, RocketError] = {}
+        self.unreadable: dict[str, RocketError] = {}
+        """By broker: its first message that could not be decoded. The search goes on without these messages."""
         self.messages = 0
         """The number of messages that were searched."""
         self._bytes = 0
@@ -279,11 +290,12 @@ class Search:
             return True
         try:
             messages = messages_of(found, queue, step.at, self._wanted.tags) if is_found else []
-        except RunTooLargeError:
-            if step.most == 1:
-                raise
-            step.most = 1
-            return True
+        except ProtocolError as error:
+            if step.most > 1:  # one of several messages, or bodies that are too large together
+                step.most = 1
+                return True
+            self._skip(queue, step.at, error)
+            messages, step.most = [], _LONGEST_STEP
         step.span.low = max(step.span.low, found.min_offset)
         for message in messages:
             if message.queue_offset >= step.end:
@@ -297,6 +309,10 @@ class Search:
         self.messages += max(min(found.next_offset, step.end) - step.at, 0)
         step.at = found.next_offset
         return is_progress and step.at < step.end
+
+    def _skip(self, queue: MessageQueue, offset: int, error: ProtocolError) -> None:
+        text = f"The message at offset {offset} of queue {queue.queue_id} is unreadable: {error.message}"
+        self.unreadable.setdefault(queue.broker_name, ProtocolError(text, remedy=error.remedy))
 
 
 def _age(span: Span) -> tuple[int, str, int]:

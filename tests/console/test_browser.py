@@ -166,6 +166,26 @@ def test_messages_by_time_page_by_page(window: Window, cluster: LocalCluster, mo
     window.says("16 found.", "number 119.", "number 1.")
 
 
+def test_no_message_is_skipped_after_new_ones_have_moved_the_first_page(window: Window, cluster: LocalCluster) -> None:
+    cluster.create_topic("moving", 1)
+
+    def send(first: int, end: int) -> None:
+        with Producer("moving", name_server=cluster.name_server) as producer:
+            for i in range(first, end):
+                producer.send(Message.of("moving", f"number {i}."))
+
+    send(0, 120)
+    window.open("/messages?topic=moving")
+    window.says("Page 1: 50 messages, newest first. 70 older.", "number 119.", "number 70.")
+    window.press("Next ›")
+    window.says("Page 2: 50 messages, newest first. 20 older.", "number 69.")
+    send(120, 180)
+    window.press("‹ Previous")
+    window.says("Page 1: 50 messages, newest first. 130 older.", "number 179.", "number 130.")
+    window.press("Next ›")
+    window.says("Page 2: 50 messages, newest first. 80 older.", "number 129.", "number 80.")
+
+
 def test_pages_without_a_broker_are_marked(
     window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

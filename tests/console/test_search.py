@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import Producer
+from spark_rocket.client import Admin, Producer
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.console import search
 from spark_rocket.console.bodies import preview
-from spark_rocket.errors import RunTooLargeError
+from spark_rocket.errors import ProtocolError, RemotingTimeoutError, RocketError, RunTooLargeError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import Console, Page
+from tests.console.conftest import Console, Page, eventually
 
 pytestmark = pytest.mark.live
 
@@ -251,6 +251,113 @@ def test_bodies_that_are_too_large_together_are_read_one_by_one(monkeypatch: pyt
     one = searched(FakeReader(0, 30), 0, 30)
     assert offsets_of(one) == [*range(29, -1, -1)]
     assert (one.messages, one.failed) == (30, {})
+
+
+def test_a_message_that_cannot_be_decoded_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decoded(found: PullResult, *given: Any) -> list[MessageExt]:
+        messages = fake_messages(found, *given)
+        if any(message.queue_offset == 17 for message in messages):
+            raise ProtocolError("A zlib body is truncated.", remedy="Read it without decompressing.")
+        return messages
+
+    monkeypatch.setattr(search, "messages_of", decoded)
+    reader = FakeReader(0, 30)
+    one = searched(reader, 0, 30)
+    assert offsets_of(one) == [*range(29, 17, -1), *range(16, -1, -1)]
+    assert (one.messages, one.left, one.failed) == (30, 0, {})
+    assert one.unreadable["b"].message == "The message at offset 17 of queue 0 is unreadable: A zlib body is truncated."
+    assert reader.asked[-1][1] > 1  # after it, many at a time again
+
+
+class SlowBroker:
+    """An admin and a reader of a topic with 20 queues on broker ``b``, which does not respond, nor does its slave."""
+
+    def __init__(self, *, fails_at_once: bool) -> None:
+        self.fails_at_once = fails_at_once
+        self.queues = [MessageQueue("t", name, number) for name in ("a", "b") for number in range(20)]
+        self.asked: list[str] = []
+
+    def offsets(self, _: str, *, failed: dict[str, RocketError]) -> dict[MessageQueue, tuple[int, int]]:
+        if self.fails_at_once:
+            failed["b"] = RemotingTimeoutError("No response.")
+        return {queue: (0, 10) for queue in self.queues if queue.broker_name not in failed}
+
+    def offset_for_time(self, queue: MessageQueue, _: int) -> int:
+        if queue.broker_name == "b":
+            self.asked.append("master")
+            raise RemotingTimeoutError("No response.")
+        return 5
+
+    def refresh(self, _: str) -> list[MessageQueue]:
+        return self.queues
+
+    def slave_max_offset(self, queue: MessageQueue) -> int | None:
+        self.asked.append("slave")
+        return None
+
+
+@pytest.mark.parametrize("fails_at_once", [True, False])
+def test_a_broker_that_does_not_respond_is_asked_once_and_not_for_every_queue(
+    monkeypatch: pytest.MonkeyPatch, fails_at_once: bool
+) -> None:
+    monkeypatch.setattr(search, "WINDOW", 1)
+    broker: Any = SlowBroker(fails_at_once=fails_at_once)
+    spans, failed = search.first_spans(broker, broker, "t", 7, None)
+    assert [(span.queue.broker_name, span.low, span.high) for span in spans] == [("a", 5, 10)] * 20
+    assert list(failed) == ["b"]
+    assert broker.asked == (["slave"] if fails_at_once else ["master", "slave"])
+
+
+def test_a_broker_that_the_name_servers_forget_is_reported() -> None:
+    with LocalCluster(brokers=2) as cluster:
+        cluster.create_topic("halves", 1)
+        with Producer("seed", name_server=cluster.name_server) as producer:
+            for _ in range(4):
+                producer.send(Message.of("halves", "x"))
+        console = Console(cluster.name_server)
+        page = Page(console)
+        eventually(lambda: page.get("/api/overview"), lambda data: len(data["brokers"]) == 2)
+        assert page.find("halves")["failed"] == {}
+        first, second = cluster.brokers
+        second.stop()
+
+        def trouble(data: Any) -> Any:
+            return data["failed"].get(second.broker_name, {}).get("code") == "BROKER_GONE"
+
+        data = eventually(lambda: page.find("halves"), trouble)
+        assert {row["broker"] for row in data["rows"]} == {first.broker_name}
+        page.http.close()
+        console.close()
+
+
+def test_a_search_by_key_has_the_messages_of_the_brokers_that_respond(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Admin.query_messages
+
+    def query(self: Admin, *given: Any, failed: dict[str, RocketError], **more: Any) -> list[MessageExt]:
+        failed["broker-z"] = RemotingTimeoutError("No response.")
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Admin, "query_messages", query)
+    data = page.get("/api/messages", topic=TOPIC, by="key", key="k7")
+    assert [row["keys"] for row in data["rows"]] == ["k7"]
+    assert data["failed"]["broker-z"]["text"] == "No response."
+
+
+class CountedReads(bytes):
+    """Counts the bytes that are read one by one."""
+
+    reads = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        CountedReads.reads += isinstance(place, int)
+        return super().__getitem__(place)
+
+
+def test_a_preview_looks_for_the_start_of_a_character_in_few_bytes() -> None:
+    assert preview(CountedReads(b"\x80" * 5_000 + b"here"), 5_000).startswith("5,004 bytes: ")
+    assert CountedReads.reads <= 4
 
 
 def test_a_preview_around_a_place() -> None:

@@ -126,7 +126,7 @@ class MessageAdmin(OffsetAdmin):
         end_ms: int | None = None,
         failed: Failures | None = None,
     ) -> list[MessageExt]:
-        """Return the messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
+        """Return the newest messages of a topic with a key (``KEYS`` or ``UNIQ_KEY``), oldest first."""
         return self._query(topic, key, max_num, begin_ms, end_ms, failed=failed)
 
     def _query(
@@ -161,7 +161,7 @@ class MessageAdmin(OffsetAdmin):
                 found += decode_messages(body or b"", name)
         # The index holds hashes of keys: compare the keys themselves.
         hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
-        return sorted(hits, key=lambda message: message.store_timestamp)[:max_num]
+        return sorted(hits, key=lambda message: message.store_timestamp)[-max_num:]
 
     def messages_by_time(
         self,

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from starlette.responses import Response
 
 from spark_rocket.client.admin import Admin, origin_of
 from spark_rocket.console import bodies
-from spark_rocket.console.answers import Refused, describe
+from spark_rocket.console.answers import Refused, Trouble, describe
 from spark_rocket.console.api.context import Asked, Context, attachment
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.search import Filter, Search, first_spans, parse_cursor
@@ -39,15 +39,16 @@ class MessageApi:
     def search(self, asked: Asked) -> dict[str, Any]:
         admin, topic, by = self._context.admin, asked.text("topic").strip(), asked.text("by")
         limit = asked.number("limit", 64, least=1, most=MAX_FOUND_MESSAGES)
+        failed: dict[str, RocketError] = {}
         if by == "id":
             wanted = asked.text("id").strip()
             message = admin.message(topic, wanted)
             found = [] if message is None else [message]
         elif by == "key":
-            found = admin.query_messages(topic, asked.text("key").strip(), max_num=limit)[::-1]
+            found = admin.query_messages(topic, asked.text("key").strip(), max_num=limit, failed=failed)[::-1]
         else:
             raise Refused(f"Invalid search by {by[:40]!r}.", remedy="Search by key or id.")
-        return {"rows": summaries(found), "limit": limit}
+        return {"rows": summaries(found), "limit": limit, "failed": _troubles(failed)}
 
     def find(self, asked: Asked) -> dict[str, Any]:
         """Search by time, with filters: the first page, or the one that begins at ``cursor``."""
@@ -60,7 +61,9 @@ class MessageApi:
         wanted = Filter.of(begin, end or _NEVER, asked.text("tags", "").strip(), text)
         limit = asked.number("limit", 50, least=1, most=MAX_FOUND_MESSAGES)
         failed: dict[str, RocketError] = {}
+        gone: dict[str, Trouble] = {}
         if asked.body.get("cursor") is None:
+            gone = self._context.sampler.gone_masters()
             try:
                 spans, failed = first_spans(links.admin, links.reader, topic, begin, end)
             except TopicNotFoundError:
@@ -72,7 +75,6 @@ class MessageApi:
         search = Search(links.reader, spans, wanted, _summary)
         before = search.left
         rows = search.page(limit)
-        failed |= search.failed
         return {
             "rows": rows,
             "limit": limit,
@@ -80,7 +82,7 @@ class MessageApi:
             "searched": search.messages,
             "left": search.left,
             "total": before,
-            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+            "failed": _troubles(gone | search.unreadable | failed | search.failed),
         }
 
     def show(self, asked: Asked) -> dict[str, Any]:
@@ -149,6 +151,13 @@ class MessageApi:
         result = self._context.admin.resend(self._message(asked), group=group)
         to = f"group {group}" if group else f"topic {result.queue.topic}"
         return {"done": f"Resent to {to} with id {result.msg_id}.", "msgId": result.msg_id}
+
+
+def _troubles(failed: Mapping[str, RocketError | Trouble]) -> dict[str, Any]:
+    """Return errors by broker."""
+    return {
+        name: (error if isinstance(error, Trouble) else describe(error)).to_json() for name, error in failed.items()
+    }
 
 
 def message_at(admin: Admin, queue: MessageQueue, offset: int) -> MessageExt:

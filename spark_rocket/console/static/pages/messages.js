@@ -20,7 +20,8 @@ export const messageKey = (m) => `${m.topic}/${m.broker}/${m.queue}/${m.offset}`
 
 /**
  * The pages of a search by time, newest first: table, status and buttons.
- * `asked`: topic, begin, end, tags, text. Positions are cursors of the console, so pages are stable.
+ * `asked`: topic, begin, end, tags, text. Positions are cursors of the console, so later messages do not move pages.
+ * The first page has the newest messages each time, and the next page begins where the shown one ends.
  */
 export class MessagePages {
   constructor(view, table, { what = "messages", drawn = () => {} } = {}) {
@@ -54,7 +55,7 @@ export class MessagePages {
   }
 
   turnTo(at) {
-    if (at >= this.starts.length) this.starts.push(this.data.next);
+    if (at > this.at) this.starts = [...this.starts.slice(0, at), this.data.next];
     this.at = at;
     this.load(false).then(() => { if (this.view.isOpen) this.element.scrollIntoView({ block: "start" }); });
   }
@@ -75,8 +76,10 @@ export class MessagePages {
         throw error;
       }
       if (turn !== this.turn) return;
-      this.total ??= data.total;
-      if (cursor === null) this.lost = data.failed; // these brokers are not in the positions
+      if (cursor === null) {
+        this.total = data.total;
+        this.lost = data.failed; // these brokers are not in the positions
+      }
       this.data = { ...data, rows: [...before, ...data.rows] };
       this.view.alerts.replaceChildren();
       this.view.alerts.shown = "";
@@ -139,6 +142,7 @@ export default function messages(view) {
     id: field("Message id", id, { hint: "The id that the producer received, or the offset id." }),
   };
   const status = h("p", { class: "muted", "aria-live": "polite" });
+  const troubles = new Troubles();
   const make = () => new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No messages found. Search a longer time range, or check the topic's page for messages." });
   const pages = new MessagePages(view, make());
   const table = make();
@@ -168,6 +172,7 @@ export default function messages(view) {
       const data = await get("/api/messages", { topic: topic.value.trim(), by: state.by, ...(state.by === "key" ? { key: key.value.trim() } : { id: id.value.trim() }) }, { signal: view.gone.signal });
       view.alerts.replaceChildren();
       view.alerts.shown = "";
+      troubles.show(Object.entries(data.failed));
       table.update(data.rows);
       table.element.hidden = false;
       status.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)}.` : `${count(data.rows.length)} found.`;
@@ -181,12 +186,13 @@ export default function messages(view) {
     });
     table.element.hidden = true;
     status.textContent = "";
+    troubles.show([]);
     pages.clear();
     if (is.time) pages.search(byTime(), again); else byName();
   };
   form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
   show();
-  view.show(head("Messages"), form, status, table.element, pages.element);
+  view.show(head("Messages"), form, troubles.element, status, table.element, pages.element);
   view.again = () => {};
   view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
   if (topic.value) search(known);
