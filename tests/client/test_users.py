@@ -9,9 +9,9 @@ import pytest
 
 from spark_rocket.client import Admin
 from spark_rocket.client.admin import AccessMode, Failures
-from spark_rocket.errors import BrokerError, ProtocolError
+from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.wire.bodies import AclInfo, ClusterInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import DELETE_ACL_CONFIG_FAILED, RequestCode, ResponseCode
 from tests.client.fakes import FakeCluster, says
 
 ACL = {
@@ -116,3 +116,15 @@ def test_the_kind_of_access_control(mq: FakeCluster, admin: Admin) -> None:
         mq.everywhere(RequestCode.GET_BROKER_CONFIG, says(0, body=body))
         assert [(one.name, one.mode) for one in admin.access_modes()] == [("b0", mode), ("b1", mode)]
     assert admin.access_key == "root"
+
+
+def test_a_deletion_that_is_refused_by_a_broker_that_does_not_report_its_accounts(
+    mq: FakeCluster, admin: Admin
+) -> None:
+    """Brokers of 5.0 to 5.3."""
+    mq.brokers[0].answers[RequestCode.DELETE_ACL_CONFIG] = says(DELETE_ACL_CONFIG_FAILED, "does not exist")
+    mq.brokers[1].answers[RequestCode.DELETE_ACL_CONFIG] = says(0)
+    failed: dict[str, RocketError] = {}
+    addresses = [broker.address for broker in mq.brokers]
+    assert admin.delete_account_of("ada-key", addresses, failed=failed) == addresses[1:]
+    assert "does not exist" in failed[addresses[0]].message

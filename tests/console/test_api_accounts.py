@@ -11,6 +11,9 @@ import pytest
 
 from spark_rocket.client import Admin
 from spark_rocket.errors import BrokerError
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import says
 from tests.console.auth_brokers import AuthCluster
@@ -51,6 +54,13 @@ def plain(guarded: LocalCluster, guarded_page: Page, caplog: pytest.LogCaptureFi
         yield guarded_page
     assert "s3cr3t" not in caplog.text
     assert "s3cr3t" not in guarded_page.http.get("/api/accounts").text
+
+
+@pytest.fixture
+def apache() -> Iterator[AuthCluster]:
+    cluster = AuthCluster()
+    yield cluster
+    cluster.close()
 
 
 def account(page: Page, name: str) -> Any:
@@ -162,6 +172,84 @@ def test_the_console_does_not_silently_remove_its_own_access(plain: Page, guarde
     assert account(plain, "root-key")["otherTopics"] == "SUB"
 
 
+def test_missing_fields_stay_unchanged_also_the_administrator(plain: Page, guarded: LocalCluster) -> None:
+    own = {"brokers": [guarded.broker_address], "account": "root-key", "own": True}
+    assert plain.post("/api/account", {**own, "otherTopics": "SUB"})["failed"] == {}
+    assert (account(plain, "root-key")["admin"], account(plain, "root-key")["otherTopics"]) == (True, "SUB")
+
+
+def test_what_has_changed_since_it_was_shown_is_not_overwritten(plain: Page, guarded: LocalCluster) -> None:
+    brokers = [guarded.broker_address]
+    shown = account(plain, "alice-key")
+    body = {"brokers": brokers, "account": "alice-key", "from": shown, "topics": ["orders=PUB", "bills=SUB"]}
+    plain.post("/api/account", body)
+    error = plain.post("/api/account", {**body, "topics": ["orders=SUB"]}, 409)
+    assert (error["code"], error["text"]) == ("ACCOUNTS_CHANGED", "Account alice-key has changed in the meantime.")
+    assert account(plain, "alice-key")["topics"] == ["orders=PUB", "bills=SUB"]
+    plain.delete("/api/account", {"brokers": brokers, "account": "alice-key", "confirm": "alice-key"})
+    error = plain.post("/api/account", {**body, "secret": "al1ce-s3cr3t"}, 409)
+    assert error["code"] == "NO_SUCH_ACCOUNT"
+    white = {"brokers": brokers, "from": []}
+    plain.post("/api/account/white-list", {**white, "addresses": ["10.0.0.7"]})
+    error = plain.post("/api/account/white-list", {**white, "addresses": ["10.0.0.8"]}, 409)
+    assert error["code"] == "ACCOUNTS_CHANGED"
+    assert plain.get("/api/accounts")["files"][0]["white"] == ["10.0.0.7"]
+
+
+def test_brokers_that_share_a_file_are_checked_before_the_first_change() -> None:
+    with LocalCluster(brokers=2, **KEYS) as cluster:
+        console = Console(cluster.name_server, connecting=KEYS)
+        page = Page(console)
+        (file,) = page.get("/api/accounts")["files"]
+        brokers = [one["address"] for one in file["brokers"]]
+        assert len(brokers) == 2
+        body = {"brokers": brokers, "account": "bobby-key", "create": True, "secret": "b0b-s3cr3t"}
+        assert page.post("/api/account", body)["failed"] == {}
+        assert account(page, "bobby-key") is not None
+        page.http.close()
+        console.close()
+
+
+def test_an_account_that_one_broker_has_is_created_on_the_others(apache: AuthCluster) -> None:
+    applied: list[str] = []
+
+    def put(request: RemotingCommand) -> RemotingCommand:
+        applied.append(request.ext_fields["accessKey"])
+        return RemotingCommand.response(request)
+
+    for number, broker in enumerate(apache.fakes.brokers):
+        accounts = [PlainAccessConfig("bobby-key")] if number == 1 else []
+        broker.answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(
+            0, body=ClusterAclConfig([], accounts).to_json()
+        )
+        broker.answers[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = put
+    console = Console(apache.name_server)
+    page = Page(console)
+    body = {"brokers": apache.addresses, "account": "bobby-key", "create": True, "secret": "b0b-s3cr3t"}
+    done = page.post("/api/account", body)
+    assert done["done"] == f"Created account bobby-key on {apache.addresses[0]}."
+    assert done["failed"][apache.addresses[1]]["code"] == "ACCOUNT_EXISTS"
+    assert applied == ["bobby-key"]
+    apache.fakes.brokers[0].answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(1, "broken")
+    page.post("/api/account", {**body, "brokers": apache.addresses[:1]}, 409)  # whether it has the account is unknown
+    assert applied == ["bobby-key"]
+    page.http.close()
+    console.close()
+
+
+def test_a_broker_that_does_not_report_its_settings_is_not_asked_for_its_accounts(apache: AuthCluster) -> None:
+    first, second = apache.fakes.brokers
+    first.answers[RequestCode.GET_BROKER_CONFIG] = says(0, body=b"aclEnable=true\n")
+    second.answers[RequestCode.GET_BROKER_CONFIG] = says(1, "broken")
+    console = Console(apache.name_server)
+    page = Page(console)
+    assert set(page.get("/api/accounts")["failed"]) == {"b0", "b1"}
+    assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO in first.codes()
+    assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO not in second.codes()
+    page.http.close()
+    console.close()
+
+
 def test_the_white_list(plain: Page, guarded: LocalCluster) -> None:
     body = {"brokers": [guarded.broker_address], "addresses": ["10.0.0.{7,9}", " ", "10.1.*.*"]}
     plain.post("/api/account/white-list", body)
@@ -198,13 +286,6 @@ def test_read_only(plain: Page, guarded: LocalCluster) -> None:
 
 
 # --- ACL 2.0 --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def apache() -> Iterator[AuthCluster]:
-    cluster = AuthCluster()
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture

@@ -81,8 +81,7 @@ class BrokerAccounts:
     config: ClusterAclConfig | None
 
     def account(self, access_key: str) -> PlainAccessConfig | None:
-        accounts = self.config.plain_access_configs if self.config is not None else []
-        return next((one for one in accounts if one.access_key == access_key), None)
+        return None if self.config is None else self.config.account(access_key)
 
 
 class AccountAdmin(BrokerAdmin):
@@ -190,7 +189,11 @@ class AccountAdmin(BrokerAdmin):
         for address in addresses:
             refused: Failures = {}
             done += self.delete_account(access_key, broker=address, failed=refused)
-            if refused and access_key not in {one.access_key for one in self.acl_config(address).plain_access_configs}:
+            try:
+                is_missing = bool(refused) and self.acl_config(address).account(access_key) is None
+            except RocketError:  # it does not report its accounts
+                is_missing = False
+            if is_missing:
                 done.append(address)
             else:
                 failed |= refused

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures
+from spark_rocket.client.admin.base import record_failure
 from spark_rocket.console.answers import Refused, describe
 from spark_rocket.console.api.context import Asked, Context, confirmed
 from spark_rocket.errors import RocketError
@@ -44,7 +45,7 @@ class AccountApi:
         of_mode = {mode: [one for one in access if one.mode is mode] for mode in AccessMode}
         files: list[BrokerAccounts] = []
         if of_mode[AccessMode.PLAIN]:
-            refused: Failures = {}
+            refused = dict(failed)  # these brokers are not queried again
             files = admin.broker_accounts(failed=refused)
             others = {one.name for one in access if one.mode is not AccessMode.PLAIN}
             failed |= {name: error for name, error in refused.items() if name not in others}
@@ -77,7 +78,7 @@ class AccountApi:
     # --- ACL 1.0 ----------------------------------------------------------------------------------------------
 
     def put(self, asked: Asked) -> dict[str, Any]:
-        """Create or change an account. Missing fields stay unchanged."""
+        """Create or change an account. Missing fields stay unchanged. ``from``: the account as it was shown."""
         account = self._account(asked, "account")
         admin = self._context.changing
         secret = asked.text("secret", "") or None
@@ -85,7 +86,6 @@ class AccountApi:
         if is_new and secret is None:
             raise Refused("A new account needs a secret key.", remedy="Enter one.")
         given: dict[str, Any] = {
-            "admin": asked.flag("admin"),
             "secret_key": secret,
             "topic_perms": _permissions(asked, "topics"),
             "group_perms": _permissions(asked, "groups"),
@@ -94,17 +94,25 @@ class AccountApi:
             "white_remote_address": asked.text("white") if "white" in asked.body else None,
         }
 
-        def change(address: str, failed: Failures) -> list[str]:
-            if is_new and any(one.account(account) for one in admin.broker_accounts(broker=address, failed={})):
-                raise Refused(
-                    f"Account {account} exists on {address}.",
-                    remedy="Change it, or use another access key.",
-                    status=409,
-                    code="ACCOUNT_EXISTS",
-                )
-            return admin.update_account(account, **given, broker=address, failed=failed)
+        is_admin: dict[str, bool] = {}
 
-        return self._change(asked, f"{'Created' if is_new else 'Changed'} account {account}", change)
+        def check(address: str) -> None:
+            known = admin.acl_config(address).account(account)
+            if known is None:
+                if not is_new:
+                    raise _conflict("NO_SUCH_ACCOUNT", f"Broker {address} has no account {account}.", "Create it.")
+            elif is_new:
+                raise _conflict(
+                    "ACCOUNT_EXISTS", f"Account {account} exists on {address}.", "Change it, or use another access key."
+                )
+            else:
+                _check_unchanged(asked, _account(known), f"Account {account}")
+            is_admin[address] = asked.flag("admin") if known is None or "admin" in asked.body else known.admin
+
+        def change(address: str, failed: Failures) -> list[str]:
+            return admin.update_account(account, admin=is_admin[address], **given, broker=address, failed=failed)
+
+        return self._change(asked, f"{'Created' if is_new else 'Changed'} account {account}", change, check)
 
     def delete(self, asked: Asked) -> dict[str, Any]:
         account = self._account(asked, "account")
@@ -117,16 +125,20 @@ class AccountApi:
         return self._change(asked, f"Deleted account {account}", delete)
 
     def put_white(self, asked: Asked) -> dict[str, Any]:
-        """Replace the addresses that have all permissions without a signature."""
+        """Replace the addresses that have all permissions without a signature. ``from``: as they were shown."""
         addresses = _strings(asked, "addresses")
         admin = self._context.changing
         if admin.access_key is None and not asked.flag("own"):
             raise _own_access("This console has no account: its access depends on the white list.")
 
+        def check(address: str) -> None:
+            if "from" in asked.body:
+                _check_unchanged(asked, admin.acl_config(address).global_white_addrs, "The white list")
+
         def change(address: str, failed: Failures) -> list[str]:
             return admin.update_global_white_addrs(addresses, broker=address, failed=failed)
 
-        return self._change(asked, "Changed the white list", change)
+        return self._change(asked, "Changed the white list", change, check)
 
     # --- ACL 2.0 ----------------------------------------------------------------------------------------------
 
@@ -209,15 +221,29 @@ class AccountApi:
             raise _own_access(f"{account} is the account of this console.")
         return account
 
-    def _change(self, asked: Asked, done: str, change: Callable[[str, Failures], list[str]]) -> dict[str, Any]:
-        """Change one broker after the other; a failure is reported and does not stop the others."""
+    def _change(
+        self,
+        asked: Asked,
+        done: str,
+        change: Callable[[str, Failures], list[str]],
+        check: Callable[[str], None] = lambda address: None,
+    ) -> dict[str, Any]:
+        """Change one broker after the other; a failure is reported and does not stop the others.
+
+        All are checked before the first is changed: brokers may share a file of accounts.
+        """
         addresses = [self._context.broker_address(address) for address in _strings(asked, "brokers")]
         if not addresses or len(addresses) > MAX_BROKERS:
             raise Refused("No brokers given.", remedy="Select them on the page.")
         changed: list[str] = []
         failed: Failures = {}
         for address in addresses:
-            changed += change(address, failed)
+            with record_failure(failed, address):
+                check(address)
+        for address in addresses:
+            if address not in failed:
+                with record_failure(failed, address):
+                    changed += change(address, failed)
         if not changed:
             raise next(iter(failed.values()))
         return {
@@ -227,8 +253,19 @@ class AccountApi:
 
 
 def _own_access(text: str) -> Refused:
-    remedy = "Confirm on the page that the console may lose its access."
-    return Refused(text, remedy=remedy, status=409, code="OWN_ACCOUNT")
+    return _conflict("OWN_ACCOUNT", text, "Confirm on the page that the console may lose its access.")
+
+
+def _conflict(code: str, text: str, remedy: str) -> Refused:
+    return Refused(text, remedy=remedy, status=409, code=code)
+
+
+def _check_unchanged(asked: Asked, now: object, what: str) -> None:
+    """Refuse a change if what the page showed, ``from``, is no longer so."""
+    if "from" in asked.body and asked.body["from"] != now:
+        raise _conflict(
+            "ACCOUNTS_CHANGED", f"{what} has changed in the meantime.", "Check the page, and change it again if needed."
+        )
 
 
 def _file(found: BrokerAccounts) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import { button, confirmName, dialog, facts, field, head, note, section, Table, 
 import { usersSection } from "./users.js";
 
 const PERMISSIONS = ["DENY", "PUB", "SUB", "PUB|SUB"];
-const HIDDEN = "********";
+export const HIDDEN = "********";
 export const OWN = "This is the account of this console, for all of its users. After the change, the console may lose its access to the brokers.";
 
 export default function accounts(view) {
@@ -103,7 +103,8 @@ async function edit(view, brokers, own, known) {
   if (given.secret) rows.push({ what: "Secret key", now: known ? HIDDEN : null, then: HIDDEN });
   if (!rows.length) { note("No changes."); return; }
   const account = name.value.trim();
-  const body = { brokers, account, create: !known, admin: given.admin, own: account === own };
+  const body = { brokers, account, create: !known, own: account === own };
+  if (known) body.from = known;
   for (const key of changed) body[key] = given[key];
   if (given.secret) body.secret = given.secret;
   finished(view, await confirmChanges({ title: known ? title : `New account ${account}`, brokers, rows, warning: account === own ? OWN : "", act: () => post("/api/account", body) }));
@@ -120,7 +121,7 @@ async function editWhite(view, brokers, addresses, own) {
   finished(view, await confirmChanges({
     title: "Change white list", brokers, rows: [{ what: "White list", now: worded(addresses), then: worded(given.addresses) }],
     warning: own ? "" : "This console has no account: its access may depend on this list.",
-    act: () => post("/api/account/white-list", { brokers, addresses: given.addresses, own: !own }),
+    act: () => post("/api/account/white-list", { brokers, from: addresses, addresses: given.addresses, own: !own }),
   }));
 }
 

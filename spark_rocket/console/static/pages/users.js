@@ -2,7 +2,7 @@
 import { post, remove } from "../api.js";
 import { h } from "../dom.js";
 import { button, choice, confirmName, dialog, field, note, section, Table } from "../parts.js";
-import { confirmChanges, finished, OWN, select, small, worded } from "./accounts.js";
+import { confirmChanges, finished, HIDDEN, OWN, select, small, worded } from "./accounts.js";
 
 const ACTIONS = ["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"];
 const STATUSES = { enable: "enabled", disable: "disabled" };
@@ -64,7 +64,7 @@ async function edit(view, brokers, own, known) {
   const add = (key, what, now, then) => { body[key] = given[key]; rows.push({ what, now, then }); };
   if (given.type !== known?.type) add("type", "Type", known ? known.type ?? "–" : null, given.type);
   if (known && given.status !== known.status) add("status", "Status", STATUSES[known.status] ?? "–", STATUSES[given.status]);
-  if (given.password) add("password", "Password", known ? "********" : null, "********");
+  if (given.password) add("password", "Password", known ? HIDDEN : null, HIDDEN);
   if (!rows.length) { note("No changes."); return; }
   finished(view, await confirmChanges({ title: known ? `Change user ${user}` : `New user ${user}`, brokers, rows, warning: user === own ? OWN : "", act: () => post("/api/user", body) }));
 }

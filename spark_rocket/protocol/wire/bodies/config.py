@@ -160,6 +160,9 @@ class ClusterAclConfig(Body):
     global_white_addrs: list[str] = field(default_factory=list)
     plain_access_configs: list[PlainAccessConfig] = field(default_factory=list)
 
+    def account(self, access_key: str) -> PlainAccessConfig | None:
+        return next((one for one in self.plain_access_configs if one.access_key == access_key), None)
+
 
 # --- users and policies (ACL 2.0): remoting.protocol.body.{UserInfo, AclInfo} ----------------------------------------
 
