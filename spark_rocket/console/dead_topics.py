@@ -2,7 +2,8 @@
 
 Nothing else marks them, and their names are the users'. The last message of each topic is read while the page of dead
 letters is open: at most ``MAX_READ_TOPICS`` per request, topics that were never read first, and of these the ones with
-a typical name. A topic that was recognized is read again when it has new messages, any other after ``AGAIN_S``.
+a typical name. A topic that was recognized is read again when it has new messages, any other after ``AGAIN_S``. If a
+broker does not respond, its topics stay unread until the next request.
 
 Thread-safety: all methods. RocketMQ has no counterpart.
 """
@@ -84,9 +85,11 @@ class DeadTopics:
         topics = []
         with self._sampler.lock:
             for name, record in self._sampler.topics.items():
-                if record.info.kind is not TopicKind.USER or record.stats is None or not record.messages:
+                if record.info.kind is not TopicKind.USER or record.stats is None:
                     continue
                 offsets = [(q, o) for q, o in record.stats.offset_table.items() if o.max_offset > o.min_offset]
+                if not offsets:
+                    continue
                 queue, offset = max(offsets, key=lambda item: (item[1].last_update_timestamp, item[0]))
                 if queue.broker_name not in self._sampler.failed:
                     topics.append(_Topic(name, record.messages, record.last_update, queue, offset.max_offset - 1))
@@ -97,10 +100,18 @@ class DeadTopics:
         self._findings = {name: finding for name, finding in self._findings.items() if name in names}
         now = time.monotonic()
         due = sorted((topic for topic in topics if self._is_due(topic, now)), key=self._order)[:MAX_READ_TOPICS]
+        unavailable: set[str] = set()
         for first in range(0, len(due), WINDOW):
-            part = due[first : first + WINDOW]
+            part = [topic for topic in due[first : first + WINDOW] if topic.queue.broker_name not in unavailable]
             for topic, promise in [(t, self._reader.pull_later(t.queue, t.offset, max_msgs=1)) for t in part]:
-                self._findings[topic.name] = _Finding(now, topic.last_update, _origin(topic, promise))
+                try:
+                    origin = _origin(topic, promise)
+                except RocketError as error:
+                    if error.retriable:
+                        unavailable.add(topic.queue.broker_name)
+                        continue
+                    origin = None
+                self._findings[topic.name] = _Finding(now, topic.last_update, origin)
 
     def _is_due(self, topic: _Topic, now: float) -> bool:
         finding = self._findings.get(topic.name)
@@ -115,10 +126,7 @@ class DeadTopics:
 
 
 def _origin(topic: _Topic, promise: Promise[PullResult]) -> Origin | None:
-    try:
-        found = promise.result()
-        messages = messages_of(found, topic.queue, topic.offset, _ALL) if found.status is PullStatus.FOUND else []
-    except RocketError:  # the sampler reports brokers that do not respond
-        return None
+    found = promise.result()
+    messages = messages_of(found, topic.queue, topic.offset, _ALL) if found.status is PullStatus.FOUND else []
     origin = origin_of(messages[0]) if messages else None
     return origin if origin is not None and origin.is_bad_record else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,26 @@ def test_producers_of_a_broker_that_reports_only_a_given_group(
         ("shop", ["broker-a"], None)
     ]
     assert page.get("/api/producers", search="sho")["rows"] == []
+
+
+def test_a_broker_of_4_x_that_does_not_respond_is_reported(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is connected to brokers of both versions has both."""
+    member = Member("c@1", "127.0.0.1:5", "JAVA", "V5_1_0", ["broker-new"])
+
+    def groups(_: Admin, *, failed: Failures) -> dict[str, list[Member]]:
+        failed["broker-a"] = failed["broker-b"] = BrokerError("unsupported", response_code=3)
+        return {"shop": [replace(member, last_heartbeat_ms=7)]}
+
+    def producers(_: Admin, group: str, *, failed: Failures) -> list[Member]:
+        assert (group, failed) == ("shop", {})
+        failed["broker-b"] = RemotingTimeoutError("No response.")
+        return [replace(member, brokers=["broker-a", "broker-new"])]
+
+    monkeypatch.setattr(Admin, "producer_groups", groups)
+    monkeypatch.setattr(Admin, "producers", producers)
+    data = page.get("/api/producers", search="shop")
+    assert (data["unlisted"], list(data["failed"])) == (["broker-a", "broker-b"], ["broker-b"])
+    assert [(row["brokers"], row["lastHeartbeat"]) for row in data["rows"]] == [(["broker-a", "broker-new"], 7)]
 
 
 def test_without_name_servers_the_pages_report_it() -> None:
@@ -238,6 +259,7 @@ def test_queries_of_clients_do_not_occupy_all_threads(
         ("metricsGrpcExporterHeader", "Authorization:Bearer x"),
         ("anyName", '{"secretKey":"x"}'),
         ("signingKey", "x"),
+        ("exporterTarget", "http://user:12345678@10.0.0.1:4317"),
     ],
 )
 def test_secrets_are_hidden(name: str, value: str) -> None:
@@ -253,6 +275,7 @@ def test_secrets_are_hidden(name: str, value: str) -> None:
         ("initAuthenticationUser", ""),
         ("tls.server.keyPath", "/etc/rocket/key.pem"),
         ("maxMessagesPerKey", "12"),
+        ("exporterTarget", "http://10.0.0.1:4317/@x"),
     ],
 )
 def test_other_values_are_shown(name: str, value: str) -> None:

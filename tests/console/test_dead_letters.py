@@ -9,8 +9,8 @@ import pytest
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, ConsumeFromWhere, Producer, PushConsumer
 from spark_rocket.console import dead_topics
-from spark_rocket.errors import ClientError
-from spark_rocket.model import BAD_RECORD_PROPERTIES, Message
+from spark_rocket.errors import ClientError, RemotingTimeoutError
+from spark_rocket.model import BAD_RECORD_PROPERTIES, Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import REASON, Console, Page, eventually, spark_dead_letters
 
@@ -140,6 +140,41 @@ def test_topics_are_read_a_few_at_a_time(page: Page, cluster: LocalCluster, monk
         producer.send(Message.of("fresh-0", "y"))
     eventually(lambda: topics(page)["zinc-letters"], lambda row: row["messages"] == 2)
     assert read == ["zinc-letters"]
+
+
+def test_a_topic_that_could_not_be_read_is_read_again(
+    page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = dead_topics._origin
+    lost: list[str] = []
+
+    def fail_once(topic: Any, promise: Any) -> Any:
+        if topic.name == "tin-letters" and not lost:
+            lost.append(topic.name)
+            raise RemotingTimeoutError("No response.")
+        return real(topic, promise)
+
+    monkeypatch.setattr(dead_topics, "_origin", fail_once)
+    spark_dead_letters(cluster, "tin", "tin-letters", ["x"])
+    eventually(lambda: page.get("/api/dead-letters"), lambda data: "tin-letters" in str(data["topics"]))
+    assert lost
+
+
+def test_a_broker_that_does_not_respond_is_asked_for_one_message_only(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def fail(_: object, queue: MessageQueue, offset: int) -> None:
+        asked.append(offset)
+        raise RemotingTimeoutError(f"No response of {queue.broker_name}.")
+
+    monkeypatch.setattr("spark_rocket.console.api.dead.message_at", fail)
+    place = {"topic": "%DLQ%billing", "broker": "broker-a", "queue": 0}
+    body = {"messages": [{**place, "offset": offset} for offset in range(3)]}
+    done = page.post("/api/dead-letters/billing/resend", body)
+    assert (done["sent"], [f["offset"] for f in done["failures"]], asked) == (0, [0, 1, 2], [0])
+    assert {f["error"]["text"] for f in done["failures"]} == {"No response of broker-a."}
 
 
 def test_a_read_only_console_resends_nothing(page: Page, cluster: LocalCluster) -> None:

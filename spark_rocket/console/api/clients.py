@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from spark_rocket.client.admin import Failures, Member, is_system_group
@@ -24,7 +25,7 @@ _SEARCHED = ("name", "client", "address")
 MAX_RUNNING_QUERIES = 3
 """Concurrent queries of running information: a client that does not answer occupies a thread for 10 s."""
 MAX_QUEUES = 500
-MAX_STACK_CHARACTERS = 256 << 10  # characters
+MAX_STACK_CHARACTERS = 256 << 10
 NOT_ONLINE = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 
 
@@ -46,11 +47,12 @@ class ClientApi:
         failed: Failures = {}
         found = self._context.admin.producer_groups(failed=failed)
         old = sorted(name for name, e in failed.items() if e.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        for name in old:
+            del failed[name]
         if old and search:
-            others = {name: failed[name] for name in failed.keys() - set(old)}
-            known = {member.client_id for member in found.get(search, [])}
-            members = self._context.admin.producers(search, failed=others)
-            found.setdefault(search, []).extend(one for one in members if one.client_id not in known)
+            heartbeats = {member.client_id: member.last_heartbeat_ms for member in found.get(search, [])}
+            members = self._context.admin.producers(search, failed=failed)
+            found[search] = [replace(one, last_heartbeat_ms=heartbeats.get(one.client_id)) for one in members]
         brokers = self._brokers_of(topic) if topic else None
         own = asked.flag("own")
         rows = [
@@ -63,7 +65,7 @@ class ClientApi:
         return {
             "refresh": self._context.refresh_ms(),
             "unlisted": old,
-            "failed": {name: describe(error).to_json() for name, error in failed.items() if name not in old},
+            "failed": {name: describe(error).to_json() for name, error in failed.items()},
             **page_of(rows, asked, order="name", names=_COLUMNS, searched=_SEARCHED),
         }
 

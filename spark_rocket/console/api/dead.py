@@ -15,8 +15,8 @@ from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.api.messages import message_at
 from spark_rocket.console.dead_topics import DeadTopics
 from spark_rocket.console.sampler import TOPICS
-from spark_rocket.errors import RocketError
-from spark_rocket.model import MessageExt
+from spark_rocket.errors import RemotingError, RocketError
+from spark_rocket.model import MessageExt, MessageQueue
 
 MAX_RESENT_MESSAGES = 200
 _REFRESH_MS, _FIRST_REFRESH_MS = 5_000, 500
@@ -78,11 +78,22 @@ class DeadApi:
                 f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MAX_RESENT_MESSAGES}."
             )
         sent, failures = 0, []
+        unavailable: dict[str, RemotingError] = {}
         for place in places:
             try:
-                resend(message_at(self._context.admin, *Asked({}, {}, place).queue()))
+                resend(self._message(*Asked({}, {}, place).queue(), unavailable))
                 sent += 1
             except RocketError as error:
                 at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
                 failures.append({**at, "error": describe(error).to_json()})
         return {"done": f"Resent {sent} of {len(places)} to {to}.", "sent": sent, "failures": failures}
+
+    def _message(self, queue: MessageQueue, offset: int, unavailable: dict[str, RemotingError]) -> MessageExt:
+        """Return a message. ``unavailable``: the errors of brokers that do not respond; they are not queried again."""
+        if queue.broker_name in unavailable:
+            raise unavailable[queue.broker_name]
+        try:
+            return message_at(self._context.admin, queue, offset)
+        except RemotingError as error:
+            unavailable[queue.broker_name] = error
+            raise
