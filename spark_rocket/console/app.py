@@ -41,8 +41,8 @@ from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 
 STATIC = Path(__file__).parent / "static"
-MAX_PENDING_LOGINS = 16  # pending
-MAX_LOGIN_BODY_BYTES = 4 << 10  # bytes, read before authentication
+MAX_PENDING_LOGINS = 16
+MAX_LOGIN_BODY_BYTES = 4 << 10  # read before authentication
 
 
 class _Static(StaticFiles):

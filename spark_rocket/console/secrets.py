@@ -12,7 +12,7 @@ HIDDEN = "******"
 
 _NAMES = re.compile(r"secret|passw|credential|token|access_?key|private_?key|authenticationuser|exporterheader", re.I)
 _KEYS = re.compile(r"key$", re.I)
-_VALUES = re.compile(r"secret_?key|passw|access_?key", re.I)
+_VALUES = re.compile(r"secret_?key|passw|access_?key|://[^/\s:@]*:[^/\s@]+@", re.I)  # also http://user:password@host
 _FLAG = re.compile(r"true|false|", re.I)
 
 

@@ -98,6 +98,20 @@ def test_secrets_are_neither_shown_nor_changed(
     assert "of-many-letters" not in caplog.text
 
 
+def test_settings_that_let_old_brokers_run_programs_are_not_changed(
+    change: Any, page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[dict[str, str]] = []
+    values = {"brokerName": "b", "rocketmqHome": "/opt/rocketmq", "filterServerNums": "0"}
+    monkeypatch.setattr(Admin, "broker_settings", lambda *_: BrokerSettings(values, None))
+    monkeypatch.setattr(Admin, "update_broker_config", lambda _, address, settings: sent.append(settings))
+    assert page.get("/api/broker", address=cluster.broker_address)["changeable"] == ["brokerName"]
+    assert change("rocketmqHome", "/opt/rocketmq", "-c $@|sh .", 403)["code"] == "UNSAFE_SETTING"
+    assert change("filterServerNums", "0", "1", 403)["code"] == "UNSAFE_SETTING"
+    monkeypatch.undo()  # the fixture restores the settings
+    assert sent == []
+
+
 def test_a_change_without_effect_is_reported(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Apache's brokers accept settings that they read only at their start."""
     monkeypatch.setattr(Admin, "update_broker_config", lambda *_: "")

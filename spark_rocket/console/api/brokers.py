@@ -13,7 +13,9 @@ from spark_rocket.console.answers import Refused
 from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.secrets import is_secret, shown
 
-MAX_VALUE_CHARACTERS = 4_096  # characters
+MAX_VALUE_CHARACTERS = 4_096
+_UNSAFE = frozenset(("rocketmqHome", "filterServerNums", "brokerConfigPath", "configBlackList"))
+"""With these, Apache's brokers before 4.9.6 and 5.1.1 run programs and write files (CVE-2023-33246)."""
 
 
 class BrokerApi:
@@ -35,7 +37,7 @@ class BrokerApi:
         return {
             "runtime": runtime,
             "config": {name: shown(name, value) for name, value in values.items()},
-            "changeable": sorted(name for name in names if not is_secret(name, values[name])),
+            "changeable": sorted(name for name in names - _UNSAFE if not is_secret(name, values[name])),
             "decides": settings.dynamic is None,
         }
 
@@ -44,6 +46,13 @@ class BrokerApi:
         address, name = self._context.broker_address(asked.text("address")), asked.text("name")
         before, value = asked.text("from"), asked.text("value").strip()
         now = self._value(address, name)
+        if name in _UNSAFE:
+            raise Refused(
+                f"{name} cannot be changed in the console.",
+                remedy="Set it in the broker's broker.conf and restart the broker.",
+                status=403,
+                code="UNSAFE_SETTING",
+            )
         if is_secret(name, now) or is_secret(name, value):
             raise Refused(
                 f"{name} is a secret.",
