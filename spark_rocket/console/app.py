@@ -184,7 +184,7 @@ def _data_routes(context: Context) -> list[Route]:
         context.read("/api/groups/{group}/plan", groups.plan),
         context.change("POST", "/api/groups/{group}/reset", groups.reset, "reset offsets of group"),
         context.get("/api/messages", messages.search),
-        context.read("/api/messages/search", messages.find),
+        context.read("/api/messages/search", messages.find, is_search=True),
         context.change("POST", "/api/messages", messages.send, "send message"),
         context.get("/api/message", messages.show),
         context.get("/api/message/body", messages.body),

@@ -1,7 +1,8 @@
-"""The console's connections to the cluster, and a bounded thread pool for the requests of pages.
+"""The console's connections to the cluster, and bounded thread pools for the requests of pages.
 
 Clients block, and an event loop serves the pages. More than ``MAX_PENDING_REQUESTS`` pending requests are refused, so
-that an unresponsive cluster does not block the console.
+that an unresponsive cluster does not block the console. Searches take seconds: they have threads of their own, so that
+they do not delay other pages.
 
 Thread-safety: all methods. RocketMQ has no counterpart.
 """
@@ -19,6 +20,7 @@ from spark_rocket.console.answers import Refused
 T = TypeVar("T")
 
 THREADS = 8
+SEARCH_THREADS = 4
 MAX_PENDING_REQUESTS = 64
 REQUEST_SECONDS = 4.0
 CHANGE_SECONDS = 15.0  # brokers respond to a change after fsync
@@ -38,10 +40,11 @@ class Links:
         self.reader = Reader(name_server, request_timeout=REQUEST_SECONDS, **connecting)
         self._name_server = name_server
         self._pool = ThreadPoolExecutor(THREADS, "console-page")
+        self._search_pool = ThreadPoolExecutor(SEARCH_THREADS, "console-find")
         self._waiting = 0
 
-    async def run(self, ask: Callable[[], T]) -> T:
-        """Run ``ask()`` on a thread of the pool. Await it on one event loop only."""
+    async def run(self, ask: Callable[[], T], *, is_search: bool = False) -> T:
+        """Run ``ask()`` on a thread of a pool. Await it on one event loop only."""
         if self._waiting >= MAX_PENDING_REQUESTS:
             raise Refused(
                 f"Too many pending requests to the cluster ({self._waiting}).",
@@ -51,7 +54,8 @@ class Links:
             )
         self._waiting += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, ask)
+            pool = self._search_pool if is_search else self._pool
+            return await asyncio.get_running_loop().run_in_executor(pool, ask)
         finally:
             self._waiting -= 1
 
@@ -66,6 +70,7 @@ class Links:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._search_pool.shutdown(wait=False, cancel_futures=True)
         self.reader.close()
         self.sampling.close()
         self.changing.close()

@@ -77,6 +77,7 @@ class Page:
     """What a page's scripts do: questions and changes, with the session's token."""
 
     def __init__(self, console: Console) -> None:
+        self.console = console
         self.http = httpx.Client(base_url=console.url, timeout=WAIT)
         self.csrf = self.http.get("/api/session").json()["csrf"] or ""
 

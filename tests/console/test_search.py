@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ from spark_rocket.client import Admin, Producer
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.console import search
 from spark_rocket.console.bodies import preview
+from spark_rocket.console.links import SEARCH_THREADS, THREADS
 from spark_rocket.errors import ProtocolError, RemotingTimeoutError, RocketError, RunTooLargeError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import Console, Page, eventually
+from tests.console.conftest import WAIT, Console, Page, eventually
 
 pytestmark = pytest.mark.live
 
@@ -343,6 +345,33 @@ def test_a_search_by_key_has_the_messages_of_the_brokers_that_respond(
     data = page.get("/api/messages", topic=TOPIC, by="key", key="k7")
     assert [row["keys"] for row in data["rows"]] == ["k7"]
     assert data["failed"]["broker-z"]["text"] == "No response."
+
+
+def test_searches_do_not_occupy_the_threads_of_other_pages(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Semaphore(0), threading.Event()
+
+    def slow(*_: object) -> list[object]:
+        begun.release()
+        ended.wait(WAIT)
+        return []
+
+    monkeypatch.setattr(search.Search, "page", slow)
+    pages = [Page(page.console) for _ in range(THREADS + 1)]
+    threads = [threading.Thread(target=one.find, args=(TOPIC,)) for one in pages]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(SEARCH_THREADS):
+            assert begun.acquire(timeout=WAIT)
+        eventually(lambda: page.get("/api/health")["waiting"], lambda waiting: waiting > THREADS)
+        assert page.get(f"/api/topics/{TOPIC}")["topic"]["name"] == TOPIC
+        assert not ended.is_set()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(WAIT)
+        for one in pages:
+            one.http.close()
 
 
 class CountedReads(bytes):

@@ -95,16 +95,21 @@ class Context:
         """The route of a read request."""
         return Route(path, self.endpoint(answer), methods=["GET"])
 
-    def read(self, path: str, answer: Callable[[Asked], Any]) -> Route:
+    def read(self, path: str, answer: Callable[[Asked], Any], *, is_search: bool = False) -> Route:
         """The route of a read request with a body: its parameters do not fit into a URL."""
-        return Route(path, self.endpoint(answer, body=True), methods=["POST"])
+        return Route(path, self.endpoint(answer, body=True, is_search=is_search), methods=["POST"])
 
     def change(self, method: str, path: str, answer: Callable[[Asked], Any], what: str) -> Route:
         """The route of a change; ``what`` names it in the log."""
         return Route(path, self.endpoint(answer, changes=what), methods=[method])
 
     def endpoint(
-        self, answer: Callable[[Asked], Any], *, changes: str | None = None, body: bool = False
+        self,
+        answer: Callable[[Asked], Any],
+        *,
+        changes: str | None = None,
+        body: bool = False,
+        is_search: bool = False,
     ) -> Callable[[Request], Awaitable[Response]]:
         """Wrap an endpoint for Starlette. ``changes``: its change, for the log; --read-only refuses changes."""
 
@@ -115,7 +120,7 @@ class Context:
                 asked = Asked(request.path_params, dict(request.query_params), values, session.user if session else "")
                 if changes is not None:
                     self._note(changes, asked, request)
-                value = await self.links.run(lambda: answer(asked))
+                value = await self.links.run(lambda: answer(asked), is_search=is_search)
             except Exception as error:
                 if changes is not None and isinstance(error, RocketError):
                     log.warning("%s failed: %s", changes, error)
