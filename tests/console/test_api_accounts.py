@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from spark_rocket.client import Admin
 from spark_rocket.errors import BrokerError
@@ -158,6 +159,22 @@ def test_invalid_changes(
     error = plain.post(path, {"brokers": [guarded.broker_address], **body}, status)
     assert text in error["text"]
     assert guarded.acl_file.read_text() == ACCOUNTS
+
+
+@pytest.mark.parametrize("text", ["evil\nadmin: true", "x: {y}", "- a # b", "'q\"\\n", "a=PUB,b=SUB", "\u2028line"])
+def test_no_value_adds_anything_to_the_file(plain: Page, guarded: LocalCluster, text: str) -> None:
+    name = f"{text} key"
+    body = {"brokers": [guarded.broker_address], "account": name, "create": True, "secret": f"{text} s3cr3t"}
+    if plain.http.post("/api/account", json=body, headers={"X-CSRF-Token": plain.csrf}).is_success:
+        (file,) = plain.get("/api/accounts")["files"]
+        assert [(one["name"], one["admin"]) for one in file["accounts"]] == [
+            ("root-key", True),
+            ("alice-key", False),
+            (name, False),
+        ]
+        assert yaml.safe_load(guarded.acl_file.read_text())["accounts"][2]["secretKey"] == f"{text} s3cr3t"
+    else:
+        assert guarded.acl_file.read_text() == ACCOUNTS
 
 
 def test_the_console_does_not_silently_remove_its_own_access(plain: Page, guarded: LocalCluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
@@ -28,8 +29,9 @@ def topics(page: Page) -> dict[str, dict[str, Any]]:
 
 
 def test_dead_letters_of_a_group_one_by_one_and_together(page: Page) -> None:
-    groups = page.get("/api/dead-letters")["rows"]
-    assert [(row["name"], row["messages"]) for row in groups] == [("billing", 3)]
+    groups = eventually(lambda: page.get("/api/dead-letters")["rows"], bool)
+    assert [(row["name"], row["topic"], row["messages"]) for row in groups] == [("billing", "%DLQ%billing", 3)]
+    assert groups[0]["lastUpdate"]
     letters = page.find("%DLQ%billing")["rows"]
     assert [row["keys"] for row in letters] == ["dead-2", "dead-1", "dead-0"]
     lost = {**place(letters[0]), "offset": 999}
@@ -41,6 +43,21 @@ def test_dead_letters_of_a_group_one_by_one_and_together(page: Page) -> None:
     assert {row["origin"]["topic"] for row in retried} == {"orders"}
     assert page.post("/api/dead-letters/billing/resend", {"messages": []}, 400)["remedy"]
     assert page.post("/api/dead-letters/billing/resend", {"messages": [{}] * 201}, 400)["remedy"]
+
+
+def test_the_list_is_read_from_the_samples(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown every few seconds: no request to a broker for all of its topics each time."""
+    eventually(lambda: page.get("/api/dead-letters")["rows"], bool)
+    asked: list[object] = []
+    real = Admin.topic_list
+
+    def topic_list(self: Admin, **given: Any) -> Any:
+        asked.append(threading.current_thread().name)
+        return real(self, **given)
+
+    monkeypatch.setattr(Admin, "topic_list", topic_list)
+    assert page.get("/api/dead-letters")["rows"]
+    assert [name for name in asked if name != "console-sampler"] == []
 
 
 def test_a_group_without_dead_letters_has_none(page: Page) -> None:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.client.admin import origin_of
+from spark_rocket.client.admin import TopicKind, origin_of
 from spark_rocket.console.answers import Refused, describe
 from spark_rocket.console.api.context import Asked, Context
 from spark_rocket.console.api.messages import message_at
 from spark_rocket.console.dead_topics import DeadTopics
-from spark_rocket.console.sampler import TOPICS
+from spark_rocket.console.sampler import TOPICS, Sampler
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.model import DLQ_PREFIX, MessageExt, MessageQueue
 
 MAX_RESENT_MESSAGES = 200
-_REFRESH_MS, _FIRST_REFRESH_MS = 5_000, 500
+_FIRST_REFRESH_MS = 500
 
 
 class DeadApi:
@@ -30,22 +30,18 @@ class DeadApi:
         self._topics = DeadTopics(context.links.reader, context.sampler)
 
     def list(self, asked: Asked) -> dict[str, Any]:
-        """Return the groups and the topics with dead letters."""
+        """Return the groups and the topics with dead letters, as sampled; None before the first sample."""
         sampler = self._context.sampler
         sampler.note_view(TOPICS)
-        failed: dict[str, RocketError] = {}
-        groups = self._context.admin.dead_letter_topics(failed=failed)
         topics, unknown = self._topics.check()
         known = sampler.is_known(TOPICS)
         return {
-            "refresh": _REFRESH_MS if known and not unknown else _FIRST_REFRESH_MS,
-            "rows": [
-                {"name": d.group, "topic": d.topic, "messages": d.messages, "lastUpdate": d.last_update_ms or None}
-                for d in sorted(groups, key=lambda d: (-d.messages, d.group))
-            ],
+            "known": known,
+            "refresh": self._context.refresh_ms() if known and not unknown else _FIRST_REFRESH_MS,
+            "rows": _groups(sampler) if known else None,
             "topics": topics if known else None,
             "unknown": unknown,
-            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+            **sampler.problems(),
         }
 
     def resend_to_group(self, asked: Asked) -> dict[str, Any]:
@@ -97,3 +93,18 @@ class DeadApi:
         except RemotingError as error:
             unavailable[queue.broker_name] = error
             raise
+
+
+def _groups(sampler: Sampler) -> list[dict[str, Any]]:
+    """Return the groups that have had dead letters, those with the most first."""
+    with sampler.lock:
+        records = [r for r in sampler.topics.values() if r.info.kind is TopicKind.DLQ and r.stats is not None]
+        return [
+            {
+                "name": record.info.name.removeprefix(DLQ_PREFIX),
+                "topic": record.info.name,
+                "messages": record.messages,
+                "lastUpdate": record.last_update or None,
+            }
+            for record in sorted(records, key=lambda r: (-r.messages, r.info.name))
+        ]

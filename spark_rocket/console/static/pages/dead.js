@@ -25,13 +25,15 @@ export default function dead(view) {
     ],
   });
   const unknown = h("p", { class: "muted", "aria-live": "polite" });
-  topics.element.hidden = true;
+  groups.element.hidden = topics.element.hidden = true;
   view.show(head("Dead letters", { sub: "Messages that a group could not consume within its retries, and messages that a Spark query could not decode. You can resend them until they expire." }),
     troubles.element, section("Of consumer groups", groups.element), section("Of Spark queries", topics.element, unknown));
   view.poll(async () => {
     const data = await get("/api/dead-letters", {}, { signal: view.gone.signal });
-    troubles.show(Object.entries(data.failed));
-    groups.update(data.rows);
+    troubles.show([...(data.trouble ? [["Cluster", data.trouble]] : []), ...Object.entries(data.failed)]);
+    view.cluster(data);
+    groups.element.hidden = data.rows === null;
+    if (data.rows) groups.update(data.rows);
     topics.element.hidden = data.topics === null || (data.unknown > 0 && !data.topics.length);
     if (data.topics) topics.update(data.topics);
     put(unknown, data.topics === null ? "Loading the topics …" : data.unknown ? `Reading the last messages of ${count(data.unknown)} more topics …` : "");
