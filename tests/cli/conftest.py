@@ -1,4 +1,4 @@
-"""``rocket`` as a function: its output and exit status, without a process for each."""
+"""``rocket`` as a function that returns output and exit status, without a process for each call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spark_rocket.cli import main
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command line led to. A wrong one is status 2, as a shell would see it."""
+class CommandResult:
+    """The result of a command line. An invalid one has status 2, as in a shell."""
 
     status: int
     out: str
@@ -26,14 +26,14 @@ class Said:
         return json.loads(self.out)
 
 
-Run = Callable[..., Said]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``run("topic", "list", "-n", address)``; ``answer="y"`` is typed where a question is asked."""
+    """``run("topic", "list", "-n", address)``; ``answer="y"`` is the answer to a confirmation."""
 
-    def run(*arguments: object, answer: str | None = None) -> Said:
+    def run(*arguments: object, answer: str | None = None) -> CommandResult:
         capsys.readouterr()
         with monkeypatch.context() as patch:
             if answer is not None:
@@ -44,6 +44,6 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
             except SystemExit as end:
                 status = int(end.code or 0)
         said = capsys.readouterr()
-        return Said(status, said.out, said.err)
+        return CommandResult(status, said.out, said.err)
 
     return run

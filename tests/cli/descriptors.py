@@ -12,7 +12,7 @@ import pytest
 
 
 def open_files() -> set[tuple[int, int]]:
-    """Device and inode of what this process has open now."""
+    """Device and inode of each open descriptor of this process."""
     listing = Path("/proc/self/fd") if Path("/proc/self/fd").exists() else Path("/dev/fd")
     found = set()
     for path in list(listing.iterdir()):
@@ -23,7 +23,7 @@ def open_files() -> set[tuple[int, int]]:
 
 @contextlib.contextmanager
 def closes_its_pipes() -> Iterator[None]:
-    """AssertionError if a pipe that this thread makes meanwhile is open at the end. Other threads may open anything."""
+    """AssertionError if a pipe created by this thread is still open at the end. Other threads may open anything."""
     made: set[tuple[int, int]] = set()
     thread, pipe = threading.get_ident(), os.pipe
 

@@ -17,7 +17,7 @@ from spark_rocket.errors import BrokerError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
-from tests.cli.conftest import Run, Said
+from tests.cli.conftest import CommandResult, Run
 
 pytestmark = pytest.mark.live
 
@@ -48,7 +48,7 @@ def rocket(cluster: LocalCluster, run: Run) -> Run:
     """``rocket acl …`` as an administrator, on the same accounts each time."""
     cluster.acl_file.write_text(ACCOUNTS)
 
-    def rocket(*arguments: object, answer: str | None = None) -> Said:
+    def rocket(*arguments: object, answer: str | None = None) -> CommandResult:
         said = run("acl", *arguments, "-n", cluster.name_server, *ROOT, answer=answer)
         assert "--secrets" in arguments or "s3cr3t" not in said.out + said.err
         return said
@@ -56,7 +56,7 @@ def rocket(cluster: LocalCluster, run: Run) -> Run:
     return rocket
 
 
-def test_accounts_are_seen(rocket: Run, cluster: LocalCluster) -> None:
+def test_accounts_are_listed(rocket: Run, cluster: LocalCluster) -> None:
     lines = rocket("list").out.splitlines()
     assert lines[0].endswith(f"{cluster.broker_address}: version 0")
     assert [line.split() for line in lines[2:]] == [
@@ -77,7 +77,7 @@ def test_accounts_are_seen(rocket: Run, cluster: LocalCluster) -> None:
     )
 
 
-def test_an_account_is_changed_in_part_after_a_question(rocket: Run, cluster: LocalCluster) -> None:
+def test_an_account_is_updated_after_confirmation(rocket: Run, cluster: LocalCluster) -> None:
     arguments = ("update", "alice-key", "--topic", "bills=sub|pub", "--no-topic", "orders", "--group", "alice=SUB")
     said = rocket(*arguments, answer="n")
     assert (said.status, cluster.acl_file.read_text()) == (1, ACCOUNTS)
@@ -143,12 +143,12 @@ def test_the_white_list(rocket: Run) -> None:
         (("list", "--broker", "missing"), 1, "No master broker named 'missing'"),
     ],
 )
-def test_what_cannot_be(rocket: Run, arguments: tuple[str, ...], status: int, text: str) -> None:
+def test_invalid_arguments(rocket: Run, arguments: tuple[str, ...], status: int, text: str) -> None:
     said = rocket(*arguments)
     assert (said.status, text in said.err) == (status, True), said.err
 
 
-def test_who_may_not(cluster: LocalCluster, rocket: Run, run: Run) -> None:
+def test_an_account_without_permission(cluster: LocalCluster, rocket: Run, run: Run) -> None:
     rocket("list")
     said = run("acl", "list", "-n", cluster.name_server, "--access-key", "alice-key", "--secret-key", "al1ce-s3cr3t")
     assert (said.status, said.out) == (1, "")
@@ -203,7 +203,7 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> _Brokers:
     return found
 
 
-def test_brokers_that_do_not_tell(run: Run, brokers: _Brokers) -> None:
+def test_brokers_that_do_not_report_accounts(run: Run, brokers: _Brokers) -> None:
     said = run("acl", "list")
     assert said.status == 0
     assert said.out.splitlines()[:4] == [
@@ -220,13 +220,13 @@ def test_brokers_that_do_not_tell(run: Run, brokers: _Brokers) -> None:
     assert brokers.told == [("one:1", False), ("two:1", False), ("three:1", False)]
 
 
-def test_brokers_with_one_file_together(run: Run, brokers: _Brokers) -> None:
+def test_brokers_that_share_a_file(run: Run, brokers: _Brokers) -> None:
     said = run("acl", "delete", "alice-key", "--yes")
     assert (said.status, said.err) == (0, "")
     assert [one.access_key for one in brokers.accounts] == ["root-key"]
 
 
-def test_every_broker_is_meant_unless_one_is_named(cluster: LocalCluster) -> None:
+def test_all_brokers_unless_one_is_named(cluster: LocalCluster) -> None:
     with Admin(cluster.name_server, access_key="root-key", secret_key="r00t-s3cr3t") as admin:
         (version,) = admin.acl_versions()
         assert (version.cluster, version.address) == ("DefaultCluster", cluster.broker_address)

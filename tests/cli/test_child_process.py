@@ -21,7 +21,7 @@ from tests.cli.descriptors import Opened, closes_its_pipes
 
 
 @pytest.mark.live
-def test_a_child_reports_and_ends_with_its_lifeline(tmp_path: Path) -> None:
+def test_a_child_reports_and_exits_when_its_lifeline_closes(tmp_path: Path) -> None:
     async def start_and_stop() -> None:
         child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path))
         opened = Opened()
@@ -53,8 +53,8 @@ async def stderr_of(child: ChildProcess) -> bytes:
         child.stderr.close()
 
 
-def test_lines_of_a_pipe() -> None:
-    """Lines may come in parts, several at once, longer than the limit, and without an end."""
+def test_lines_are_read_from_a_pipe() -> None:
+    """Lines can arrive in parts, several at once, longer than the limit, and without a line end."""
 
     async def read() -> None:
         reading, writing = os.pipe()
@@ -78,7 +78,7 @@ def test_lines_of_a_pipe() -> None:
 
 @pytest.mark.live
 def test_no_python_code_runs_in_the_child_before_exec(tmp_path: Path) -> None:
-    """It is unsafe in a process with threads: a child of uvloop's died there without a message."""
+    """That is unsafe in a process with threads: a child started by uvloop died without a message."""
     is_armed = True
     os.register_at_fork(after_in_child=lambda: os._exit(7) if is_armed else None)
 
@@ -96,7 +96,7 @@ def test_no_python_code_runs_in_the_child_before_exec(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_child_that_ends_before_it_is_up() -> None:
+def test_a_child_that_exits_before_it_is_ready() -> None:
     async def start() -> None:
         child = await ChildProcess.start("namesrv", "--port", "malformed")
         assert await child.ready_line() == b""
@@ -108,7 +108,7 @@ def test_a_child_that_ends_before_it_is_up() -> None:
 
 
 @pytest.mark.live
-def test_a_child_that_cannot_be_started_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_leaks_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
 
     async def start() -> None:
@@ -134,7 +134,7 @@ def test_the_wait_for_a_child_can_be_cancelled(tmp_path: Path) -> None:
     run_and_leave_nothing_open(start())
 
 
-def test_a_child_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_crashes_end_the_restarts(capsys: pytest.CaptureFixture[str]) -> None:
     now, waited = 0.0, []
     lives = iter([1.0, 1.0, 100.0, *[1.0] * 20])
 
@@ -162,7 +162,7 @@ def test_a_child_that_dies_again_and_again_is_given_up(capsys: pytest.CaptureFix
         ([End.DIED, End.NOT_STARTED, End.NOT_STARTED, End.STOPPED], 3),
     ],
 )
-def test_when_a_child_is_started_again(ends: list[End], starts_again: int) -> None:
+def test_restarts_of_a_child(ends: list[End], starts_again: int) -> None:
     left, waited = iter(ends), []
 
     async def run() -> End:
@@ -176,8 +176,8 @@ def test_when_a_child_is_started_again(ends: list[End], starts_again: int) -> No
 
 
 @pytest.mark.live
-def test_a_child_has_no_descriptors_of_the_program_that_started_its_parent(tmp_path: Path) -> None:
-    """Which would wait for the end of a pipe that the child holds open."""
+def test_a_child_inherits_no_descriptors_of_its_grandparent(tmp_path: Path) -> None:
+    """An inherited descriptor would keep the pipe open and block its reader."""
     ready_read, ready_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     command = ["up", "--brokers", "2", "--ephemeral", "--nameserver-port", "0", "--broker-port", "0", "--no-grpc"]
@@ -206,7 +206,7 @@ def test_a_server_of_a_test_cluster_can_be_stopped_twice(tmp_path: Path) -> None
     opened.check()
 
 
-def test_a_pipe_that_stays_open_is_found() -> None:
+def test_an_open_pipe_is_detected() -> None:
     ends: tuple[int, ...] = ()
     with pytest.raises(AssertionError), closes_its_pipes():
         ends = os.pipe()

@@ -18,7 +18,7 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
-Said = pytest.CaptureFixture[str]
+Capsys = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_all_is_well(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_no_problems(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     status = main(["doctor", "-n", cluster.name_server, "-t", "orders"])
     reported = capsys.readouterr().out
@@ -52,7 +52,7 @@ def test_all_is_well(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, cap
     assert reported.endswith("no problems found\n")
 
 
-def test_a_broker_that_refuses(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_a_broker_that_rejects_the_credentials(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     with LocalCluster(in_process=True, access_key="root-key", secret_key="r00t-s3cr3t") as running:
 
         def broker() -> tuple[str, str]:
@@ -69,7 +69,7 @@ def test_a_broker_that_refuses(monkeypatch: pytest.MonkeyPatch, capsys: Said) ->
         assert broker() == ("ok", "")
 
 
-def test_what_is_wrong_has_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_problems_have_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     assert main(["doctor", "-n", no_address, "--json"]) == 1
@@ -99,7 +99,7 @@ def test_java(reported: str, grade: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert doctor.check_java().grade == grade
 
 
-def test_packages_too_old_too_new_and_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"pyspark": "3.5.8", "pyarrow": "18.0.0", "pandas": "3.0.1"}
 
     def version(package: str) -> str:
@@ -124,7 +124,7 @@ def test_spark_before_4_2_cannot_limit_micro_batches(spark: str, grade: str, mon
     assert ("maxOffsetsPerTrigger" in finding.remedy) == (grade == "warning")
 
 
-def test_a_workers_python_that_lacks_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_python_without_required_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = program(tmp_path / "python", f'exec {sys.executable} -S -I "$@"')
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
     found = doctor.check_workers_python()
@@ -132,7 +132,7 @@ def test_a_workers_python_that_lacks_something(tmp_path: Path, monkeypatch: pyte
     assert "lacks pyspark_rocket, pyarrow, numpy" in found.text
 
 
-def test_a_broker_that_advertises_what_nobody_reaches(no_address: str) -> None:
+def test_an_unreachable_advertised_address(no_address: str) -> None:
     assert doctor.check_address("broker a", no_address, ["127.0.0.1:9876"]).grade == "wrong"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -157,7 +157,7 @@ def test_executors() -> None:
     assert "PYSPARK_PYTHON" in wrong[1][2]
 
 
-def test_a_job_that_fails() -> None:
+def test_a_failing_job() -> None:
     def ask() -> list[dict[str, object]]:
         raise RuntimeError("\nno master there\nat org.apache…")
 
@@ -165,7 +165,7 @@ def test_a_job_that_fails() -> None:
     assert (found.grade, found.text) == ("wrong", "the job failed: no master there")
 
 
-def test_brokers_that_cannot_hold_exactly_once(cluster: LocalCluster, capsys: Said) -> None:
+def test_brokers_unsuitable_for_exactly_once(cluster: LocalCluster, capsys: Capsys) -> None:
     def found() -> list[tuple[str, str, str]]:
         main(["doctor", "-n", cluster.name_server, "--exactly-once", "--json"])
         findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -187,7 +187,7 @@ def test_brokers_that_cannot_hold_exactly_once(cluster: LocalCluster, capsys: Sa
         assert [grade for _, grade, _ in found()] == ["warning", "wrong"]
 
 
-def test_exactly_once_of_named_topics(capsys: Said) -> None:
+def test_exactly_once_for_named_topics(capsys: Capsys) -> None:
     """Only the brokers of these topics are checked."""
     with LocalCluster(brokers=2) as cluster, Admin(cluster.name_server) as admin:
         admin.create_topic("orders", 1, broker="broker-b")
@@ -202,6 +202,6 @@ def test_exactly_once_of_named_topics(capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(("flush", "role"), [("SYNC_FLUSH", "ASYNC_MASTER"), ("ASYNC_FLUSH", "SYNC_MASTER")])
-def test_brokers_that_hold_exactly_once(flush: str, role: str) -> None:
+def test_brokers_suitable_for_exactly_once(flush: str, role: str) -> None:
     config = {"flushDiskType": flush, "brokerRole": role, "fileReservedTime": "72"}
     assert [finding.grade for finding in doctor.check_durability("broker-a", config)] == ["ok"]

@@ -38,7 +38,7 @@ def grades(findings: list[Finding]) -> list[str]:
     return [one.grade for one in findings]
 
 
-def test_all_is_well(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_problems(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) -> None:
     reached, health, route = found(cluster.grpc_endpoint)
     assert grades([reached, health, route]) == ["ok"] * 3
     assert "plaintext and TLS" in reached.text
@@ -49,14 +49,14 @@ def test_all_is_well(cluster: LocalCluster, capsys: pytest.CaptureFixture[str]) 
     assert "gRPC route of orders: 3 queues on broker-a" in capsys.readouterr().out
 
 
-def test_a_topic_that_is_missing(cluster: LocalCluster) -> None:
+def test_a_missing_topic(cluster: LocalCluster) -> None:
     *fine, route = found(cluster.grpc_endpoint, "nowhere")
     assert grades(fine) == ["ok", "ok"]
     assert (route.grade, "TOPIC_NOT_FOUND" in route.text) == ("wrong", True)
     assert "rocket topic create" in route.remedy
 
 
-def test_nobody_there_and_somebody_else(cluster: LocalCluster) -> None:
+def test_an_endpoint_without_a_server_or_without_grpc(cluster: LocalCluster) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         (nobody,) = found(f"127.0.0.1:{taken.getsockname()[1]}")
@@ -99,7 +99,7 @@ def test_accounts() -> None:
         assert grades(signed) == ["ok"] * 3
 
 
-def test_a_name_server_that_is_away() -> None:
+def test_an_unavailable_name_server() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -112,7 +112,7 @@ def test_a_name_server_that_is_away() -> None:
     assert (route.grade, address in route.text, "-n" in route.remedy) == ("wrong", True, True)
 
 
-class Odd(World):
+class ConfigurableHealth(World):
     """A server with a configurable health status."""
 
     def __init__(self, health: bytes | None) -> None:
@@ -129,7 +129,7 @@ class Odd(World):
 
 @pytest.mark.parametrize(("reported", "grade"), [(b"\x08\x02", "wrong"), (None, "warning")])
 def test_health(reported: bytes | None, grade: str) -> None:
-    with Odd(reported) as server:
+    with ConfigurableHealth(reported) as server:
         _, health = found(server.target, None)
         assert health.grade == grade
         _, _, route = found(server.target, "orders")

@@ -21,7 +21,7 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
-Said = pytest.CaptureFixture[str]
+Capsys = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ class Sending:
         self.producer.close()
 
 
-def test_a_drained_broker_can_be_stopped_unnoticed(servers: Servers, capsys: Said) -> None:
+def test_a_drained_broker_can_be_stopped_without_errors(servers: Servers, capsys: Capsys) -> None:
     name_server = servers.addresses
     with Admin(name_server) as admin:
         admin.create_topic("t", 2)
@@ -92,7 +92,7 @@ def test_a_drained_broker_can_be_stopped_unnoticed(servers: Servers, capsys: Sai
         sending.stop()
 
 
-def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drain_refuses_invalid_calls(servers: Servers, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> None:
     name_server = servers.addresses
     assert main(["broker", "drain", "-n", name_server, "--broker-name", "c", "--yes"]) == 1
     assert "Registered brokers: a, b." in capsys.readouterr().err
@@ -106,7 +106,7 @@ def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.
     assert main(["broker", "drain", "-n", name_server, "--broker-name", "a"]) == 1
     assert "Nothing was changed" in capsys.readouterr().out
 
-    # One that is interrupted, or fails, leaves the broker drained.
+    # An interrupted or failed drain leaves the broker drained.
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
@@ -117,7 +117,7 @@ def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.
     for wrong in (["broker", "drain"], ["broker", "drain", "--broker-name", "a", "--quiet", "0"]):
         with pytest.raises(SystemExit):
             main(wrong)
-    # One that goes on sending to a queue of its own choice.
+    # A producer that chooses its queue itself.
     with Admin(name_server) as admin, Producer("p", name_server=name_server) as producer:
         admin.create_topic("t", 1)
         queue = next(queue for queue in producer.queues("t") if queue.broker_name == "a")
@@ -136,7 +136,7 @@ def test_what_drain_refuses(servers: Servers, capsys: Said, monkeypatch: pytest.
     assert "a still receives messages" in capsys.readouterr().out
 
 
-def test_queues_come_and_go_while_a_topic_is_used(servers: Servers, capsys: Said) -> None:
+def test_queues_are_added_and_removed_while_a_topic_is_in_use(servers: Servers, capsys: Capsys) -> None:
     name_server = servers.addresses
 
     def queues(count: int, *more: str) -> None:

@@ -28,7 +28,7 @@ VERBS = list(_verbs(rocket))
 
 
 @pytest.mark.parametrize(("path", "group", "name", "command"), VERBS, ids=[verb[0] for verb in VERBS])
-def test_a_verb(path: str, group: click.Group, name: str, command: click.Command) -> None:
+def test_each_verb_has_a_help_text(path: str, group: click.Group, name: str, command: click.Command) -> None:
     assert command.name == name
     sections = group.sections.values() if isinstance(group, LazyGroup) else ()
     is_lazy = any(name in verbs for verbs in sections)
@@ -60,13 +60,13 @@ def test_help_lists_every_verb(run: Run) -> None:
         (["message", "reset"], "Did you mean 'resend'?"),
     ],
 )
-def test_a_mistyped_verb_is_told_what_is_meant(run: Run, words: list[str], meant: str) -> None:
+def test_a_mistyped_verb_gets_a_suggestion(run: Run, words: list[str], meant: str) -> None:
     said = run(*words)
     assert (said.status, meant in said.err) == (2, True), said.err
 
 
 @pytest.mark.live
-def test_help_is_quick_because_it_imports_nothing() -> None:
+def test_help_imports_no_heavy_modules() -> None:
     program = (
         "import sys\nfrom spark_rocket.cli.main import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
         "heavy = {'rich', 'asyncio', 'socket', 'spark_rocket.client', 'spark_rocket.broker', 'orjson'}\n"

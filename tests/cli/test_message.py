@@ -35,7 +35,7 @@ from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.cli.conftest import Run, Said
+from tests.cli.conftest import CommandResult, Run
 from tests.client.fakes import Answer, FakeCluster, says
 
 pytestmark = pytest.mark.live
@@ -64,23 +64,23 @@ def topic(request: pytest.FixtureRequest, admin: Admin) -> str:
 
 
 @pytest.fixture
-def rocket(run: Run, cluster: LocalCluster) -> Callable[..., Said]:
+def rocket(run: Run, cluster: LocalCluster) -> Callable[..., CommandResult]:
     """``rocket`` with this cluster's name server."""
 
-    def rocket(*arguments: object, **more: Any) -> Said:
+    def rocket(*arguments: object, **more: Any) -> CommandResult:
         return run(*arguments, "-n", cluster.name_server, **more)
 
     return rocket
 
 
-def lines(said: Said) -> list[Any]:
+def lines(said: CommandResult) -> list[Any]:
     return [json.loads(line) for line in said.out.splitlines()]
 
 
 # --- send, get, query -------------------------------------------------------------------------------------------
 
 
-def test_a_message_is_sent_and_found_by_each_of_its_names(rocket: Run, topic: str) -> None:
+def test_a_message_is_sent_and_found_by_key_and_ids(rocket: Run, topic: str) -> None:
     said = rocket("message", "send", topic, TEXT, "--tags", "paid", "--key", "k1", "--key", "k2", "--property", "ä=ö=1")
     assert said.status == 0, said.err
     assert said.out.startswith("Sent        SEND_OK\nQueue       broker-")
@@ -154,7 +154,7 @@ def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, mo
     assert (said.status, "nothing" in said.err) == (1, True)
 
 
-def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) -> None:
+def test_queue_sharding_key_and_delay_of_a_message(rocket: Run, admin: Admin, topic: str) -> None:
     sent = rocket("message", "send", topic, "x", "--queue", "broker-b:1", "--json").json
     assert (sent["brokerName"], sent["queueId"]) == ("broker-b", 1)
     keyed = [rocket("message", "send", topic, "x", "--sharding-key", "user-1", "--json").json for _ in range(3)]
@@ -192,7 +192,7 @@ def test_where_and_when_a_message_goes(rocket: Run, admin: Admin, topic: str) ->
         (("resend", "TOPIC", "x"), 1, "has no message 'x'"),
     ],
 )
-def test_what_cannot_be(rocket: Run, topic: str, arguments: tuple[str, ...], status: int, text: str) -> None:
+def test_invalid_arguments(rocket: Run, topic: str, arguments: tuple[str, ...], status: int, text: str) -> None:
     said = rocket("message", *(topic if argument == "TOPIC" else argument for argument in arguments))
     assert (said.status, said.out) == (status, "")
     assert text in " ".join(said.err.split())
@@ -204,7 +204,7 @@ def test_what_cannot_be(rocket: Run, topic: str, arguments: tuple[str, ...], sta
 
 @contextmanager
 def sending(cluster: LocalCluster, topic: str, **fields: str) -> Iterator[None]:
-    """A sender that runs until the end: a follower of the topic gets some messages, whenever it starts."""
+    """Send until the end: `tail` gets messages whenever it starts."""
     over = threading.Event()
 
     def send() -> None:
@@ -232,7 +232,7 @@ def fill(admin: Admin, topic: str, count: int) -> None:
         admin.send(message, queue=queues[number % len(queues)])
 
 
-def test_a_topic_is_followed(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
+def test_tail_follows_a_topic(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
     fill(admin, topic, 3)
     with sending(cluster, topic, tags="a"):
         said = rocket("message", "tail", topic, "--max", 5)
@@ -246,7 +246,7 @@ def test_a_topic_is_followed(rocket: Run, cluster: LocalCluster, admin: Admin, t
     assert len(lines(said)) == 4
 
 
-def test_what_is_there_is_shown_in_order_of_time(rocket: Run, admin: Admin, topic: str) -> None:
+def test_stored_messages_are_shown_in_time_order(rocket: Run, admin: Admin, topic: str) -> None:
     said = rocket("message", "tail", topic, "--from", "earliest", "--no-follow")
     assert (said.status, said.out) == (0, ""), "an empty topic"
     fill(admin, topic, 100)
@@ -278,7 +278,7 @@ def test_what_is_there_is_shown_in_order_of_time(rocket: Run, admin: Admin, topi
     assert text.endswith("00000000  6d 39 36                                          |m96|\n")
 
 
-def test_queues_that_are_added_are_followed(
+def test_tail_follows_new_queues(
     rocket: Run, cluster: LocalCluster, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(message_tail, "REFRESH_INTERVAL_S", 0.05)
@@ -301,7 +301,7 @@ def test_queues_that_are_added_are_followed(
     assert len(lines(said)) < 10_000
 
 
-def test_a_broker_that_is_busy_is_asked_again(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_broker_is_retried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_tail, "RETRY_DELAY_S", 0.01)
     monkeypatch.setattr(message_tail, "REFRESH_INTERVAL_S", 0.01)
     fakes = FakeCluster(1)
@@ -381,7 +381,7 @@ def one_away(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, Cal
     fakes.close()
 
 
-def test_a_topic_is_followed_though_a_broker_is_away(
+def test_tail_while_a_broker_is_unavailable(
     run: Run, one_away: tuple[FakeCluster, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fakes, come_back = one_away
@@ -391,7 +391,7 @@ def test_a_topic_is_followed_though_a_broker_is_away(
     assert said.err.startswith("rocket: b1: ")
     assert "not now" in said.err
     said = run(*arguments, "--last", 5, "--no-follow", "--queue", "b0/0")
-    assert (said.status, said.err) == (0, "")  # whichever other broker is unavailable
+    assert (said.status, said.err) == (0, "")  # even if the other broker is unavailable
     put = message_show.put
 
     def put_and_come_back(*message: Any) -> None:
@@ -407,16 +407,14 @@ def test_a_topic_is_followed_though_a_broker_is_away(
     assert last == "rocket: b1 is available again."
 
 
-def test_dead_letters_are_listed_though_a_broker_is_away(
-    run: Run, one_away: tuple[FakeCluster, Callable[[], None]]
-) -> None:
+def test_dead_letters_while_a_broker_is_unavailable(run: Run, one_away: tuple[FakeCluster, Callable[[], None]]) -> None:
     fakes, _ = one_away
     said = run("dlq", "list", "g", "-n", fakes.name_server.address)
     assert (said.status, "of b0" in said.out) == (1, True)
     assert said.err.startswith("rocket: b1: ")
 
 
-def test_ctrl_c_ends_it_cleanly(cluster: LocalCluster, topic: str) -> None:
+def test_ctrl_c_ends_tail_cleanly(cluster: LocalCluster, topic: str) -> None:
     command = [sys.executable, "-m", "spark_rocket.cli", "message", "tail", topic, "-n", cluster.name_server, "--json"]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
@@ -432,7 +430,7 @@ def test_ctrl_c_ends_it_cleanly(cluster: LocalCluster, topic: str) -> None:
 # --- trace, resend, dead letters --------------------------------------------------------------------------------
 
 
-def test_the_way_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
+def test_the_trace_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, topic: str) -> None:
     msg_id = "7F0000010F9C6466E7626C101B610099"
     said = rocket("message", "trace", msg_id, "--trace-topic", topic)
     assert said.out.startswith(f"No trace events of {msg_id} in topic {topic}.")
@@ -453,7 +451,7 @@ def test_the_way_of_a_message(rocket: Run, cluster: LocalCluster, admin: Admin, 
 
 @pytest.fixture
 def failing(cluster: LocalCluster, admin: Admin, topic: str) -> str:
-    """A group that consumes the topic and fails at once and permanently, with one dead letter of binary."""
+    """A group whose consumer always fails, with one binary dead letter."""
     group = f"{topic}-failing"
     admin.create_group(group, retry_max_times=0)
     consumer = PushConsumer(
@@ -473,7 +471,7 @@ def failing(cluster: LocalCluster, admin: Admin, topic: str) -> str:
     return group
 
 
-def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: str, failing: str) -> None:
+def test_dead_letters_are_listed_and_resent(rocket: Run, admin: Admin, topic: str, failing: str) -> None:
     (group,) = (one for one in rocket("dlq", "list", "--json").json if one["group"] == failing)
     assert (group["messages"], group["topic"]) == (1, f"%DLQ%{failing}")
     assert failing in rocket("dlq", "list").out
@@ -505,7 +503,7 @@ def test_dead_letters_are_seen_and_sent_again(rocket: Run, admin: Admin, topic: 
         assert text in said.err
 
 
-def test_groups_that_are_not_there_have_no_dead_letters(rocket: Run, admin: Admin) -> None:
+def test_groups_without_dead_letters(rocket: Run, admin: Admin) -> None:
     for arguments in (("dlq", "resend", "missing", "--all"), ("dlq", "list", "missing")):
         said = rocket(*arguments)
         assert (said.status, said.out) == (1, "")
@@ -515,7 +513,7 @@ def test_groups_that_are_not_there_have_no_dead_letters(rocket: Run, admin: Admi
     assert (said.status, said.err) == (0, "Group healthy has no dead letters.\n")
 
 
-def test_a_message_is_sent_again(rocket: Run, admin: Admin, cluster: LocalCluster, topic: str) -> None:
+def test_a_message_is_resent(rocket: Run, admin: Admin, cluster: LocalCluster, topic: str) -> None:
     sent = admin.send(Message.of(topic, TEXT, keys="k"))
     said = rocket("message", "resend", topic, sent.msg_id, answer="n")
     assert (said.status, said.out) == (1, "Nothing was changed.\n")
@@ -549,7 +547,7 @@ def test_a_message_is_sent_again(rocket: Run, admin: Admin, cluster: LocalCluste
 # --- queue dump, bench ------------------------------------------------------------------------------------------
 
 
-def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
+def test_a_queue_is_dumped(rocket: Run, admin: Admin, topic: str) -> None:
     queue = sorted(admin.offsets(topic))[0]
     name = f"{queue.broker_name}/{queue.queue_id}"
     said = rocket("queue", "dump", topic, name)
@@ -581,7 +579,7 @@ def test_what_a_queue_holds(rocket: Run, admin: Admin, topic: str) -> None:
         assert text in said.err
 
 
-def test_sending_and_consuming_are_measured(rocket: Run, admin: Admin, topic: str) -> None:
+def test_bench_measures_sends_and_consumption(rocket: Run, admin: Admin, topic: str) -> None:
     said = rocket("bench", "send", topic, "--count", 50, "--threads", 2, "--size", 10)
     assert said.status == 0, said.err
     assert said.out.startswith("50 messages sent in ")
@@ -646,7 +644,7 @@ def test_forms_of_bodies(body: bytes, form: str, line: str, text: str) -> None:
     assert message_show.body_text(body, form) == text
 
 
-def test_bytes_without_end() -> None:
+def test_large_binary_bodies() -> None:
     lines = message_show.body_text(b"\x00" * 5_000, "auto").splitlines()
     assert (len(lines), lines[-1]) == (65, "… 3,976 more bytes; --body hex shows all.")
     assert len(message_show.body_text(b"\x00" * 5_000, "hex").splitlines()) == 313
@@ -676,7 +674,7 @@ def test_lines_are_cut_to_columns(text: str, width: int | None, shown: str) -> N
     assert message_show.cut(text, width) == shown
 
 
-def test_help_of_each_verb(run: Run) -> None:
+def test_each_verb_has_help(run: Run) -> None:
     for group, verbs in (
         ("message", ("send", "tail", "get", "query-key", "query-id", "trace", "resend")),
         ("dlq", ("list", "resend")),

@@ -28,7 +28,7 @@ def get(url: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_up_serves_figures_and_logs_into_files(tmp_path: Path) -> None:
+def test_up_serves_metrics_and_writes_log_files(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     arguments = ["--metrics-port", 0, "--log-dir", logs, "--log-format", "json", "--log-level", "store=debug"]
     with started("up", "--ephemeral", *PORTS, *arguments, last="Press Ctrl-C to stop.", cwd=tmp_path) as (
@@ -52,7 +52,7 @@ def test_up_serves_figures_and_logs_into_files(tmp_path: Path) -> None:
     assert "registered" in (logs / "namesrv.log").read_text()
 
 
-def test_a_level_that_is_none_is_said(tmp_path: Path) -> None:
+def test_an_invalid_log_level(tmp_path: Path) -> None:
     assert "Invalid log level 'loud'" in one_line(finished("namesrv", "--port", "0", "--log-level", "loud"))
 
 
@@ -71,7 +71,7 @@ def test_settings(settings: dict[str, str], port: int, caplog: pytest.LogCapture
     assert ("unsupported metricsExporterType=OTLP_GRPC" in caplog.text) == ("OTLP_GRPC" in settings.values())
 
 
-def test_a_taken_port_does_not_stop_a_server() -> None:
+def test_a_server_starts_without_its_metrics_port_if_that_is_in_use() -> None:
     async def main() -> tuple[Started, Started]:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))

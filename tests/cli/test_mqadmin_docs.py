@@ -1,4 +1,4 @@
-"""docs/guides/from-mqadmin.md: what it names of ``rocket`` is there, and each verb of mqadmin has one line."""
+"""docs/guides/from-mqadmin.md: its ``rocket`` commands exist, and each mqadmin command has one line."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ updateTopicPerm updateUser wipeWritePerm
 """
 
 
-def test_each_verb_of_mqadmin_has_its_line() -> None:
+def test_each_mqadmin_command_has_one_line() -> None:
     first_columns = [line.split("|")[1] for line in TEXT.splitlines() if line.startswith("|")]
     named = Counter(verb for column in first_columns for verb in re.findall(r"`(\w+)`", column))
     assert [verb for verb in VERBS.split() if named[verb] != 1] == []
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_what_the_page_names_is_there(line: str) -> None:
+def test_commands_on_the_page_exist(line: str) -> None:
     command: click.Command = rocket
     context = click.Context(rocket)
     words = line.split()[1:]

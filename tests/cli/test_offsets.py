@@ -1,4 +1,4 @@
-"""``rocket offsets …``: checkpoints and groups side by side."""
+"""``rocket offsets …``: offsets of checkpoints and groups."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.datasource.test_checkpoint import write
 
 pytestmark = pytest.mark.live
 
-Said = pytest.CaptureFixture[str]
+Capsys = pytest.CaptureFixture[str]
 Rocket = Callable[..., tuple[int, str, str]]
 
 
@@ -51,7 +51,7 @@ def queues(cluster: LocalCluster) -> list[MessageQueue]:
 
 
 @pytest.fixture
-def rocket(cluster: LocalCluster, capsys: Said) -> Rocket:
+def rocket(cluster: LocalCluster, capsys: Capsys) -> Rocket:
     def run(*arguments: str) -> tuple[int, str, str]:
         status = main(["offsets", arguments[0], "-n", cluster.name_server, *arguments[1:]])
         reported = capsys.readouterr()
@@ -95,7 +95,7 @@ def test_a_query_and_a_group(
     }  # fmt: skip
 
 
-def test_out_and_in_again(
+def test_offsets_are_exported_and_imported(
     rocket: Rocket, checkpoint: str, tmp_path: Path, cluster: LocalCluster, queues: list[MessageQueue],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -112,7 +112,7 @@ def test_out_and_in_again(
     assert committed(cluster, "imported", queues) == [0, 10]
 
 
-def test_from_a_time_a_group_or_an_end(rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
+def test_reset_to_a_time_a_group_or_an_end(rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
     for where, offsets in (
         (["--at", "1h"], [0, 0]),
         (["--at=-1h"], [0, 0]),
@@ -125,7 +125,9 @@ def test_from_a_time_a_group_or_an_end(rocket: Rocket, cluster: LocalCluster, qu
     assert committed(cluster, "follower", queues) == [0, 0]
 
 
-def test_nothing_is_changed_without_a_yes(rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
+def test_nothing_changes_without_confirmation(
+    rocket: Rocket, cluster: LocalCluster, queues: list[MessageQueue]
+) -> None:
     asked = ["reset", "-g", "kept", "-t", "orders", "--latest"]
     status, out, _ = rocket(*asked, "--dry-run")
     assert (status, committed(cluster, "kept", queues)) == (0, [None, None])
@@ -136,7 +138,7 @@ def test_nothing_is_changed_without_a_yes(rocket: Rocket, cluster: LocalCluster,
     assert "Use --yes" in error
 
 
-def test_what_would_be_read(rocket: Rocket) -> None:
+def test_preview_shows_messages(rocket: Rocket) -> None:
     status, out, _ = rocket("preview", "-t", "orders", "--earliest", "-l", "2")
     assert status == 0
     assert out.count("10 messages, [0, 10)") == 2
@@ -153,13 +155,15 @@ def test_what_would_be_read(rocket: Rocket) -> None:
         (["--group", "g", "--at", "1700000000"], "did you mean 1700000000000?"),
     ],
 )
-def test_a_wrong_argument_names_the_rule(rocket: Rocket, capsys: Said, arguments: list[str], reported: str) -> None:
+def test_invalid_arguments_are_explained(rocket: Rocket, capsys: Capsys, arguments: list[str], reported: str) -> None:
     with pytest.raises(SystemExit):
         rocket("reset", "-t", "orders", *arguments)
     assert reported in capsys.readouterr().err
 
 
-def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_files_and_groups(
+    rocket: Rocket, tmp_path: Path, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("{"))
     (tmp_path / "none.json").write_text('{"orders": {"broker-a": {"7": -2}}}')
     (tmp_path / "far.json").write_text('{"orders": {"broker-a": {"0": 99}}}')
@@ -193,7 +197,7 @@ def test_what_is_wrong(rocket: Rocket, tmp_path: Path, cluster: LocalCluster, mo
     assert (status, "consumers online" in error) == (1, True), error
 
 
-def test_sinks_show_what_is_published_and_what_is_left(rocket: Rocket, cluster: LocalCluster) -> None:
+def test_sinks_show_published_and_pending_epochs(rocket: Rocket, cluster: LocalCluster) -> None:
     given = {"nameServer": cluster.name_server, "topic": "billed", "deliveryGuarantee": "exactlyOnce"}
     options = parse_write_options(given, Scope.WRITE_STREAM)
     cluster.create_topic("billed", 1)

@@ -23,7 +23,7 @@ def test_all_options_are_listed_without_markdown() -> None:
     assert {name for option in listed for name in option.other_names} == set(FOREIGN_NAMES)
 
 
-def test_a_pattern_selects_by_any_name() -> None:
+def test_a_pattern_matches_names_and_aliases() -> None:
     (name_server,) = spark_rocket.options("KAFKA.bootstrap")
     assert (name_server.name, name_server.type, name_server.scope) == (
         "nameServer",
@@ -38,7 +38,7 @@ def test_a_pattern_selects_by_any_name() -> None:
     assert spark_rocket.options("unknown") == []
 
 
-def test_links_name_pages_that_rocket_help_shows() -> None:
+def test_links_are_pages_of_rocket_help() -> None:
     (tls,) = spark_rocket.options("kafka.security.protocol")
     assert "See TLS (rocket help connect)." in tls.meaning
     for option in spark_rocket.options():

@@ -1,4 +1,4 @@
-"""``rocket proxy``, and the proxy that ``rocket up`` starts: processes, signals, settings, and what cannot start."""
+"""``rocket proxy``, and the proxy that ``rocket up`` starts: processes, signals, settings, and failed starts."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def route_code(endpoint: str, topic: str = "T") -> int:
-    """What a client is answered that asks for a route."""
+    """The code of the response to a route query."""
     with Caller(endpoint, "c") as client:
         return int(client.call("QueryRoute", topic=resource(topic)).status.code)
 
 
 def children(pid: int, verb: str) -> list[int]:
-    """The processes that it has started with this verb."""
+    """The child processes that run this command."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [
         int(child) for child in found if f"\0{verb}\0".encode() in Path(f"/proc/{child}/cmdline").read_bytes() + b"\0"
@@ -53,7 +53,7 @@ def children(pid: int, verb: str) -> list[int]:
 
 
 def says(process: subprocess.Popen[str], text: str) -> None:
-    """Wait until it reports so."""
+    """Wait until the process prints the text."""
     assert process.stdout is not None
     while line := process.stdout.readline():
         if text in line:
@@ -70,11 +70,11 @@ def is_served(endpoint: str) -> bool:
     return True
 
 
-# --- alone ------------------------------------------------------------------------------------------------------
+# --- rocket proxy -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_alone_before_a_cluster(cluster: LocalCluster, stop: signal.Signals) -> None:
+def test_a_proxy_serves_an_existing_cluster(cluster: LocalCluster, stop: signal.Signals) -> None:
     arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", 0]
     with started(*arguments, last="name servers") as (process, said):
         endpoint = found(r"gRPC proxy on (127\.0\.0\.1:\d+)", said)
@@ -129,10 +129,10 @@ def test_ports_of_metrics() -> None:
     assert metrics_port(proxy_config(BrokerConfig(), "a:1", None)) == metrics_port(ProxyConfig()) == NO_PORT
 
 
-def test_settings_of_a_file_and_the_command_line_wins(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_file(cluster: LocalCluster, tmp_path: Path) -> None:
     conf = tmp_path / "proxy.conf"
     conf.write_text(f"namesrvAddr={cluster.name_server}\ngrpcServerPort=1\nproxyMode=CLUSTER\nrocketmqMQClientNum=6\n")
-    environment = {**os.environ, "NAMESRV_ADDR": "127.0.0.1:1"}  # which counts less than a file
+    environment = {**os.environ, "NAMESRV_ADDR": "127.0.0.1:1"}  # the environment has less precedence than a file
     with subprocess.Popen(
         command("proxy", "-c", conf, "--grpc-port", 0), stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
@@ -142,7 +142,7 @@ def test_settings_of_a_file_and_the_command_line_wins(cluster: LocalCluster, tmp
         process.terminate()
 
 
-def test_what_cannot_start(tmp_path: Path) -> None:
+def test_invalid_arguments(tmp_path: Path) -> None:
     line = one_line(finished("proxy", "-n", "malformed"))
     assert "'malformed'" in line
     assert "host:port" in line
@@ -160,7 +160,7 @@ def test_what_cannot_start(tmp_path: Path) -> None:
     assert "nowhere.yml" in one_line(finished("proxy", "--grpc-port", 0, "--acl-file", tmp_path / "nowhere.yml"))
 
 
-def test_without_a_name_server_it_starts_and_says_so_to_clients() -> None:
+def test_a_proxy_without_a_name_server_reports_it_to_clients() -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     with started("proxy", "-n", address, "--grpc-port", 0, last="name servers") as (_, said):
@@ -170,11 +170,11 @@ def test_without_a_name_server_it_starts_and_says_so_to_clients() -> None:
         assert address in status.message
 
 
-# --- of rocket up -----------------------------------------------------------------------------------------------
+# --- rocket up -----------------------------------------------------------------------------------------------
 
 
 @only_linux
-def test_up_starts_a_proxy_that_died_again_and_it_ends_with_up(tmp_path: Path) -> None:
+def test_up_restarts_a_dead_proxy_and_stops_it(tmp_path: Path) -> None:
     with started("up", "--data", tmp_path, *PORTS, last="Press Ctrl-C to stop.") as (process, said):
         endpoint = found(r"gRPC +(127\.0\.0\.1:\d+)", said)
         assert route_code(endpoint) == definitions.Code.TOPIC_NOT_FOUND
@@ -198,8 +198,8 @@ def test_up_without_grpc(tmp_path: Path) -> None:
         assert "gRPC" not in said
 
 
-def test_up_hands_its_settings_to_the_proxy(tmp_path: Path) -> None:
-    """Those of access control, with the account that the proxy signs with."""
+def test_up_passes_access_control_settings_to_the_proxy(tmp_path: Path) -> None:
+    """The settings include the account with which the proxy signs."""
     (tmp_path / "plain_acl.yml").write_text(
         "accounts:\n- {accessKey: own-key, secretKey: 0wn-s3cr3t, admin: true}\n", encoding="utf-8"
     )
@@ -215,7 +215,7 @@ def test_up_hands_its_settings_to_the_proxy(tmp_path: Path) -> None:
         assert "no account" in said
 
 
-def test_a_broker_alone_has_no_grpc_port(tmp_path: Path) -> None:
+def test_rocket_broker_opens_no_grpc_port(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"grpcServerPort=8081\nlistenPort=0\nstorePathRootDir={tmp_path}/store\n")
     with started("broker", "-c", conf, last="store  ") as (process, said):

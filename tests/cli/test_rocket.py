@@ -105,7 +105,7 @@ def test_a_missing_line_fails_with_the_output(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_up_says_where_it_is_serves_and_stops_cleanly(tmp_path: Path, stop: signal.Signals) -> None:
+def test_up_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path, stop: signal.Signals) -> None:
     with started("up", *PORTS, last="Press Ctrl-C to stop.", cwd=tmp_path) as (process, said):
         name_server = found(r"name server +(127\.0\.0\.1:\d+)", said)
         broker = found(r"broker +(127\.0\.0\.1:\d+)", said)
@@ -124,7 +124,7 @@ def test_up_says_where_it_is_serves_and_stops_cleanly(tmp_path: Path, stop: sign
     assert finished("store", "check", tmp_path / "rocket-data").returncode == 0
 
 
-def test_up_ephemeral_leaves_nothing(tmp_path: Path) -> None:
+def test_up_ephemeral_removes_its_data(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"storePathCommitLog={tmp_path / 'log'}\n", encoding="utf-8")
     arguments = ["up", "--ephemeral", "-c", conf, *PORTS]
@@ -137,7 +137,7 @@ def test_up_ephemeral_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [conf]
 
 
-def test_up_takes_settings_from_a_broker_conf_and_the_command_line_wins(tmp_path: Path) -> None:
+def test_up_reads_broker_conf_and_the_command_line_overrides_it(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=mine\nlistenPort=1\nstorePathRootDir={tmp_path / 'elsewhere'}\n")
     with started("up", "-c", conf, *PORTS, last="Press Ctrl-C to stop.", cwd=tmp_path) as (_, said):
@@ -150,20 +150,20 @@ def test_up_takes_settings_from_a_broker_conf_and_the_command_line_wins(tmp_path
         assert f"{tmp_path / 'elsewhere'} was not closed cleanly: recovering it" in said
 
 
-def test_up_on_every_interface_says_so_loudly(tmp_path: Path) -> None:
+def test_up_on_all_interfaces_prints_a_warning(tmp_path: Path) -> None:
     ip = advertised_ip(BrokerConfig(bind_address="0.0.0.0"))  # 127.0.0.1 on a machine without a network
     with started("up", "--ephemeral", "--host", "0.0.0.0", *PORTS, last="Press Ctrl-C to stop.") as (_, said):
         assert "OPEN TO EVERYONE" in said
         name_server = found(r"name server +(\S+)", said)
         assert name_server.startswith(f"{ip}:")
         assert found(r"gRPC +(\S+):", said) == found(r"broker +(\S+):", said) == ip
-        assert f'"nameServer", "{name_server}"' in said  # the lines to try are for others too
+        assert f'"nameServer", "{name_server}"' in said  # other machines can run the printed example
         with Admin(name_server) as admin:
             assert admin.cluster_info().broker_addr_table
 
 
 @pytest.mark.parametrize("more", [[], ["--brokers", "2"]], ids=["one", "two"])
-def test_the_addresses_that_are_printed_are_those_that_are_advertised(tmp_path: Path, more: list[str]) -> None:
+def test_printed_addresses_are_the_advertised_ones(tmp_path: Path, more: list[str]) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerIP1=127.0.0.2\n")
     arguments = ["up", *more, "-c", conf, "--data", tmp_path / "d", "--host", "0.0.0.0", "--no-metrics", *PORTS]
@@ -172,14 +172,14 @@ def test_the_addresses_that_are_printed_are_those_that_are_advertised(tmp_path: 
         assert found(r"gRPC +(\S+):", said) == "127.0.0.2"
 
 
-def test_a_name_server_alone_prints_the_machine_s_own_address(tmp_path: Path) -> None:
+def test_rocket_namesrv_prints_the_machines_address(tmp_path: Path) -> None:
     ip = advertised_ip(BrokerConfig(bind_address="0.0.0.0"))
     arguments = ["namesrv", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path]
     with started(*arguments, last="OPEN") as (_, said):
         assert found(r"name server on (\S+):", said) == ip
 
 
-def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -> None:
+def test_up_reports_to_its_parent_and_exits_with_it(tmp_path: Path) -> None:
     ready_read, ready_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     descriptors = (ready_write, lifeline_read)
@@ -192,12 +192,12 @@ def test_up_tells_the_program_that_started_it_and_ends_with_it(tmp_path: Path) -
         os.close(descriptor)
     with os.fdopen(ready_read) as ready:
         facts = json.loads(ready.read())
-    assert set(facts) - {"metrics", "grpcMetrics"} == {"nameServer", "broker", "grpc"}  # whose ports others may have
+    assert set(facts) - {"metrics", "grpcMetrics"} == {"nameServer", "broker", "grpc"}  # whose ports may be in use
     os.close(lifeline_write)
     assert process.wait(60) == 0
 
 
-def test_the_end_of_the_terminal_is_nothing_under_nohup(tmp_path: Path) -> None:
+def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a child inherits that
     try:
         with started("namesrv", "--port", 0, "--data", tmp_path, last="name server on") as (process, said):
@@ -214,7 +214,7 @@ def test_the_end_of_the_terminal_is_nothing_under_nohup(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux lets one look")
 @pytest.mark.parametrize("what", ["up", "namesrv", "broker"])
-def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> None:
+def test_the_limit_of_open_files_is_raised(tmp_path: Path, what: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     arguments = {
         "up": ["--ephemeral", *PORTS],
@@ -239,7 +239,7 @@ def test_as_many_open_files_as_the_system_allows(tmp_path: Path, what: str) -> N
         ({"tls.server.mode": "enforcing", "tls.test.mode.enable": "true"}, ["tls", "tlsCaFile"]),
     ],
 )
-def test_the_lines_to_try_have_what_the_servers_ask_for(settings: dict[str, object], asked_for: list[str]) -> None:
+def test_the_printed_example_has_credentials_and_tls(settings: dict[str, object], asked_for: list[str]) -> None:
     lines = snippet("127.0.0.1:9876", BrokerConfig.from_properties(settings))
     for name in ("accessKey", "secretKey", "tls", "tlsCaFile"):
         assert lines.count(f'.option("{name}", ') == (2 if name in asked_for else 0)
@@ -247,10 +247,10 @@ def test_the_lines_to_try_have_what_the_servers_ask_for(settings: dict[str, obje
     compile("\n".join(line.strip() for line in lines.splitlines()), "snippet", "exec")
 
 
-# --- one of them alone ------------------------------------------------------------------------------------------
+# --- rocket namesrv and rocket broker ---------------------------------------------------------------------------------
 
 
-def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
+def test_rocket_namesrv_and_rocket_broker(tmp_path: Path) -> None:
     with started("namesrv", "--port", 0, "--data", tmp_path / "ns", last="name server on") as (namesrv, said):
         address = found(r"on (127\.0\.0\.1:\d+)", said)
         arguments = ["broker", "-n", address, "--port", 0, "--data", tmp_path / "b"]
@@ -267,8 +267,8 @@ def test_a_name_server_and_a_broker_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lets one look")
-def test_alone_they_open_the_ports_that_apaches_open(tmp_path: Path) -> None:
-    """No gRPC, no metrics: several brokers on a machine need no further ports to configure or to close."""
+def test_ports_of_rocket_namesrv_and_rocket_broker(tmp_path: Path) -> None:
+    """Without gRPC and metrics, several brokers on a machine need no further ports."""
     network = Network()
     try:
         port = network.reserve(4) + 2
@@ -284,7 +284,7 @@ def test_alone_they_open_the_ports_that_apaches_open(tmp_path: Path) -> None:
         network.close()
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------
+# --- failed starts ---------------------------------------------------------------------------------------------
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_a_broken_state_file(tmp_path: Path) -> None:
     assert "Repair topics.json" in line
 
 
-def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     line = one_line(finished("up", "--data", tmp_path / "file", *PORTS))
     assert "file" in line
@@ -342,20 +342,20 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
         ["store"],
     ],
 )
-def test_a_wrong_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_command_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
     assert "Usage: rocket" in capsys.readouterr().err
 
 
-def test_a_package_for_a_directory_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_package_for_a_missing_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["package", "-o", str(tmp_path / "none" / "x.zip")]) == 1
     assert f"directory {tmp_path / 'none'} does not exist" in capsys.readouterr().err
 
 
-def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
-    """As ``| head`` does: the pipe is closed before anything is written to it."""
+def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
+    """Like ``| head``: the pipe is closed before the first write."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "spark_rocket.cli", "package", "-o", str(tmp_path / "x.zip")]
@@ -367,7 +367,7 @@ def test_a_reader_that_has_had_enough_is_no_error(tmp_path: Path) -> None:
 # --- store check ------------------------------------------------------------------------------------------------
 
 
-def test_a_store_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_an_intact_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = golden.extract_store("clean", tmp_path)
     conf = tmp_path / "broker.conf"
     conf.write_text(
@@ -378,7 +378,7 @@ def test_a_store_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "no problems" in capsys.readouterr().out
 
 
-def test_a_store_that_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = golden.extract_store("clean", tmp_path)
     log = sorted((store / "commitlog").iterdir())[0]
     with log.open("r+b") as file:
@@ -389,7 +389,7 @@ def test_a_store_that_is_damaged(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "problem(s)" in said
 
 
-def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_missing_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["store", "check", str(tmp_path / "nowhere")]) == 1
     assert "invalid store directory" in capsys.readouterr().err
 
@@ -397,7 +397,7 @@ def test_a_store_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 # --- quick ------------------------------------------------------------------------------------------------------
 
 
-def test_servers_import_nothing_heavy() -> None:
+def test_servers_import_no_heavy_modules() -> None:
     program = (
         "import sys, spark_rocket.cli.servers.serve, spark_rocket.testing.plugin\n"
         "print(sorted({'pyarrow', 'pandas', 'pyspark', 'grpc'} & set(sys.modules)))"

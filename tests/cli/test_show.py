@@ -1,4 +1,4 @@
-"""What is printed: on a terminal, into a pipe, as JSON."""
+"""Output on a terminal, to a pipe, and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = [
     {"topic": "x" * 30, "messages": 3, "brokers": [], "order": None},
 ]
 COLUMNS = (Column("topic"), Column("messages"), Column("brokers", spare=True), Column("order"))
-Said = pytest.CaptureFixture[str]
+Capsys = pytest.CaptureFixture[str]
 
 
 class Terminal(io.StringIO):
@@ -35,7 +35,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return output
 
 
-def test_into_a_pipe_goes_plain_text_with_nothing_cut_off(capsys: Said) -> None:
+def test_a_pipe_gets_plain_text_without_truncation(capsys: Capsys) -> None:
     show.table(ROWS, COLUMNS, title="Topics", total={"messages": 15}, foot="That is all.")
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["Topics", "TOPIC                           MESSAGES  BROKERS  ORDER"]
@@ -46,7 +46,7 @@ def test_into_a_pipe_goes_plain_text_with_nothing_cut_off(capsys: Said) -> None:
 
 
 @pytest.mark.parametrize(("width", "has_brokers"), [(80, True), (50, False)])
-def test_a_terminal_gets_what_fits(monkeypatch: pytest.MonkeyPatch, width: int, has_brokers: bool) -> None:
+def test_a_terminal_gets_the_columns_that_fit(monkeypatch: pytest.MonkeyPatch, width: int, has_brokers: bool) -> None:
     terminal = at_a_terminal(monkeypatch)
     monkeypatch.setenv("COLUMNS", str(width))
     show.table(ROWS, COLUMNS, marked=lambda row: row["messages"] > 10)
@@ -57,7 +57,7 @@ def test_a_terminal_gets_what_fits(monkeypatch: pytest.MonkeyPatch, width: int, 
     assert "orders" in said
 
 
-def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
     monkeypatch.setenv("NO_COLOR", "1")
     show.table(ROWS, COLUMNS, marked=lambda row: True)
@@ -72,25 +72,25 @@ def test_colours_of_words(monkeypatch: pytest.MonkeyPatch) -> None:
     assert show.coloured("ok", "green") == "ok"
 
 
-def test_what_markup_would_be_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_markup_in_values_is_printed_literally(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
     show.table([{"topic": "[red]x[/red] :smile:"}], [Column("topic")])
     assert "[red]x[/red] :smile:" in terminal.getvalue()
 
 
-def test_records(capsys: Said) -> None:
+def test_records(capsys: Capsys) -> None:
     show.record({"name": "broker-a", "groups": "g1\ng2", "none": None}, "A broker")
     assert capsys.readouterr().out == "A broker\n  name    broker-a\n  groups  g1\n          g2\n  none    -\n"
 
 
-def test_json(capsys: Said) -> None:
+def test_json(capsys: Capsys) -> None:
     show.document({"sets": {2, 1}, "bytes": b"\xff", "text": "你好"})
     assert json.loads(capsys.readouterr().out) == {"sets": [1, 2], "bytes": "\\xff", "text": "你好"}
     show.line([1])
     assert capsys.readouterr().out == "[1]\n"
 
 
-def test_watching_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_runs_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = at_a_terminal(monkeypatch)
     looks = 0
 
@@ -112,7 +112,7 @@ def test_watching_until_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sys.stdout.getvalue() == "[1]\n[2]\n"  # type: ignore[attr-defined]
 
 
-def test_what_fails_while_one_watches_is_said_and_tried_again(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_watch_reports_errors_and_retries(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     looks = iter([None, RemotingTimeoutError("No answer."), None, KeyboardInterrupt()])
 
     def fetch() -> tuple[object, show.Table]:
@@ -129,7 +129,7 @@ def test_what_fails_while_one_watches_is_said_and_tried_again(monkeypatch: pytes
         show.watch(fetch, 0.001)
 
 
-def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert show.confirm("Really?", yes=True)
     with pytest.raises(StateError, match=r"Really\? Cannot ask for confirmation"):

@@ -24,7 +24,7 @@ from tests.store.helpers import opened, put, small
 
 CONF = "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=500\nmaxIndexNum=1000\nmappedFileSizeConsumeQueue=2000\n"
 VERBS = ("check", "dump", "rebuild", "stats")
-Said = pytest.CaptureFixture[str]
+Capsys = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def snapshot(directory: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_has_an_example(verb: str, capsys: Said) -> None:
+def test_help_has_an_example(verb: str, capsys: Capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         run(verb, "--help")
     assert caught.value.code == 0
@@ -66,7 +66,7 @@ def test_help_has_an_example(verb: str, capsys: Said) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_nonsense_directories(verb: str, tmp_path: Path, capsys: Said) -> None:
+def test_invalid_directories(verb: str, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "file").write_text("")
     for directory in (tmp_path / "nowhere", tmp_path, tmp_path / "file"):
         assert run(verb, directory) == 1
@@ -85,7 +85,7 @@ def test_nonsense_directories(verb: str, tmp_path: Path, capsys: Said) -> None:
 
 
 @pytest.mark.live
-def test_a_full_disk_behind_the_output_is_told_apart(store: Path) -> None:
+def test_a_full_output_disk_is_reported(store: Path) -> None:
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "spark_rocket.cli", "store", "dump", str(store)]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
@@ -95,7 +95,7 @@ def test_a_full_disk_behind_the_output_is_told_apart(store: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [["stats"], ["stats", "--scan"], ["dump"], ["dump", "--by-queue"], ["check"]])
 @pytest.mark.parametrize("size", [0, 300_000, 300_001])
-def test_a_log_file_that_was_cut_off(store: Path, conf: str, arguments: list[str], size: int, capsys: Said) -> None:
+def test_a_truncated_log_file(store: Path, conf: str, arguments: list[str], size: int, capsys: Capsys) -> None:
     path = sorted((store / "commitlog").iterdir())[1]
     os.truncate(path, size)
     assert run(arguments[0], store, "-c", conf, *arguments[1:]) == 1
@@ -105,7 +105,7 @@ def test_a_log_file_that_was_cut_off(store: Path, conf: str, arguments: list[str
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_running_store_is_refused_in_one_line(verb: str, tmp_path: Path, capsys: Said) -> None:
+def test_a_running_store_is_refused_in_one_line(verb: str, tmp_path: Path, capsys: Capsys) -> None:
     config = small(tmp_path / "store")
     opened_store = opened(config)
     assert run(verb, config.store_path) == 1
@@ -120,7 +120,7 @@ def test_a_running_store_is_refused_in_one_line(verb: str, tmp_path: Path, capsy
 
 @pytest.mark.live
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_java_brokers_store_is_refused(verb: str, store: Path, conf: str, capsys: Said) -> None:
+def test_a_java_brokers_store_is_refused(verb: str, store: Path, conf: str, capsys: Capsys) -> None:
     code = (
         "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0); "
         "print('held', flush=True); sys.stdin.read()"
@@ -148,7 +148,7 @@ def test_a_java_brokers_store_is_refused(verb: str, store: Path, conf: str, caps
     ],
 )
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_looking_changes_nothing(name: Any, arguments: list[str], tmp_path: Path, conf: str) -> None:
+def test_reading_commands_change_nothing(name: Any, arguments: list[str], tmp_path: Path, conf: str) -> None:
     store = golden.extract_store(name, tmp_path)
     before = snapshot(store)
     for directory in (store, tmp_path):  # the store, and the directory that `rocket up --data` names
@@ -170,14 +170,14 @@ def test_looking_changes_nothing(name: Any, arguments: list[str], tmp_path: Path
         ["rebuild", "d", "--json"],
     ],
 )
-def test_a_wrong_command_line(arguments: list[str], capsys: Said) -> None:
+def test_an_invalid_command_line(arguments: list[str], capsys: Capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         run(*arguments)
     assert caught.value.code == 2
     assert "Usage: rocket" in capsys.readouterr().err
 
 
-def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> None:
+def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "bad.conf").write_text("mappedFileSizeCommitLog=much\n")
     assert run("check", store, "-c", tmp_path / "bad.conf") == 1
     assert "bad.conf, line 1" in capsys.readouterr().err
@@ -186,8 +186,8 @@ def test_a_broken_configuration(store: Path, tmp_path: Path, capsys: Said) -> No
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_interrupted_is_not_done(
-    verb: str, store: Path, conf: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+def test_an_interrupt_is_reported(
+    verb: str, store: Path, conf: str, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -203,7 +203,7 @@ def test_interrupted_is_not_done(
 # --- check ------------------------------------------------------------------------------------------------------
 
 
-def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Said) -> None:
+def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Capsys) -> None:
     for path in (store / "consumequeue" / "GoldenA").glob("*/*"):
         path.write_bytes(bytes(reversed(path.read_bytes())))
     for i in range(14):
@@ -226,14 +226,14 @@ def test_check_shows_some_of_many_problems(store: Path, conf: str, capsys: Said)
     assert "entry" in kinds
 
 
-def test_check_asks_for_the_configuration_where_it_needs_it(store: Path, capsys: Said) -> None:
+def test_check_requests_the_configuration_if_needed(store: Path, capsys: Capsys) -> None:
     assert run("check", store) == 0
     said = capsys.readouterr().out
     assert f"note: {store}/index: not checked: " in said
     assert "give the broker's configuration with -c broker.conf" in said
 
 
-def test_check_says_what_to_do_once_for_each_way_out(store: Path, conf: str, capsys: Said) -> None:
+def test_check_prints_each_remedy_once(store: Path, conf: str, capsys: Capsys) -> None:
     damage(store)
     for path in (store / "consumequeue" / "GoldenA").glob("*/*"):
         path.write_bytes(bytes(reversed(path.read_bytes())))
@@ -247,10 +247,10 @@ def test_check_says_what_to_do_once_for_each_way_out(store: Path, conf: str, cap
     assert len(said) == 3
 
 
-def test_what_may_not_be_read_is_named_and_the_rest_looked_at(
-    store: Path, conf: str, monkeypatch: pytest.MonkeyPatch, capsys: Said
+def test_unreadable_files_are_named_and_the_rest_checked(
+    store: Path, conf: str, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
-    """As root everything may be read, so that the system is asked by a stand-in."""
+    """Root can read everything, so the system calls are replaced."""
     forbidden = {
         store / "commitlog" / f"{1 << 20:020d}",
         store / "consumequeue" / "GoldenB",
@@ -289,7 +289,7 @@ def test_what_may_not_be_read_is_named_and_the_rest_looked_at(
 # --- dump -------------------------------------------------------------------------------------------------------
 
 
-def test_dump_for_people(store: Path, capsys: Said) -> None:
+def test_dump_as_text(store: Path, capsys: Capsys) -> None:
     assert run("dump", store, "--topic", "GoldenA", "-q", 1, "--from-offset", 3, "--to-offset", 5) == 0
     head, *lines = capsys.readouterr().out.splitlines()
     assert head.split()[0] == "stored"
@@ -301,7 +301,7 @@ def test_dump_for_people(store: Path, capsys: Said) -> None:
     assert "0x60b420bb" in text
 
 
-def test_dump_as_json(store: Path, capsys: Said) -> None:
+def test_dump_as_json(store: Path, capsys: Capsys) -> None:
     assert run("dump", store, "--json") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 1239
@@ -317,7 +317,7 @@ def test_dump_as_json(store: Path, capsys: Said) -> None:
     assert json.loads(capsys.readouterr().out)["storeTimestamp"] >= (moment // 1000 + 1) * 1000
 
 
-def test_dump_goes_on_behind_damage_and_says_where_it_is(store: Path, capsys: Said) -> None:
+def test_dump_continues_after_damage_and_reports_it(store: Path, capsys: Capsys) -> None:
     damage(store)
     assert run("dump", store, "--json") == 1
     said = capsys.readouterr()
@@ -325,7 +325,7 @@ def test_dump_goes_on_behind_damage_and_says_where_it_is(store: Path, capsys: Sa
     assert said.err.startswith(f"rocket: damaged: {store}/commitlog/{0:020d} at byte 0 (offset 0), 247 bytes: ")
 
 
-def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
+def test_dump_of_a_missing_queue(store: Path, capsys: Capsys) -> None:
     assert run("dump", store, "-t", "None") == 0
     assert "no messages found. There is no queue of None. Topics here: " in capsys.readouterr().err
     assert run("dump", store, "-t", "GoldenA", "-q", 99) == 0
@@ -336,7 +336,7 @@ def test_dump_of_a_queue_that_is_not_there(store: Path, capsys: Said) -> None:
     assert "rocket store rebuild" in capsys.readouterr().err
 
 
-def test_dump_names_a_queue_whose_files_are_not_right(store: Path, capsys: Said) -> None:
+def test_dump_names_a_queue_with_damaged_files(store: Path, capsys: Capsys) -> None:
     path = store / "consumequeue" / "GoldenA" / "1" / f"{0:020d}"
     path.write_bytes(path.read_bytes()[:100])
     assert run("dump", store, "-t", "GoldenA", "--by-queue", "--json") == 1
@@ -346,7 +346,7 @@ def test_dump_names_a_queue_whose_files_are_not_right(store: Path, capsys: Said)
 
 
 @pytest.mark.live
-def test_a_reader_that_has_had_enough(store: Path) -> None:
+def test_a_closed_output_pipe(store: Path) -> None:
     command = f"{sys.executable} -m spark_rocket.cli store dump {store} --json | head -2"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert len(done.stdout.splitlines()) == 2
@@ -356,7 +356,7 @@ def test_a_reader_that_has_had_enough(store: Path) -> None:
 # --- rebuild ----------------------------------------------------------------------------------------------------
 
 
-def test_rebuild_says_what_it_will_do_and_does_it(store: Path, conf: str, capsys: Said) -> None:
+def test_rebuild_announces_and_rebuilds(store: Path, conf: str, capsys: Capsys) -> None:
     before = snapshot(store / "consumequeue")
     for path in before:
         path.write_bytes(bytes(len(before[path])))
@@ -373,7 +373,7 @@ def test_rebuild_says_what_it_will_do_and_does_it(store: Path, conf: str, capsys
     assert run("check", store, "-c", conf) == 0
 
 
-def test_the_remedy_of_a_broker_that_does_not_start_works_as_it_is_written(tmp_path: Path, capsys: Said) -> None:
+def test_the_printed_remedy_of_a_failed_start_works(tmp_path: Path, capsys: Capsys) -> None:
     """A store with default sizes, of which one queue file and the index file were cut off."""
     config = StoreConfig(tmp_path / "store")
     store = opened(config)
@@ -393,7 +393,7 @@ def test_the_remedy_of_a_broker_that_does_not_start_works_as_it_is_written(tmp_p
     assert run("check", config.store_path) == 0
 
 
-def test_rebuild_refuses_damage_and_unknown_sizes(store: Path, conf: str, capsys: Said) -> None:
+def test_rebuild_refuses_damage_and_unknown_sizes(store: Path, conf: str, capsys: Capsys) -> None:
     assert run("rebuild", store) == 1
     assert f"Give the broker's configuration: `rocket store rebuild {store} -c broker.conf`" in capsys.readouterr().err
     damage(store)
@@ -412,7 +412,7 @@ def test_rebuild_refuses_damage_and_unknown_sizes(store: Path, conf: str, capsys
 # --- stats ------------------------------------------------------------------------------------------------------
 
 
-def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
+def test_stats_as_text(store: Path, conf: str, capsys: Capsys) -> None:
     assert run("stats", store, "-c", conf) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[1].split()[:4] == ["GoldenB", "all", "4", "42"]  # the most bytes come first
@@ -426,7 +426,7 @@ def test_stats_for_people(store: Path, conf: str, capsys: Said) -> None:
     assert "There is no queue of None. Topics here: " in capsys.readouterr().err
 
 
-def test_stats_without_consume_queues_does_not_say_that_the_log_is_empty(store: Path, conf: str, capsys: Said) -> None:
+def test_stats_without_consume_queues(store: Path, conf: str, capsys: Capsys) -> None:
     shutil.rmtree(store / "consumequeue")
     assert run("stats", store, "-c", conf) == 0
     assert "log offsets     0 to ?: the consume queues are empty" in capsys.readouterr().out
@@ -434,7 +434,7 @@ def test_stats_without_consume_queues_does_not_say_that_the_log_is_empty(store: 
     assert json.loads(capsys.readouterr().out)["logMaxOffset"] == -1
 
 
-def test_stats_as_json(store: Path, conf: str, capsys: Said) -> None:
+def test_stats_as_json(store: Path, conf: str, capsys: Capsys) -> None:
     assert run("stats", store, "-c", conf, "--json") == 0
     *queues, totals = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sum(queue["messages"] for queue in queues) == 1239
@@ -443,7 +443,7 @@ def test_stats_as_json(store: Path, conf: str, capsys: Said) -> None:
     assert totals["indexEntries"] == 2669
 
 
-def test_an_empty_store(tmp_path: Path, capsys: Said) -> None:
+def test_an_empty_store(tmp_path: Path, capsys: Capsys) -> None:
     opened(small(tmp_path / "store")).close()
     for verb in ("check", "dump", "stats"):
         assert run(verb, tmp_path) == 0
@@ -451,10 +451,10 @@ def test_an_empty_store(tmp_path: Path, capsys: Said) -> None:
     assert "queues cannot be rebuilt without a log" in capsys.readouterr().err
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------
+# --- progress ----------------------------------------------------------------------------------------------
 
 
-def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     leader, follower = pty.openpty()
     with os.fdopen(follower, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
@@ -471,7 +471,7 @@ def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.Monk
     assert said.endswith("\r\x1b[K")
 
 
-def test_a_file_gets_none(tmp_path: Path, capsys: Said) -> None:
+def test_a_file_gets_no_progress_bar(tmp_path: Path, capsys: Capsys) -> None:
     config = small(tmp_path / "store")
     store = opened(config)
     put(store, "T", 0, b"x")
@@ -489,6 +489,6 @@ def test_sizes(count: int, text: str) -> None:
     assert size_text(count) == text
 
 
-def test_times_that_no_calendar_has() -> None:
+def test_times_outside_the_calendar() -> None:
     assert moment_text(1 << 62) == str(1 << 62)
     assert moment_text(-1) == "-"

@@ -12,7 +12,7 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
-Said = pytest.CaptureFixture[str]
+Capsys = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-def test_topics(cluster: LocalCluster, capsys: Said) -> None:
+def test_topics(cluster: LocalCluster, capsys: Capsys) -> None:
     assert main(["topic", "create", "a", "b", "-n", cluster.name_server, "--queues", "3", "--type", "FIFO"]) == 0
     assert main(["topic", "create", "c", "-n", cluster.name_server]) == 0
     said = capsys.readouterr().out
@@ -33,11 +33,11 @@ def test_topics(cluster: LocalCluster, capsys: Said) -> None:
     assert (configs["c"].write_queue_nums, configs["c"].attributes) == (8, {})
 
 
-def test_a_topic_that_is_there(cluster: LocalCluster, capsys: Said) -> None:
+def test_an_existing_topic(cluster: LocalCluster, capsys: Capsys) -> None:
     create = ["topic", "create", "there", "-n", cluster.name_server]
     assert main([*create, "--queues", "12", "--type", "FIFO"]) == 0
     capsys.readouterr()
-    # Queues with messages are not lost by a default.
+    # The default number of queues must not remove queues with messages.
     assert main(create) == 1
     assert "Use --queues 12. To remove queues, use --queues 12 --write-queues 8 first" in capsys.readouterr().err
     assert main([*create, "--queues", "12", "--write-queues", "8"]) == 0
@@ -48,7 +48,7 @@ def test_a_topic_that_is_there(cluster: LocalCluster, capsys: Said) -> None:
     assert (there.read_queue_nums, there.write_queue_nums, there.attributes) == (8, 8, {"message.type": "FIFO"})
 
 
-def test_groups(cluster: LocalCluster, capsys: Said) -> None:
+def test_groups(cluster: LocalCluster, capsys: Capsys) -> None:
     assert main(["group", "create", "g", "-n", cluster.name_server, "--ordered", "--attempts", "4"]) == 0
     assert capsys.readouterr().out == "Group g: at most 4 delivery attempts, in order.\n"
     with Admin(cluster.name_server) as admin:
@@ -60,7 +60,7 @@ def test_groups(cluster: LocalCluster, capsys: Said) -> None:
     assert capsys.readouterr().out == "Group g: at most 5 delivery attempts.\n"
 
 
-def test_what_cannot_be(cluster: LocalCluster, capsys: Said) -> None:
+def test_invalid_arguments(cluster: LocalCluster, capsys: Capsys) -> None:
     assert main(["topic", "create", "no name", "-n", cluster.name_server]) == 1
     assert "illegal characters" in capsys.readouterr().err
     assert main(["topic", "create", "a", "-n", "127.0.0.1:1"]) == 1

@@ -1,4 +1,4 @@
-"""``rocket up --brokers N``: each broker a process; one dies and the others serve; all are stopped together."""
+"""``rocket up --brokers N``: one process for each broker. If one dies, the others serve. All stop together."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> None:
+def test_a_master_and_its_slave_exit_with_their_parent(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     conf.write_text("brokerRole=SYNC_MASTER\n")
     arguments = ["up", "--slaves", "--data", tmp_path / "d", "-c", conf, *PORTS]
     with started(*arguments, last="Press Ctrl-C to stop.") as (_, said), RemotingClient() as client:
         found = re.findall(r"(127\.0\.0\.1:\d+) \(broker-a(?:-slave)?, process (\d+)\)", said)
         (master, _), (slave, _) = found
-        # SYNC_MASTER: the slave has what is answered so.
+        # SYNC_MASTER: the slave has every acknowledged message.
         until(lambda: Wire(client, master).send("T", b"x").code == ResponseCode.SUCCESS)
         until(lambda: Wire(client, slave).messages("T"))
     # It was killed; the brokers stop normally.
@@ -97,7 +97,7 @@ def test_a_master_and_its_slave_end_with_who_started_them(tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
+def test_a_failed_start_is_explained_and_leaves_nothing(tmp_path: Path) -> None:
     config = tmp_path / "broker-b" / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")
@@ -111,7 +111,7 @@ def test_a_broker_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Pat
 
 
 @pytest.mark.live
-def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) -> None:
+def test_settings_that_differ_between_brokers_are_refused(tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     for setting in ("listenPort=10911", "storePathCommitLog=/d1/log"):
         conf.write_text(f"flushDiskType=SYNC_FLUSH\n{setting}\n")
@@ -120,7 +120,7 @@ def test_what_each_broker_has_of_its_own_is_no_setting_of_all(tmp_path: Path) ->
     assert not (tmp_path / "d").exists()
 
 
-def test_accounts_lie_beside_the_file_that_was_given_and_secrets_are_for_this_user_only(tmp_path: Path) -> None:
+def test_accounts_beside_the_file_and_private_secrets(tmp_path: Path) -> None:
     conf = tmp_path / "conf" / "broker.conf"
     conf.parent.mkdir()
     conf.write_text('aclEnable=true\ninnerClientAuthenticationCredentials={"accessKey": "k", "secretKey": "s3cr3t"}\n')
@@ -135,7 +135,7 @@ def test_accounts_lie_beside_the_file_that_was_given_and_secrets_are_for_this_us
 
 
 @pytest.mark.parametrize("number", ["0", "27", "x", "-1"])
-def test_a_number_of_brokers_that_is_none(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_number_of_brokers(number: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["up", "--brokers", number])
     assert "use 1 to 26" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""``rocket cluster``, ``topic``, ``group``, ``broker`` and ``namesrv`` against two brokers that run."""
+"""``rocket cluster``, ``topic``, ``group``, ``broker`` and ``namesrv`` against two running brokers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from spark_rocket.remoting.tls.settings import Verify
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
-from tests.cli.conftest import Run, Said
+from tests.cli.conftest import CommandResult, Run
 from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
@@ -67,14 +67,14 @@ def _messages(servers: Servers, admin: Admin) -> None:
 def rocket(servers: Servers, run: Run) -> Run:
     """A command line with the name server."""
 
-    def rocket(*arguments: object, answer: str | None = None) -> Said:
+    def rocket(*arguments: object, answer: str | None = None) -> CommandResult:
         return run(*arguments, "-n", servers.addresses, answer=answer)
 
     return rocket
 
 
 def put(servers: Servers, group: str, offset: int) -> None:
-    """Where a group is in every queue of "orders"."""
+    """The offsets of a group in every queue of "orders"."""
     with Reader(servers.addresses) as reader:
         for queue in reader.queues("orders"):
             reader.commit_offset(group, queue, offset)
@@ -84,7 +84,7 @@ def offsets(admin: Admin, group: str) -> set[int | None]:
     return set(admin.committed_offsets(group, "orders").values())
 
 
-def test_what_a_change_does_not_reach_is_said(rocket: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_missed_by_a_change_are_reported(rocket: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Admin, "unavailable_masters", lambda admin, cluster: ["c"])
         for arguments in (
@@ -118,7 +118,7 @@ def test_brokers_of_a_cluster(rocket: Run, servers: Servers) -> None:
     assert (said.status, "Known clusters: DefaultCluster" in said.err) == (1, True)
 
 
-def test_a_broker_that_is_away_is_shown_with_the_reason(tmp_path: Path, run: Run) -> None:
+def test_an_unavailable_broker_is_shown_with_the_reason(tmp_path: Path, run: Run) -> None:
     alone = Servers(tmp_path)
     name_server = alone.add_name_server()
     header = RegisterBrokerRequestHeader(
@@ -132,7 +132,7 @@ def test_a_broker_that_is_away_is_shown_with_the_reason(tmp_path: Path, run: Run
     )
     said = run("cluster", "list", "-n", name_server)
     assert (said.status, said.out) == (0, "No broker is registered with the name server.\n")
-    with RemotingClient() as client:  # its connection is the broker's life to the name server
+    with RemotingClient() as client:  # for the name server, the broker lives as long as this connection
         assert Wire(client, name_server).ask(RequestCode.REGISTER_BROKER, **header.to_ext()).code == 0
         said = run("cluster", "list", "-n", name_server)
         (row,) = run("cluster", "list", "-n", name_server, "--json").json
@@ -209,7 +209,7 @@ def test_a_topic(rocket: Run, servers: Servers) -> None:
         assert (said.status, "missing" in said.err, said.err.count("\n")) == (1, True, 1)
 
 
-def test_brokers_that_answer_are_shown(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_available_brokers_are_shown(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = ClientInstance.invoke_async
 
     def ask_all_but_one(self: ClientInstance, address: str, *arguments: Any, **options: Any) -> Future[Any]:
@@ -228,7 +228,7 @@ def test_brokers_that_answer_are_shown(rocket: Run, servers: Servers, monkeypatc
     assert said.err.startswith("rocket: b: ")
 
 
-def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
+def test_a_topic_is_updated_setting_by_setting(rocket: Run, admin: Admin) -> None:
     assert rocket("topic", "create", "work", "--queues", "3", "--attribute", "message.type=FIFO").status == 0
     said = rocket("topic", "update", "work", "--perm", "R", "--write-queues", "1")
     assert [line.split() for line in said.out.splitlines()[1:]] == [
@@ -252,7 +252,7 @@ def test_a_topic_is_changed_step_by_step(rocket: Run, admin: Admin) -> None:
     assert (said.status, "Use --queues 3 too" in said.err) == (1, True)
 
 
-def test_a_topic_is_deleted_when_that_is_meant(rocket: Run, admin: Admin) -> None:
+def test_a_topic_is_deleted_after_confirmation(rocket: Run, admin: Admin) -> None:
     rocket("topic", "create", "old")
     for answer in ("n", ""):
         said = rocket("topic", "delete", "old", answer=answer)
@@ -267,7 +267,7 @@ def test_a_topic_is_deleted_when_that_is_meant(rocket: Run, admin: Admin) -> Non
 # --- group -----------------------------------------------------------------------------------------------------------
 
 
-def test_groups_and_their_lag(rocket: Run, servers: Servers) -> None:
+def test_groups_and_lag(rocket: Run, servers: Servers) -> None:
     rocket("group", "create", "late")
     put(servers, "late", 4)
     row = next(row for row in rocket("group", "list", "--json").json if row["group"] == "late")
@@ -293,7 +293,7 @@ def test_groups_and_their_lag(rocket: Run, servers: Servers) -> None:
         assert (said.status, "Unknown group 'missing'" in said.err) == (1, True)
 
 
-def test_lag_is_watched_until_it_is_interrupted(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lag_is_watched_until_interrupted(rocket: Run, servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     put(servers, "watched", 4)
 
     class Clock:
@@ -339,7 +339,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         assert rocket("group", "member", "team").out.startswith(client_id), "there is but one"
         said = rocket("group", "member", "team", "missing")
         assert (said.status, f"Online consumers: {client_id}." in said.err) == (1, True)
-        # Its offsets are its own while it is there.
+        # A group with members keeps its offsets.
         said = rocket("group", "reset-offset", "team", "-t", "orders", "--to", "earliest", "--yes")
         assert (said.status, "use --online" in said.err) == (1, True)
         said = rocket("group", "reset-offset", "team", "-t", "orders", "--to", "earliest", "--yes", "--online")
@@ -368,9 +368,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
         (["--offset", "7", "--queue", "b/1"], {5, 7}),
     ],
 )
-def test_a_group_is_put_somewhere(
-    rocket: Run, servers: Servers, admin: Admin, where: list[str], then: set[int]
-) -> None:
+def test_a_group_is_reset(rocket: Run, servers: Servers, admin: Admin, where: list[str], then: set[int]) -> None:
     put(servers, "moved", 5)
     reset = ["group", "reset-offset", "moved", "-t", "orders", *where]
     said = rocket(*reset, "--dry-run")
@@ -384,7 +382,7 @@ def test_a_group_is_put_somewhere(
     assert {row["to"] for row in rows} == then - {5}
 
 
-def test_resets_that_are_refused(rocket: Run, servers: Servers) -> None:
+def test_refused_resets(rocket: Run, servers: Servers) -> None:
     put(servers, "moved", 5)
     reset = ["group", "reset-offset", "moved", "-t", "orders"]
     for arguments, status, reason in (
@@ -403,7 +401,7 @@ def test_resets_that_are_refused(rocket: Run, servers: Servers) -> None:
     assert (said.status, "missing" in said.err) == (1, True)
 
 
-def test_a_group_is_put_where_another_is(rocket: Run, servers: Servers, admin: Admin) -> None:
+def test_offsets_of_a_group_are_cloned(rocket: Run, servers: Servers, admin: Admin) -> None:
     put(servers, "model", 6)
     clone = ["group", "clone", "model", "copy", "-t", "orders"]
     assert rocket(*clone, "--dry-run").out.count("first time") == 4
@@ -417,7 +415,7 @@ def test_a_group_is_put_where_another_is(rocket: Run, servers: Servers, admin: A
     assert (said.status, "no offsets in orders" in said.err) == (1, True)
 
 
-def test_a_group_is_deleted_when_that_is_meant(rocket: Run, servers: Servers, admin: Admin) -> None:
+def test_a_group_is_deleted_after_confirmation(rocket: Run, servers: Servers, admin: Admin) -> None:
     rocket("group", "create", "gone")
     put(servers, "gone", 2)
     said = rocket("group", "delete", "gone")
@@ -459,7 +457,7 @@ def test_settings_of_a_broker(rocket: Run, admin: Admin) -> None:
     assert (said.status, "named 'missing' is registered at the name server" in said.err) == (1, True)
 
 
-def test_what_a_broker_says_about_itself(rocket: Run, servers: Servers) -> None:
+def test_broker_runtime(rocket: Run, servers: Servers) -> None:
     said = rocket("broker", "runtime", "b")
     assert (said.status, said.out.splitlines()[0]) == (0, "b")
     assert "commit log" in said.out
@@ -482,7 +480,7 @@ def test_replication_and_timers(rocket: Run, servers: Servers) -> None:
     assert rocket("broker", "timers", other).out == "No pending delayed messages.\n"
 
 
-def test_a_broker_is_told_to_clean(rocket: Run) -> None:
+def test_broker_clean(rocket: Run) -> None:
     for what in ("log", "queues", "topics"):
         said = rocket("broker", "clean", "a", what)
         assert (said.status, "Use --yes" in said.err) == (1, True)
@@ -514,7 +512,7 @@ def test_name_servers(rocket: Run, servers: Servers) -> None:
         assert (said.status, "No entry 'key' in SPACE." in said.err) == (1, True)
 
 
-# --- reaching them ---------------------------------------------------------------------------------------------------
+# --- connecting ---------------------------------------------------------------------------------------------------
 
 
 def test_the_name_server_of_the_environment(servers: Servers, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -525,7 +523,7 @@ def test_the_name_server_of_the_environment(servers: Servers, run: Run, monkeypa
     assert "127.0.0.1:1" in run("topic", "list", "-n", "127.0.0.1:1").err
 
 
-def test_credentials_that_are_half(rocket: Run, tmp_path: object) -> None:
+def test_incomplete_credentials(rocket: Run, tmp_path: object) -> None:
     said = rocket("topic", "list", "--access-key", "me")
     assert (said.status, "without" in said.err) == (1, True)
     assert rocket("topic", "list", "--access-key", "me", "--credentials", "f").status == 2
@@ -546,7 +544,7 @@ def test_credentials_that_are_half(rocket: Run, tmp_path: object) -> None:
         ("rocket topic create --ty", {"--type"}),
     ],
 )
-def test_the_shell_completes(
+def test_shell_completion(
     words: str, found: set[str], servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", servers.addresses)
@@ -557,7 +555,7 @@ def test_the_shell_completes(
     assert {line.partition(",")[2] for line in capsys.readouterr().out.splitlines()} == found
 
 
-def test_what_is_rocketmqs_own_is_completed_when_it_is_begun(
+def test_system_names_are_completed_after_a_prefix(
     servers: Servers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", servers.addresses)
@@ -571,9 +569,7 @@ def test_what_is_rocketmqs_own_is_completed_when_it_is_begun(
         assert kind == "group" or "orders" in found
 
 
-def test_where_nobody_answers_nothing_is_completed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completion_without_a_name_server(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     monkeypatch.setenv("_ROCKET_COMPLETE", "zsh_complete")
     monkeypatch.setenv("COMP_WORDS", "rocket topic show ")
@@ -583,13 +579,13 @@ def test_where_nobody_answers_nothing_is_completed(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_scripts_for_shells(run: Run, shell: str) -> None:
+def test_shell_completion_scripts(run: Run, shell: str) -> None:
     said = run("completion", shell)
     assert (said.status, "_ROCKET_COMPLETE" in said.out) == (0, True)
     assert sys.argv  # untouched
 
 
-def test_a_cluster_that_asks_who_is_there(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_with_access_control(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tools.yml"
     file.write_text("accessKey: operator\nsecretKey: very-secret-key\n")
     with LocalCluster(in_process=True, access_key="operator", secret_key="very-secret-key") as cluster:
@@ -607,7 +603,7 @@ def test_a_cluster_that_asks_who_is_there(run: Run, tmp_path: Path, monkeypatch:
             assert (said.status, "very-secret" in said.out) == (0, False)
 
 
-def test_a_cluster_that_speaks_tls(run: Run, tmp_path: Path) -> None:
+def test_a_cluster_with_tls(run: Run, tmp_path: Path) -> None:
     with LocalCluster(in_process=True, tls="enforcing") as cluster:
         ask = ["topic", "list", "-n", cluster.name_server]
         said = run(*ask, "--timeout", "2")
@@ -625,7 +621,7 @@ def test_a_cluster_that_speaks_tls(run: Run, tmp_path: Path) -> None:
         assert run(*ask, "--tls-verify", "some").status == 2
 
 
-def test_the_words_of_verification() -> None:
+def test_descriptions_of_verification() -> None:
     option = next(parameter for parameter in topic.commands["list"].params if parameter.name == "tls_verify")
     assert isinstance(option.type, click.Choice)
     assert list(option.type.choices) == [verify.value for verify in Verify]
