@@ -1,7 +1,6 @@
-"""Brokers and name servers that answer as Apache's of one version do, where versions differ.
+"""Brokers and name servers that respond as one version of Apache's, where versions differ.
 
-Taken from recorded answers of 4.9.8 and from what 4.3, 4.9.8 and 5.3.3 were seen to say; the rest is as short as can
-be.
+Based on recorded responses of 4.9.8 and the observed behaviour of 4.3, 4.9.8 and 5.3.3. The rest is minimal.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ VERSIONS = (
 
 
 class Stored(NamedTuple):
-    """A message as it lies in a queue."""
+    """A message stored in a queue."""
 
     time: int
     body: bytes
@@ -58,7 +57,7 @@ class Stored(NamedTuple):
 
 
 class ApacheBroker(Fake):
-    """``queues``: topic -> its queues, each a list. Stores, serves, and tells apart what its version does."""
+    """``queues``: topic -> its queues, each a list. Stores and serves messages as its version does."""
 
     def __init__(self, version: Version, name: str = "b0") -> None:
         self.version = version
@@ -105,7 +104,7 @@ class ApacheBroker(Fake):
         body: bytes = b"",
     ) -> RemotingCommand:
         if code == 0 and not self.version.is_5:
-            remark = "not set any response code"  # which some answers of 4.x keep although all is well
+            remark = "not set any response code"  # some successful responses of 4.x keep this remark
         return RemotingCommand.response(request, code, remark, {k: str(v) for k, v in (ext or {}).items()}, body)
 
     # --- sending ------------------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class ApacheBroker(Fake):
             empty = ResponseCode.PULL_NOT_FOUND
             return self._say(request, empty, "OFFSET_OVERFLOW_ONE", ext | {"nextBeginOffset": at})
         tags = parse_tags(header.subscription)
-        end = min(len(queue), at + min(header.max_msg_nums, 32))  # however many are asked for
+        end = min(len(queue), at + min(header.max_msg_nums, 32))  # whatever maximum the request has
         records = [
             self._record(header.topic, header.queue_id, offset, queue[offset])
             for offset in range(at, end)

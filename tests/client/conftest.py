@@ -30,7 +30,7 @@ def fake() -> Iterator[Callable[..., FakeCluster]]:
 
 @pytest.fixture
 def closing() -> Iterator[Callable[[T], T]]:
-    """Closes clients at the end, before the servers they talk to."""
+    """Close clients at the end, before their servers."""
     with ExitStack() as stack:
 
         def later(client: T) -> T:
@@ -50,14 +50,14 @@ def nobody() -> str:
 
 @pytest.fixture
 def silent() -> Iterator[Callable[[], str]]:
-    """Makes addresses at which a connection is neither made nor refused, as of a machine that has died."""
+    """Build addresses at which connections are neither accepted nor refused, like those of a dead machine."""
     with ExitStack() as stack:
 
         def make() -> str:
             listening = stack.enter_context(socket.socket())
             listening.bind(("127.0.0.1", 0))
             listening.listen(0)
-            for _ in range(2):  # the queue of those to be accepted is full after them
+            for _ in range(2):  # they fill the accept queue
                 caller = stack.enter_context(socket.socket())
                 caller.setblocking(False)
                 caller.connect_ex(listening.getsockname())

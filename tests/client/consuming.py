@@ -1,4 +1,4 @@
-"""What tests of consuming share."""
+"""Helpers for tests of consumption."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Later:
             self._any.notify_all()
 
     def wait(self) -> None:
-        """Until there is something to be done."""
+        """Wait until a call is scheduled."""
         with self._any:
             assert self._any.wait_for(lambda: self.waiting, SECONDS)
 
     def run(self) -> float:
-        """Wait for something to be due, do it; after how many seconds it was to be done."""
+        """Wait for a scheduled call, run it, and return its delay in seconds."""
         self.wait()
         with self._any:
             seconds, chore = self.waiting.pop(0)
@@ -108,14 +108,14 @@ def queue_at(offset: int = 0) -> ProcessQueue:
 
 
 class Rig:
-    """A consume service, what surrounds it, and what it was seen to do: it decodes, and owns queues."""
+    """A consume service with its collaborators and its recorded calls. It decodes, and owns queues."""
 
     def __init__(self, make: Callable[..., Any], *, clustering: bool = True, **settings: Any) -> None:
         self.later, self.back, self.hooks = Later(), SendBackFake(), Hooks("g")
         self.answer: Callable[..., Any] = lambda *_: None
         self.choose: Callable[[list[MessageExt]], list[MessageExt]] = lambda every: every
         self.calls: list[list[int]] = []
-        self.locks: list[bool] = []  # what brokers answer
+        self.locks: list[bool] = []  # whether brokers refuse returned messages
         self.given_up: list[ProcessQueue] = []
         self.changed = threading.Condition()
         this: Any = self
@@ -155,7 +155,7 @@ class Rig:
 
 
 def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
-    """A fixture: builds rigs whose listener gives an answer, and closes them."""
+    """Fixture that builds rigs and closes them at the end."""
 
     @pytest.fixture
     def rig() -> Iterator[Callable[..., Rig]]:
@@ -174,7 +174,7 @@ def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
 
 
 class Held:
-    """A listener's answer that is not given before ``go``; with ``once`` only the first call is held."""
+    """A listener whose calls wait for ``go``. With ``once``, only the first call waits."""
 
     def __init__(self, answer: object, *, once: bool = False) -> None:
         self.began, self.go = threading.Event(), threading.Event()

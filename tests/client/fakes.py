@@ -1,4 +1,4 @@
-"""Name servers and brokers that say what a test tells them to, on real sockets."""
+"""Name servers and brokers with configured responses, on real sockets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Fake(LoopThread):
 
 
 def says(code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:
-    """Always the same answer."""
+    """Return a handler with a constant response."""
     return lambda request: RemotingCommand.response(request, code, remark, ext, body)
 
 

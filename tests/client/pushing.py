@@ -1,4 +1,4 @@
-"""What tests of push consumers share."""
+"""Helpers for tests of push consumers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 class Seen:
-    """A listener of any kind that remembers."""
+    """A listener of any kind that records its messages."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -80,7 +80,7 @@ def committed(cluster: LocalCluster, group: str, topic: str) -> int:
 
 
 def wait_for_shares(members: list[PushConsumer], topic: str, queues: int, seconds: float = 25.0) -> None:
-    """Until every queue has exactly one owner, all members having their share; without asking for it."""
+    """Wait until every queue has exactly one owner and all members have their share, without triggering a rebalance."""
     settled = threading.Event()
     fair = {queues // len(members), -(-queues // len(members))}
     for _ in range(int(seconds / 0.05)):

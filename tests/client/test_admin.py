@@ -1,4 +1,4 @@
-"""What an admin tells which server."""
+"""Which servers an Admin sends each request to."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_topic_of_a_type(mq: FakeCluster, admin: Admin) -> None:
     assert sent == ["+message.type=DELAY", "+reserve.time=60000,+message.type=FIFO"]
 
 
-def test_topics_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
+def test_topics_are_created_on_the_given_brokers(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t", queues=8)
     admin.create_topic("t", broker="b1")
     assert asked(mq, CREATE) == [0, 1]
@@ -102,7 +102,7 @@ def test_topics_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
         admin.create_topic("t", broker="b9")
 
 
-def test_an_ordered_topic_is_noted_at_the_name_server(mq: FakeCluster, admin: Admin) -> None:
+def test_an_ordered_topic_is_recorded_at_the_name_server(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t", queues=2)
     admin.create_topic("t", queues=2, order=True)
     (put,) = (r for r in mq.name_server.requests if r.code == RequestCode.PUT_KV_CONFIG)
@@ -126,7 +126,7 @@ def test_a_refused_creation(mq: FakeCluster, admin: Admin) -> None:
         admin.create_topic("t")
 
 
-def test_groups_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
+def test_groups_are_created_on_the_given_brokers(mq: FakeCluster, admin: Admin) -> None:
     there = SubscriptionGroupConfig("h", consume_message_orderly=True, attributes={"lite": "1"})
     mq.everywhere(LIST_GROUPS, says(0, body=SubscriptionGroupWrapper({"h": there}).to_json()))
     mq.everywhere(CREATE_GROUP, says(0))
@@ -136,7 +136,7 @@ def test_groups_are_created_where_asked(mq: FakeCluster, admin: Admin) -> None:
     requests = [request for request in mq.brokers[1].requests if request.code == CREATE_GROUP]
     assert [SubscriptionGroupConfig.from_json(request.body) for request in requests] == [
         SubscriptionGroupConfig("g", consume_message_orderly=True, retry_max_times=2),
-        SubscriptionGroupConfig("h", consume_message_orderly=True, retry_max_times=5),  # what is not given stays
+        SubscriptionGroupConfig("h", consume_message_orderly=True, retry_max_times=5),  # other settings are unchanged
     ]
 
 
@@ -149,7 +149,7 @@ def test_topics_are_deleted_everywhere(mq: FakeCluster, admin: Admin) -> None:
     assert asked(mq, DELETE) == [1, 2]
 
 
-def test_every_name_server_is_told(mq: FakeCluster, nobody: str, closing: Callable[[Admin], Admin]) -> None:
+def test_every_name_server_is_updated(mq: FakeCluster, nobody: str, closing: Callable[[Admin], Admin]) -> None:
     second = Fake(
         {
             RequestCode.PUT_KV_CONFIG: says(0),
@@ -170,7 +170,7 @@ def test_every_name_server_is_told(mq: FakeCluster, nobody: str, closing: Callab
         second.close()
 
 
-def test_statistics_of_all_brokers_are_put_together(mq: FakeCluster, admin: Admin) -> None:
+def test_statistics_of_all_brokers_are_merged(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t")
     for i, broker in enumerate(mq.brokers):
         table = TopicStatsTable({MessageQueue("t", f"b{i}", 0): TopicOffset(0, i + 5, 9)}, 1.5)
@@ -226,7 +226,7 @@ def test_settings_are_read_from_text(mq: FakeCluster, admin: Admin) -> None:
     assert mq.brokers[1].requests[-1].body == b"a=1\nb=2\\\\\\n\n"
 
 
-def test_keys_are_compared_not_only_their_hashes(mq: FakeCluster, admin: Admin) -> None:
+def test_keys_with_equal_hashes_are_distinguished(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t")
     host = pack_host(("127.0.0.1", 1))
 
@@ -252,12 +252,12 @@ def test_keys_are_compared_not_only_their_hashes(mq: FakeCluster, admin: Admin) 
     assert [message.store_timestamp for message in admin.query_messages("t", "a", max_num=1)] == [9]  # the newest
 
 
-def test_what_is_no_message_id(admin: Admin) -> None:
+def test_an_invalid_message_id(admin: Admin) -> None:
     with pytest.raises(ClientError, match="query_messages"):
         admin.view_message("AC")
 
 
-def test_a_broker_without_a_master_is_asked_by_its_slave_and_not_changed(mq: FakeCluster, admin: Admin) -> None:
+def test_without_a_master_the_slave_serves_reads_only(mq: FakeCluster, admin: Admin) -> None:
     slave = mq.brokers[1]
     brokers = {
         "b0": BrokerData("c0", "b0", {0: mq.brokers[0].address}),

@@ -1,4 +1,4 @@
-"""What an Admin asks of two live brokers: every question with an answer, and with nothing to answer."""
+"""Admin queries to two live brokers, with and without results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def group(request: pytest.FixtureRequest) -> str:
 
 
 def fill(producer: Producer, admin: Admin, topic: str, each: int = 3, **fields: str) -> list[MessageQueue]:
-    """So many messages in each queue."""
+    """Store the given number of messages in each queue."""
     queues = sorted(admin.offsets(topic))
     for number in range(each):
         for queue in queues:
@@ -69,7 +69,7 @@ def fill(producer: Producer, admin: Admin, topic: str, each: int = 3, **fields: 
 # --- brokers ----------------------------------------------------------------------------------------------------
 
 
-def test_brokers_say_how_they_are(admin: Admin, names: list[str], producer: Producer, topic: str) -> None:
+def test_brokers_report_their_state(admin: Admin, names: list[str], producer: Producer, topic: str) -> None:
     fill(producer, admin, topic, 1)
     brokers = admin.brokers()
     assert [(broker.name, broker.broker_id, broker.is_master, broker.error) for broker in brokers] == [
@@ -89,7 +89,7 @@ def test_brokers_say_how_they_are(admin: Admin, names: list[str], producer: Prod
         admin.brokers(cluster="nowhere")
 
 
-def test_a_broker_that_is_away_hides_no_other(nobody: str) -> None:
+def test_an_unavailable_broker_does_not_hide_others(nobody: str) -> None:
     fakes = FakeCluster(1)
     try:
         info = ClusterInfo(
@@ -131,8 +131,8 @@ def test_a_broker_that_is_away_hides_no_other(nobody: str) -> None:
         fakes.close()
 
 
-def test_lists_that_come_in_parts_are_put_together() -> None:
-    """Late 5.x brokers give some thousand topics or groups at a time."""
+def test_paged_lists_are_merged() -> None:
+    """Late 5.x brokers return some thousand topics or groups per response."""
     fakes = FakeCluster(1)
     topics, groups = ([f"{kind}{number:02}" for number in range(25)] for kind in "tg")
 
@@ -170,7 +170,7 @@ def test_lists_that_come_in_parts_are_put_together() -> None:
         fakes.close()
 
 
-def test_many_questions_are_asked_in_turns(admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_queries_are_sent_in_batches(admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "MAX_IN_FLIGHT", 2)
     names = [f"nobody-{number}" for number in range(9)]
     assert list(admin.group_states(names)) == names
@@ -239,7 +239,7 @@ def test_statistics_of_many_topics(admin: Admin, producer: Producer, topic: str)
 # --- groups -----------------------------------------------------------------------------------------------------
 
 
-def test_groups_and_what_nobody_knows(admin: Admin, names: list[str], group: str) -> None:
+def test_groups_and_unknown_groups(admin: Admin, names: list[str], group: str) -> None:
     admin.create_group(group, ordered=True, retry_max_times=3)
     found = {info.name: info for info in admin.groups()}
     assert (sorted(found[group].configs), found[group].ordered, found[group].retry_max_times) == (names, True, 3)
@@ -254,7 +254,7 @@ def test_groups_and_what_nobody_knows(admin: Admin, names: list[str], group: str
         admin.consumer_running_info(group, "1.2.3.4@5")
 
 
-def test_a_group_at_work(
+def test_an_active_group(
     admin: Admin, cluster: LocalCluster, names: list[str], producer: Producer, topic: str, group: str
 ) -> None:
     queues = fill(producer, admin, topic, 3, tags="a")
@@ -299,7 +299,7 @@ def test_a_group_at_work(
         assert admin.groups_of(topic) == [group]
         assert {track.group: track.status for track in admin.message_track(seen[0])} == {group: TrackStatus.CONSUMED}
         other = producer.send(Message.of(topic, b"x", tags="b"), queue=queues[0])
-        producer.send(Message.of(topic, b"y", tags="a"), queue=queues[0])  # brings what waits for messages to its end
+        producer.send(Message.of(topic, b"y", tags="a"), queue=queues[0])  # completes pulls that wait for messages
         until(lambda: past(queues[0]) == 5)
         unseen = admin.message(topic, other.msg_id)
         assert unseen is not None
@@ -316,7 +316,7 @@ def test_a_group_at_work(
     assert admin.delete_group(group, topics=True) == [f"%RETRY%{group}"]
 
 
-def test_how_long_a_message_has_been_waiting(admin: Admin, producer: Producer, topic: str, group: str) -> None:
+def test_delay_of_a_groups_oldest_message(admin: Admin, producer: Producer, topic: str, group: str) -> None:
     queues = fill(producer, admin, topic, 2)
     admin.create_group(group)
     admin.reset_offsets_to(group, {queues[0]: 1, queues[1]: 2})
@@ -337,7 +337,7 @@ def test_how_long_a_message_has_been_waiting(admin: Admin, producer: Producer, t
 # --- offsets ----------------------------------------------------------------------------------------------------
 
 
-def test_a_group_is_put_elsewhere(admin: Admin, producer: Producer, topic: str, group: str) -> None:
+def test_offsets_of_a_group_are_reset(admin: Admin, producer: Producer, topic: str, group: str) -> None:
     queues = fill(producer, admin, topic, 3)
     between = max(m.store_timestamp for m in admin.messages_by_time(topic)) + 1
     until(lambda: time.time() * 1000 > between)
@@ -362,9 +362,7 @@ def test_a_group_is_put_elsewhere(admin: Admin, producer: Producer, topic: str, 
         admin.reset_offsets_to(group, {queues[0]: 0, MessageQueue("another", "b", 0): 0})
 
 
-def test_a_reset_that_no_member_has_heard_of_stands_in_nobodys_way(
-    admin: Admin, producer: Producer, topic: str, group: str
-) -> None:
+def test_a_pending_reset_does_not_block_another_reset(admin: Admin, producer: Producer, topic: str, group: str) -> None:
     queues = fill(producer, admin, topic, 3)
     admin.create_group(group)
     admin._invoke_reset(group, topic, queues[0].broker_name, -1)  # mqadmin does so for a group that is offline
@@ -444,7 +442,7 @@ def test_messages_by_time(admin: Admin, producer: Producer, topic: str) -> None:
     assert admin.messages_by_time(topic, int(time.time() * 1000) + 60_000) == []
 
 
-def test_a_queue_from_an_offset_on(admin: Admin, producer: Producer, topic: str) -> None:
+def test_messages_of_a_queue_from_an_offset(admin: Admin, producer: Producer, topic: str) -> None:
     queues = fill(producer, admin, topic, 50, tags="a")
     assert [m.queue_offset for m in admin.messages_at(queues[0], 3, 40)] == [*range(3, 43)]
     assert [m.queue_offset for m in admin.messages_at(queues[0], 48, 40)] == [48, 49]
@@ -460,7 +458,7 @@ def test_a_queue_from_an_offset_on(admin: Admin, producer: Producer, topic: str)
         admin.consume_queue(MessageQueue("live-unknown", queues[0].broker_name, 0), 0, 1)
 
 
-def test_who_has_consumed_a_message(
+def test_groups_that_consumed_a_message(
     admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     queues = fill(producer, admin, topic, 2)
@@ -522,8 +520,8 @@ def test_dead_letters(admin: Admin, cluster: LocalCluster, producer: Producer, t
         admin.resend(dead)
 
 
-def test_what_a_group_pops_is_sent_to_it_again(admin: Admin, names: list[str], topic: str, group: str) -> None:
-    """Its retry topics are others: one for each topic, made when something comes back."""
+def test_a_message_is_resent_to_a_popping_group(admin: Admin, names: list[str], topic: str, group: str) -> None:
+    """Pop consumption has one retry topic for each topic, created at the first retry."""
     admin.create_group(group)
     retries = f"%RETRY%{group}_{topic}"
     admin.create_topic(retries, queues=1, broker=names[0])
@@ -538,7 +536,7 @@ def test_what_a_group_pops_is_sent_to_it_again(admin: Admin, names: list[str], t
     assert f"{group}_{topic}" not in {info.name for info in admin.groups()}
 
 
-def test_an_admin_that_was_closed(cluster: LocalCluster) -> None:
+def test_a_closed_admin(cluster: LocalCluster) -> None:
     admin = Admin(cluster.name_server)
     admin.close()
     admin.close()
@@ -546,7 +544,7 @@ def test_an_admin_that_was_closed(cluster: LocalCluster) -> None:
         admin.send(Message("t", b""))
 
 
-def test_what_clients_wrote_about_a_message(admin: Admin, producer: Producer, names: list[str], topic: str) -> None:
+def test_the_trace_of_a_message(admin: Admin, producer: Producer, names: list[str], topic: str) -> None:
     assert admin.message_trace("0" * 32).events == []
     traces = f"{topic}-traces"
     admin.create_topic(traces, queues=1)
@@ -577,7 +575,7 @@ def test_what_clients_wrote_about_a_message(admin: Admin, producer: Producer, na
     assert admin.message_trace(msg_id, trace_topic="live-unknown").events == []
 
 
-def test_a_producer_that_traces(admin: Admin, cluster: LocalCluster, topic: str) -> None:
+def test_the_trace_of_a_producer(admin: Admin, cluster: LocalCluster, topic: str) -> None:
     traces = f"{topic}-traces"
     admin.create_topic(traces, queues=1)
     with Producer(

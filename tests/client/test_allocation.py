@@ -1,4 +1,4 @@
-"""Shares of queues: what Java's strategies give, and that every queue has exactly one owner."""
+"""Shares of queues: the results of Java's strategies, with exactly one owner for every queue."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def test_shares(strategy: AllocateStrategy, count: int, members: int, shares: li
     assert [ids(strategy.allocate("g", name, queues(count), names)) for name in names] == shares
 
 
-def test_a_member_that_the_brokers_do_not_know_has_no_share() -> None:
+def test_an_unknown_member_has_no_share() -> None:
     nearby = AllocateMachineRoomNearby(AllocateAveragely(), lambda _: "r", lambda _: "r")
     for strategy in (AllocateAveragely(), AllocateByCircle(), AllocateByConsistentHash(), nearby):
         assert strategy.allocate("g", "me", queues(4), ["you"]) == []
     assert AllocateByMachineRoom(["r"]).allocate("g", "me", queues(4, "r@b"), ["you"]) == []
 
 
-def test_config_gives_what_it_was_given_of_the_topic() -> None:
+def test_config_returns_its_queues_of_the_topic() -> None:
     other = MessageQueue("other", "b", 0)
     strategy = AllocateByConfig([*queues(2), other])
     assert strategy.allocate("g", "me", queues(4), ["you"]) == queues(2)

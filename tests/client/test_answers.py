@@ -1,4 +1,4 @@
-"""What an answer's code and remark make of it: the error, and what to do."""
+"""Errors and remedies for the code and remark of a response."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refused(code: int, remark: str) -> ClientError:
         " properties length limit 32KB.",
     ],
 )
-def test_too_large(remark: str) -> None:
+def test_message_too_large(remark: str) -> None:
     error = refused(ResponseCode.MESSAGE_ILLEGAL, remark)
     assert isinstance(error, MessageTooLargeError)
     assert "maxMessageSize" in error.remedy
@@ -70,7 +70,7 @@ def test_an_illegal_message_of_another_kind() -> None:
         (ResponseCode.NO_PERMISSION, "the broker[b] sending message is forbidden", "perm 6"),
     ],
 )
-def test_a_recall_that_is_refused(code: int, remark: str, words: str) -> None:
+def test_a_refused_recall(code: int, remark: str, words: str) -> None:
     assert words in refused(code, remark).remedy
 
 
@@ -111,11 +111,11 @@ def test_access_control_of_4_9_and_5_x(code: int, remark: str, words: str) -> No
         ("the topic[TBW102] is conflict with system reserved words.", False),
     ],
 )
-def test_what_passes_although_its_code_is_1(remark: str, passes: bool) -> None:
+def test_retriable_system_errors(remark: str, passes: bool) -> None:
     assert refused(ResponseCode.SYSTEM_ERROR, remark).retriable is passes
 
 
-def test_a_remedy_that_the_broker_gave_is_enough() -> None:
+def test_a_remedy_from_the_broker_is_not_extended() -> None:
     remark = "[STORE_NOT_WRITABLE] The disk of d has no room: No space left on device. Free some space."
     error = refused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
     assert str(error).endswith("Free some space.")
@@ -123,7 +123,7 @@ def test_a_remedy_that_the_broker_gave_is_enough() -> None:
     assert "retry after a moment" in refused(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is stopping").remedy
 
 
-def test_the_link_of_apaches_servers_is_left_out() -> None:
+def test_links_of_apaches_servers_are_removed() -> None:
     """The remedy has the instructions."""
     error = refused(26, f"subscription group [g] does not exist, {SEE_FAQ}")
     assert str(error).count("\n") == 0

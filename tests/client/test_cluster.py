@@ -26,7 +26,7 @@ def topic(admin: Admin) -> str:
     return name
 
 
-def test_what_is_sent_is_read(topic: str, producer: Producer, reader: Reader) -> None:
+def test_sent_messages_are_read(topic: str, producer: Producer, reader: Reader) -> None:
     queue = reader.queues(topic)[1]
     sent = [
         producer.send(Message.of(topic, "grüße", tags="A", keys="k", properties={"x": "y"}, flag=3), queue=queue),
@@ -57,7 +57,7 @@ def test_a_held_pull_is_answered_when_a_message_comes(topic: str, producer: Prod
     assert reader.pull(queue, 1, suspend_ms=50).status is PullStatus.NO_NEW_MSG
 
 
-def test_columns_go_out_and_come_back(topic: str, producer: Producer, reader: Reader) -> None:
+def test_columns_round_trip(topic: str, producer: Producer, reader: Reader) -> None:
     queue = reader.queues(topic)[0]
     bodies = pa.array([f"body {i}" for i in range(2000)])
     keys = pa.array([f"k{i}" for i in range(2000)])
@@ -111,7 +111,7 @@ def test_sending_creates_a_topic(producer: Producer, reader: Reader, admin: Admi
     assert [m.body for m in reader.messages(result.queue, 0)] == [b"first"]
 
 
-def test_topics_come_and_go(admin: Admin, reader: Reader) -> None:
+def test_topics_are_created_and_deleted(admin: Admin, reader: Reader) -> None:
     name = f"short-lived-{next(_numbers)}"
     with pytest.raises(TopicNotFoundError):
         reader.queues(name)
@@ -127,7 +127,7 @@ def test_topics_come_and_go(admin: Admin, reader: Reader) -> None:
         reader.queues(name)
 
 
-def test_queues_that_do_not_exist(topic: str, producer: Producer, reader: Reader) -> None:
+def test_missing_queues(topic: str, producer: Producer, reader: Reader) -> None:
     queue = reader.queues(topic)[0]
     with pytest.raises(QueueNotFoundError, match="queueId"):
         reader.pull(MessageQueue(topic, queue.broker_name, 99), 0)
@@ -158,7 +158,7 @@ def test_messages_are_found_by_id_and_key(admin: Admin, producer: Producer, topi
         admin.view_message(result.offset_msg_id[:-16] + "0000FFFFFFFFFFFF")
 
 
-def test_a_restarted_broker_is_a_delay_not_an_end(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_reads_and_sends_continue_after_a_broker_restart(tmp_path_factory: pytest.TempPathFactory) -> None:
     with LocalCluster(data_dir=tmp_path_factory.mktemp("restart")) as cluster:
         topic = cluster.create_topic("survives", 1)
         with Producer(name_server=cluster.name_server) as producer, Reader(cluster.name_server) as reader:

@@ -37,12 +37,12 @@ def test_several_name_servers(text: str, servers: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["localhost", "a:9876;b", "a:port", ";", "a:0"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9876"):
         ClientConfig.of(text, {})
 
 
-def test_an_address_server_names_them() -> None:
+def test_name_servers_from_an_address_server() -> None:
     config = ClientConfig.of("http://a:8080/rocketmq/nsaddr", {})
     assert (config.name_servers, config.address_server) == ((), "http://a:8080/rocketmq/nsaddr")
 
@@ -74,7 +74,7 @@ class AddressServer:
 
 
 @pytest.mark.live
-def test_a_refused_look_up_leaves_no_socket() -> None:
+def test_a_refused_lookup_leaks_no_socket() -> None:
     server = AddressServer("")
     try:
         with pytest.raises(NameServerUnreachableError, match="503") as caught:
@@ -87,7 +87,7 @@ def test_a_refused_look_up_leaves_no_socket() -> None:
 
 
 @pytest.mark.live
-def test_name_servers_that_move(fake: Callable[..., FakeCluster]) -> None:
+def test_name_servers_that_change_their_address(fake: Callable[..., FakeCluster]) -> None:
     first, second = fake(1), fake(1)
     for mq in (first, second):
         mq.add("t", 1)

@@ -39,7 +39,7 @@ def test_pulls_are_consumed_in_order(rig: Callable[..., Rig], status: object) ->
     assert one.calls == [[0, 1], [2]]
 
 
-def test_a_pull_that_found_nothing_commits_nothing_that_is_not_consumed(rig: Callable[..., Rig]) -> None:
+def test_an_empty_pull_commits_no_pending_messages(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
     go = threading.Event()
     one.answer = lambda *_: SUCCESS if go.wait(SECONDS) else None
@@ -53,9 +53,7 @@ def test_a_pull_that_found_nothing_commits_nothing_that_is_not_consumed(rig: Cal
     one.until(lambda: queue.commit_offset == 9)
 
 
-def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
-    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pulls_stop_while_the_queues_hold_too_much(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consume_batches, "MAX_PENDING_BYTES", 2 * len(found([0]).records))
     one, queues = rig(), [queue_at() for _ in range(3)]
     full = one.service.is_full
@@ -64,7 +62,7 @@ def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
     one.service.receive(queues[0], found([0]))
     assert not full(queues[0])
     one.service.receive(queues[1], found([0]))
-    assert [full(queue) for queue in queues] == [True, True, False]  # who holds nothing may always pull
+    assert [full(queue) for queue in queues] == [True, True, False]  # an empty queue may always pull
     queues[1].dropped = True
     assert not full(queues[0])
     go.set()
@@ -87,9 +85,7 @@ def test_queues_are_pulled_ahead_only_while_all_of_them_hold_little(
         raising(KeyboardInterrupt()),
     ],
 )
-def test_a_batch_that_is_not_consumed_comes_again_and_at_last_goes_back(
-    rig: Callable[..., Rig], answer: Callable[..., Any]
-) -> None:
+def test_a_failed_batch_is_retried_then_returned(rig: Callable[..., Rig], answer: Callable[..., Any]) -> None:
     one, queue = rig(), queue_at()
     one.answer = answer
     one.service.receive(queue, found([0, 1]))
@@ -99,7 +95,7 @@ def test_a_batch_that_is_not_consumed_comes_again_and_at_last_goes_back(
     assert one.back.given == [(0, 0), (1, 0)]
 
 
-def test_what_went_back_does_not_go_back_again(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_messages_are_not_returned_twice(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     one, queue = rig(max_reconsume_times=0), queue_at()
     answers, asked = iter([True, False, True]), list[int]()
 
@@ -115,7 +111,7 @@ def test_what_went_back_does_not_go_back_again(rig: Callable[..., Rig], monkeypa
     assert asked == [0, 1, 1]
 
 
-def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig]) -> None:
+def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> None:
     one, stuck, queue = rig(), queue_at(), queue_at()
     began, go = threading.Event(), threading.Event()
 
@@ -137,14 +133,14 @@ def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig
     one.until(lambda: stuck.commit_offset == 2)
 
 
-def test_broadcasting_leaves_it(rig: Callable[..., Rig]) -> None:
+def test_broadcasting_skips_failed_batches(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=0, clustering=False), queue_at()
     one.answer = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
 
 
-def test_broadcasting_leaves_what_a_filter_hook_wants_nothing_of(rig: Callable[..., Rig]) -> None:
+def test_broadcasting_skips_batches_that_a_filter_hook_removes(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=0, clustering=False), queue_at()
     one.choose = lambda _: []
     one.answer = lambda *_: None
@@ -152,7 +148,7 @@ def test_broadcasting_leaves_what_a_filter_hook_wants_nothing_of(rig: Callable[.
     one.until(lambda: queue.commit_offset == 1)
 
 
-def test_few_threads_decode_and_what_fails_there_comes_again(
+def test_few_threads_decode_and_failed_decoding_is_retried(
     rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, queue = rig(), queue_at()

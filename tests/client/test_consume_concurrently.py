@@ -1,4 +1,4 @@
-"""Consuming in any order, with a clock that only the test advances."""
+"""Concurrent consumption, with a clock that only the test advances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyS
 rig = rig_of(ConsumeConcurrently, SUCCESS, threads=2, batch_size=1, flow=FlowControl(10, 100, 20))
 
 
-def test_what_is_consumed_is_done(rig: Callable[..., Rig]) -> None:
+def test_consumed_messages_are_committed(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
     one.service.receive(queue, found(range(5)))
     one.until(lambda: queue.commit_offset == 5)
@@ -36,7 +36,7 @@ def test_what_is_consumed_is_done(rig: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 4, -1])
-def test_what_is_to_be_consumed_later_goes_back_with_its_level(rig: Callable[..., Rig], level: int) -> None:
+def test_failed_messages_are_returned_with_their_delay_level(rig: Callable[..., Rig], level: int) -> None:
     one, queue = rig(), queue_at()
 
     def answer(_: list[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
@@ -50,7 +50,7 @@ def test_what_is_to_be_consumed_later_goes_back_with_its_level(rig: Callable[...
 
 
 @pytest.mark.parametrize(("index", "back"), [(-1, [0, 1, 2]), (0, [1, 2]), (1, [2]), (2, []), (9, []), (-7, [0, 1, 2])])
-def test_a_success_counts_up_to_its_index(rig: Callable[..., Rig], index: int, back: list[int]) -> None:
+def test_a_success_counts_up_to_ack_index(rig: Callable[..., Rig], index: int, back: list[int]) -> None:
     one, queue = rig(batch_size=3), queue_at()
 
     def answer(_: list[MessageExt], context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
@@ -94,7 +94,7 @@ def _with_level(level: Any) -> Callable[..., Any]:
         _with_level(None),
     ],
 )
-def test_a_listener_that_fails_or_talks_nonsense_has_its_messages_retried_and_is_told_off_once(
+def test_failed_and_invalid_listener_results_are_retried_and_logged_once(
     rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, queue = rig(), queue_at()
@@ -104,12 +104,12 @@ def test_a_listener_that_fails_or_talks_nonsense_has_its_messages_retried_and_is
         one.until(lambda: queue.commit_offset == 5)
     assert sorted(one.back.given) == [(offset, 0) for offset in range(5)]
     assert len([record for record in caplog.records if "listener " in record.message]) == 1
-    one.answer = lambda *_: SUCCESS  # and the threads are all there still
+    one.answer = lambda *_: SUCCESS  # all threads are still alive
     one.service.receive(queue, found([5, 6]))
     one.until(lambda: queue.commit_offset == 7)
 
 
-def test_an_index_that_is_none_counts_for_nothing(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_ack_index_is_ignored(rig: Callable[..., Rig], caplog: pytest.LogCaptureFixture) -> None:
     one, queue = rig(batch_size=2), queue_at()
 
     def answer(_: object, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
@@ -124,7 +124,7 @@ def test_an_index_that_is_none_counts_for_nothing(rig: Callable[..., Rig], caplo
     assert len([record for record in caplog.records if "listener " in record.message]) == 1
 
 
-def test_what_was_consumed_before_something_broke_is_done(
+def test_messages_consumed_before_an_internal_error_are_committed(
     rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, queue = rig(threads=1), queue_at()
@@ -134,7 +134,7 @@ def test_what_was_consumed_before_something_broke_is_done(
     one.until(lambda: queue.commit_offset == 1)
 
 
-def test_what_nobody_takes_back_is_consumed_here_again(rig: Callable[..., Rig]) -> None:
+def test_messages_refused_by_all_brokers_are_retried_locally(rig: Callable[..., Rig]) -> None:
     one, queue = rig(batch_size=2), queue_at()
     one.back.refuses = True
     seen: list[int] = []
@@ -151,7 +151,7 @@ def test_what_nobody_takes_back_is_consumed_here_again(rig: Callable[..., Rig]) 
     assert one.calls == [[0, 1], [0, 1]]
 
 
-def test_broadcasting_leaves_what_was_not_consumed(rig: Callable[..., Rig]) -> None:
+def test_broadcasting_skips_failed_messages(rig: Callable[..., Rig]) -> None:
     one, queue = rig(clustering=False), queue_at()
     one.answer = lambda *_: AGAIN
     one.service.receive(queue, found([0]))
@@ -159,7 +159,7 @@ def test_broadcasting_leaves_what_was_not_consumed(rig: Callable[..., Rig]) -> N
     assert one.back.given == []
 
 
-def test_a_queue_given_up_is_left_as_it_is(rig: Callable[..., Rig]) -> None:
+def test_a_dropped_queue_is_not_changed(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=1), queue_at()
 
     def answer(*_: object) -> ConsumeConcurrentlyStatus:
@@ -176,9 +176,9 @@ def test_a_queue_given_up_is_left_as_it_is(rig: Callable[..., Rig]) -> None:
 
 
 @pytest.mark.parametrize("quick", [False, True])
-def test_a_call_that_does_not_end_holds_up_no_other_message(rig: Callable[..., Rig], quick: bool) -> None:
+def test_a_stuck_call_does_not_delay_other_messages(rig: Callable[..., Rig], quick: bool) -> None:
     one, queue = rig(flow=FlowControl(1000, 1 << 20)), queue_at()
-    if quick:  # one thread makes all calls of a run then
+    if quick:  # then one thread makes all calls of a run
         one.service.receive(queue, found(range(400)))
         one.until(lambda: queue.commit_offset == 400)
         one.service._mean_ns = 0
@@ -200,9 +200,7 @@ def test_a_call_that_does_not_end_holds_up_no_other_message(rig: Callable[..., R
     one.until(lambda: queue.commit_offset == start + 10)
 
 
-def test_a_run_that_nobody_can_take_over_is_offered_once(
-    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_without_a_free_thread_is_offered_once(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners may be stuck for hours."""
     monkeypatch.setattr(module, "WATCH_SECONDS", 0.001)
     one, queue = rig(), queue_at()
@@ -254,7 +252,7 @@ def test_flow_control(rig: Callable[..., Rig]) -> None:
     assert full(queue)  # more than 100 bytes
 
 
-def test_messages_that_take_too_long_go_back_sixteen_at_a_time(rig: Callable[..., Rig]) -> None:
+def test_expired_messages_are_returned_sixteen_at_a_time(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
     messages = decode_messages(found(range(20)).records)
     for message in messages[:18]:
@@ -263,14 +261,14 @@ def test_messages_that_take_too_long_go_back_sixteen_at_a_time(rig: Callable[...
     one.service.return_expired([queue], 900)
     assert one.back.given == [(offset, 3) for offset in range(16)]
     one.service.return_expired([queue], 900)
-    assert queue.commit_offset == 18  # the rest has not begun
+    assert queue.commit_offset == 18  # the other calls have not started
     one.back.refuses = True
     messages[18].properties[START_TIME] = "1000"
     one.service.return_expired([queue], 900)
     assert queue.commit_offset == 18
 
 
-def test_a_call_that_takes_too_long_blocks_its_queue_no_longer(rig: Callable[..., Rig]) -> None:
+def test_an_expired_call_no_longer_blocks_its_queue(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=2), queue_at()
     began, go = threading.Event(), threading.Event()
 
@@ -286,14 +284,14 @@ def test_a_call_that_takes_too_long_blocks_its_queue_no_longer(rig: Callable[...
     one.until(lambda: queue.count == 1)
     one.service.return_expired([queue], 900)
     assert (one.back.given, queue.commit_offset) == ([], 0)
-    one.service.return_expired([queue], -900)  # as if it had begun so long ago
+    one.service.return_expired([queue], -900)  # as if the call had started that long ago
     assert (one.back.given, queue.commit_offset) == ([(0, 3)], 5)
     go.set()
     one.service.close(SECONDS)
     assert (one.back.given, queue.commit_offset, queue.count, queue.size) == ([(0, 3)], 5, 0, 0)
 
 
-def test_a_message_that_a_listener_spoilt_goes_back_when_its_time_is_up(rig: Callable[..., Rig]) -> None:
+def test_a_message_changed_by_its_listener_is_returned_on_expiry(rig: Callable[..., Rig]) -> None:
     one, spoilt, worse, queue = rig(), queue_at(), queue_at(), queue_at()
     one.back.refuses = True
 
@@ -303,7 +301,7 @@ def test_a_message_that_a_listener_spoilt_goes_back_when_its_time_is_up(rig: Cal
 
     one.answer = answer
     one.service.receive(spoilt, found([0]))
-    one.later.run()  # and it cannot be consumed again
+    one.later.run()  # it cannot be consumed again
     one.back.refuses = False
     one.answer = lambda *_: SUCCESS
     one.service.receive(queue, found([0]))
@@ -313,18 +311,18 @@ def test_a_message_that_a_listener_spoilt_goes_back_when_its_time_is_up(rig: Cal
     assert (one.back.given, spoilt.commit_offset) == ([(0, 3)], 1)
 
 
-def test_closing_waits_for_calls_and_begins_none(rig: Callable[..., Rig]) -> None:
+def test_close_waits_for_calls_and_starts_none(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=1), queue_at()
     one.answer = held = Held(SUCCESS)
     one.service.receive(queue, found([0, 1]))
     assert held.began.wait(SECONDS)
-    one.service.close(0.0)  # as long as it is given
+    one.service.close(0.0)  # close waits at most that long
     held.go.set()
     one.service.close(SECONDS)
     assert (one.calls, queue.commit_offset) == ([[0]], 1)
 
 
-def test_hooks_are_around_each_call_and_may_fail(rig: Callable[..., Rig]) -> None:
+def test_hooks_surround_each_call_and_may_fail(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=1), queue_at()
     seen: list[object] = []
 
@@ -346,9 +344,7 @@ def test_hooks_are_around_each_call_and_may_fail(rig: Callable[..., Rig]) -> Non
 @pytest.mark.parametrize(
     ("end", "back"), [(lambda: SUCCESS, []), (lambda: AGAIN, [0, 1, 2]), (lambda: 1 / 0, [0, 1, 2])]
 )
-def test_a_listener_may_do_with_its_list_what_it_likes(
-    rig: Callable[..., Rig], end: Callable[[], Any], back: list[int]
-) -> None:
+def test_a_listener_may_change_its_list(rig: Callable[..., Rig], end: Callable[[], Any], back: list[int]) -> None:
     one, queue = rig(batch_size=3), queue_at()
     seen: list[int] = []
 
@@ -372,7 +368,7 @@ def test_a_listener_may_do_with_its_list_what_it_likes(
     assert (seen, queue.size) == ([3], 0)
 
 
-def test_a_filter_hook_that_empties_its_list_and_fails_filters_nothing() -> None:
+def test_a_failing_filter_hook_filters_nothing() -> None:
     def fail(_: object, messages: list[MessageExt]) -> list[MessageExt]:
         messages.clear()
         raise ValueError("a hook's own")

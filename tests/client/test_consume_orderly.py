@@ -1,4 +1,4 @@
-"""Consuming in order, with a clock that only the test advances."""
+"""Ordered consumption, with a clock that only the test advances."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_one_call_at_a_time_in_the_queues_order(rig: Callable[..., Rig]) -> None
 @pytest.mark.parametrize(
     ("wish", "pause"), [(-1, 1.0), (0, 0.01), (500, 0.5), (99_999, 30.0), ("soon", 1.0), (None, 1.0)]
 )
-def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wish: int, pause: float) -> None:
+def test_a_suspended_queue_retries_its_messages(rig: Callable[..., Rig], wish: int, pause: float) -> None:
     one, queue = rig(batch_size=2), locked()
     times: list[int] = []
 
@@ -72,7 +72,7 @@ def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wis
     one.service.receive(queue, found(range(3)))
     assert one.later.run() == pause
     assert queue.commit_offset == 0
-    one.service.receive(queue, found([3]))  # what is pulled meanwhile waits its turn
+    one.service.receive(queue, found([3]))  # messages pulled meanwhile are queued
     assert one.later.run() == pause
     one.until(lambda: queue.commit_offset == 4)
     assert one.calls == [[0, 1], [0, 1], [0, 1], [2, 3]]
@@ -90,7 +90,7 @@ def test_a_queue_pauses_and_its_messages_come_again(rig: Callable[..., Rig], wis
         raising(KeyboardInterrupt()),
     ],
 )
-def test_a_listener_that_fails_or_talks_nonsense(
+def test_failed_and_invalid_listener_results_are_retried(
     rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, queue = rig(), locked()
@@ -105,14 +105,14 @@ def test_a_listener_that_fails_or_talks_nonsense(
     assert len([record for record in caplog.records if "listener " in record.message]) == 1
 
 
-def test_after_so_many_rounds_a_message_goes_to_the_retry_topic(rig: Callable[..., Rig]) -> None:
+def test_after_max_reconsume_times_a_message_goes_to_the_retry_topic(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=2), locked()
     one.answer = lambda messages, _: SUSPEND if messages[0].queue_offset == 0 else SUCCESS
     one.service.receive(queue, found([0, 1]))
     one.later.run()
     one.back.refuses = True
     one.later.run()
-    assert one.later.run() == 1.0  # it was not taken: the queue waits on
+    assert one.later.run() == 1.0  # no broker accepted it: the queue stays suspended
     one.back.refuses = False
     one.until(lambda: queue.commit_offset == 2 or one.later.waiting)
     if queue.commit_offset != 2:
@@ -133,7 +133,7 @@ def test_nothing_is_consumed_without_a_valid_lock(rig: Callable[..., Rig]) -> No
     one.until(lambda: queue.commit_offset == 1)
 
 
-def test_the_end_of_the_last_call_of_a_queue_given_up_is_told(rig: Callable[..., Rig]) -> None:
+def test_a_dropped_queue_is_reported_after_its_last_call(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
     one.answer = held = Held(SUCCESS)
     one.service.receive(queue, found([0, 1]))
@@ -144,11 +144,11 @@ def test_the_end_of_the_last_call_of_a_queue_given_up_is_told(rig: Callable[...,
     held.go.set()
     one.until(lambda: one.given_up == [queue])
     assert queue.lock_consume.acquire(blocking=False)
-    assert queue.commit_offset == 1  # that call's message is done, the other is the next owner's
+    assert queue.commit_offset == 1  # the message of that call is consumed, the other is for the next owner
     assert one.calls == [[0]]
 
 
-def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig]) -> None:
+def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> None:
     one, stuck, queue = rig(), locked(), locked()
     one.answer = held = Held(SUCCESS, once=True)
     one.service.receive(stuck, found([0, 1]))
@@ -156,13 +156,13 @@ def test_a_call_that_does_not_end_holds_up_no_other_queue(rig: Callable[..., Rig
     one.service.receive(queue, found(range(5)))
     one.until(lambda: queue.commit_offset == 5)
     assert stuck.commit_offset == 0
-    one.service.close(0.0)  # and no end either
+    one.service.close(0.0)  # nor does close
     held.go.set()
     one.service.close(SECONDS)
     assert stuck.commit_offset == 1
 
 
-def test_a_pull_of_a_queue_given_up_during_its_pause_is_told_too(rig: Callable[..., Rig]) -> None:
+def test_a_queue_dropped_while_suspended_is_reported(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
     one.answer = lambda *_: SUSPEND
     one.service.receive(queue, found([0]))
@@ -174,9 +174,7 @@ def test_a_pull_of_a_queue_given_up_during_its_pause_is_told_too(rig: Callable[.
 
 
 @pytest.mark.parametrize("fail", [lambda: SUSPEND, lambda: 1 / 0])
-def test_what_a_listener_took_off_its_list_is_not_consumed_yet(
-    rig: Callable[..., Rig], fail: Callable[[], Any]
-) -> None:
+def test_messages_removed_from_the_list_are_not_consumed(rig: Callable[..., Rig], fail: Callable[[], Any]) -> None:
     one, queue = rig(batch_size=2), locked()
 
     def answer(messages: list[MessageExt], _: object) -> Any:

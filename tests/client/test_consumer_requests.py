@@ -1,4 +1,4 @@
-"""What brokers ask consumers, asked as a broker does: over the consumer's own connection."""
+"""Requests from brokers to consumers, over the consumer's own connection."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def ask(instance: ClientInstance, code: RequestCode, header: Any, body: bytes = 
     return answer
 
 
-def test_where_it_is_and_what_it_does(
+def test_offsets_and_running_info(
     cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer]
 ) -> None:
     topic, seen = cluster.create_topic("asked", 2), Seen()
@@ -109,7 +109,7 @@ def test_where_it_is_and_what_it_does(
         (RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeMessageDirectlyResultRequestHeader(consumer_group="missing")),
     ],
 )
-def test_a_group_that_is_not_here(
+def test_an_unknown_group(
     cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], code: RequestCode, header: Any
 ) -> None:
     start("other", cluster.create_topic("asked", 2), Seen())

@@ -1,4 +1,4 @@
-"""What tools are shown of how fast a consumer is."""
+"""Consumption rates that tools show."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:
 
 
 @pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
-def test_a_consumers_own(cluster: LocalCluster, closing: Callable[[Any], Any], kind: str) -> None:
+def test_statistics_of_a_consumer(cluster: LocalCluster, closing: Callable[[Any], Any], kind: str) -> None:
     topic = cluster.create_topic(f"stats-{kind}", 1)
     with Producer("p", name_server=cluster.name_server) as producer:
         for number in range(20):

@@ -1,4 +1,4 @@
-"""Where a client's credentials come from."""
+"""Sources of a client's credentials."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_rocket.testing import LocalCluster
 ENVIRONMENT = {"ROCKETMQ_ACCESS_KEY": "env-key", "ROCKETMQ_SECRET_KEY": "env-s3cr3t"}
 
 
-def test_what_is_given_comes_before_the_environment() -> None:
+def test_arguments_override_the_environment() -> None:
     assert find_credentials(environment={}) is None
     assert find_credentials(environment=ENVIRONMENT) == Credentials("env-key", "env-s3cr3t")
     assert find_credentials("a", "b", "c", ENVIRONMENT) == Credentials("a", "b", "c")
@@ -35,7 +35,7 @@ def test_what_is_given_comes_before_the_environment() -> None:
         ({}, {"ROCKETMQ_ACCESS_KEY": "a"}, "ROCKETMQ_ACCESS_KEY is set without ROCKETMQ_SECRET_KEY"),
     ],
 )
-def test_half_of_them_are_none(given: dict[str, str], environment: dict[str, str], missing: str) -> None:
+def test_incomplete_credentials(given: dict[str, str], environment: dict[str, str], missing: str) -> None:
     with pytest.raises(ConfigError, match=missing) as refused:
         find_credentials(**given, environment=environment)
     assert "s3cr3t" not in str(refused.value)
@@ -49,7 +49,7 @@ def test_half_of_them_are_none(given: dict[str, str], environment: dict[str, str
         ('{"accessKey": "rocketmq2", "secretKey": "s3cr3t: x"}', "s3cr3t: x"),
     ],
 )
-def test_a_file(tmp_path: Path, text: str, secret: str) -> None:
+def test_a_credentials_file(tmp_path: Path, text: str, secret: str) -> None:
     path = tmp_path / "tools.yml"
     path.write_text(text)
     assert read_credentials(path) == Credentials("rocketmq2", secret)
@@ -61,7 +61,7 @@ def test_a_file(tmp_path: Path, text: str, secret: str) -> None:
      "accessKey: a\nsecretKey: {x: s3cr3t}", "accessKey: a\nsecretKey: 's3cr3t \0'", "[" * 4_000, "x" * 100_000,
      'accessKey: a\nsecretKey: "s3cr3t\\n"'],
 )  # fmt: skip
-def test_what_is_no_file_of_credentials(tmp_path: Path, text: str) -> None:
+def test_an_invalid_credentials_file(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tools.yml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=str(path)) as refused:
@@ -84,8 +84,8 @@ def test_clients_with_different_credentials_share_nothing() -> None:
 
 
 @pytest.mark.live
-def test_clients_of_a_cluster_that_asks_for_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also its slave, which signs what it asks its master for, and the environment."""
+def test_clients_of_a_cluster_with_signatures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slave signs its requests to the master. Clients read the environment."""
     keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
     with LocalCluster(brokers=1, slaves=True, data_dir=tmp_path, **keys) as cluster:  # type: ignore[arg-type]
         cluster.create_topic("orders", 1)

@@ -1,4 +1,4 @@
-"""Clients while a broker is unavailable: other brokers, its slave, its queues."""
+"""Clients while a broker is unavailable: other brokers, the slave, the queues."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def reader(pair: FakeCluster, closing: Closing) -> Reader:
 
 
 @pytest.mark.parametrize("how", ["send", "send_async"])
-def test_a_machine_that_says_nothing_leaves_time_for_another_broker(
+def test_a_silent_machine_leaves_time_for_another_broker(
     fake: Callable[..., FakeCluster], silent: Callable[[], str], closing: Closing, how: str
 ) -> None:
     cluster = fake(1)
@@ -64,13 +64,13 @@ def test_a_machine_that_says_nothing_leaves_time_for_another_broker(
         {"alive": (1, 1, 6), "dead": (1, 1, 6)}, {"alive": {0: cluster.brokers[0].address}, "dead": {0: silent()}}
     )
     producer = closing(Producer("g", name_server=cluster.name_server.address, member=False, send_timeout=6.0))
-    for _ in range(2):  # one of them meets the dead one first
+    for _ in range(2):  # one of them tries the dead broker first
         sent = getattr(producer, how)(Message("t", b"x"))
         result = sent.result(20) if isinstance(sent, Future) else sent
         assert result.queue.broker_name == "alive"
 
 
-def test_a_broker_that_dies_costs_a_producer_no_send(fake: Callable[..., FakeCluster], closing: Closing) -> None:
+def test_a_dead_broker_fails_no_send(fake: Callable[..., FakeCluster], closing: Closing) -> None:
     cluster = fake(2)
     cluster.add("t", queues=2)
     cluster.everywhere(SEND, says(0, ext=STORED))
@@ -83,7 +83,7 @@ def test_a_broker_that_dies_costs_a_producer_no_send(fake: Callable[..., FakeClu
 
 
 @pytest.mark.parametrize("slave", [True, False])
-def test_ordered_sends_fail_rather_than_change_their_queue(
+def test_ordered_sends_fail_instead_of_changing_their_queue(
     fake: Callable[..., FakeCluster], closing: Closing, slave: bool
 ) -> None:
     cluster = fake(2)
@@ -113,7 +113,7 @@ def test_ordered_sends_fail_rather_than_change_their_queue(
     assert {key: producer.send(keyed(key)).queue for key in keys} == before
 
 
-def test_what_ordered_messages_choose_among() -> None:
+def test_queues_for_ordered_messages() -> None:
     def queues(*brokers: str) -> tuple[MessageQueue, ...]:
         return tuple(MessageQueue("t", broker, 0) for broker in brokers)
 
@@ -136,7 +136,7 @@ def test_what_ordered_messages_choose_among() -> None:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def test_pulls_go_where_the_broker_suggests_and_come_back(pair: FakeCluster, reader: Reader) -> None:
+def test_pulls_follow_the_suggested_broker(pair: FakeCluster, reader: Reader) -> None:
     master, slave = pair.brokers
     master.answers[PULL] = pulled(1, 0)
     slave.answers[PULL] = pulled(1, 0)
@@ -155,7 +155,7 @@ def test_pulls_go_where_the_broker_suggests_and_come_back(pair: FakeCluster, rea
     assert reader.pull(QUEUE, 0).from_master, "an unavailable slave is not waited for"
 
 
-def test_pulls_go_to_the_slave_while_the_master_is_away(pair: FakeCluster, reader: Reader) -> None:
+def test_pulls_use_the_slave_while_the_master_is_unavailable(pair: FakeCluster, reader: Reader) -> None:
     master, slave = pair.brokers
     master.answers[PULL] = slave.answers[PULL] = pulled(0, 0)
     assert reader.pull(QUEUE, 0).from_master
@@ -165,12 +165,12 @@ def test_pulls_go_to_the_slave_while_the_master_is_away(pair: FakeCluster, reade
     found = reader.pull(QUEUE, 0)
     assert (found.status, found.from_master) == (PullStatus.FOUND, False)
     slave.close()
-    for _ in range(4):  # neither is there: each has its turn
+    for _ in range(4):  # both are unavailable: they are tried in turn
         with pytest.raises(RemotingConnectError):
             reader.pull(QUEUE, 0)
 
 
-def test_a_groups_offsets_while_the_master_is_away(pair: FakeCluster, reader: Reader) -> None:
+def test_offsets_of_a_group_while_the_master_is_unavailable(pair: FakeCluster, reader: Reader) -> None:
     master, slave = pair.brokers
     master.answers[QUERY] = says(0, ext={"offset": "9"})
     slave.answers[QUERY] = says(0, ext={"offset": "8"})
@@ -183,7 +183,7 @@ def test_a_groups_offsets_while_the_master_is_away(pair: FakeCluster, reader: Re
     told = [request.ext_fields["commitOffset"] for request in slave.requests if request.code == COMMIT]
     assert told == ["12"]
     slave.answers[QUERY] = says(ResponseCode.QUERY_NOT_FOUND, "none")
-    with pytest.raises(RemotingConnectError):  # it may not have heard of them yet
+    with pytest.raises(RemotingConnectError):  # it may not have received them yet
         reader.committed_offset("g", QUEUE)
     slave.answers[COMMIT] = says(ResponseCode.SYSTEM_ERROR, "no")
     assert isinstance(store.commit({QUEUE: 13})[QUEUE], RemotingConnectError)
@@ -203,7 +203,7 @@ def test_a_master_that_has_left_the_route(pair: FakeCluster, reader: Reader) -> 
         reader.max_offset(QUEUE)
 
 
-def test_a_name_server_that_dies_is_one_less(fake: Callable[..., FakeCluster], closing: Closing) -> None:
+def test_a_dead_name_server_is_skipped(fake: Callable[..., FakeCluster], closing: Closing) -> None:
     first, second = fake(1), fake(1)
     for cluster in (first, second):
         cluster.topics["t"] = cluster.topics["u"] = route({"b": (1, 1, 6)}, {"b": {0: "127.0.0.1:1"}})

@@ -1,4 +1,4 @@
-"""Which broker is taken when some are slow: Java's tables, with a clock of our own."""
+"""Choice of a broker when some are slow: Java's tables, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def brokers(strategy: FaultStrategy, last: str | None = None, rounds: int = 12) 
         (0.01, True, 600),
     ],
 )
-def test_how_long_a_broker_is_passed_over(clock: Clock, latency: float, isolated: bool, seconds: int) -> None:
+def test_duration_of_a_brokers_exclusion(clock: Clock, latency: float, isolated: bool, seconds: int) -> None:
     strategy = FaultStrategy(clock, enabled=True)
     strategy.update("a", latency, isolated=isolated)
     if seconds:
@@ -44,7 +44,7 @@ def test_how_long_a_broker_is_passed_over(clock: Clock, latency: float, isolated
     assert brokers(strategy) == {"a", "b", "c"}
 
 
-def test_if_all_are_bad_one_of_the_better_half_is_taken(clock: Clock) -> None:
+def test_if_all_are_slow_the_better_half_is_used(clock: Clock) -> None:
     strategy = FaultStrategy(clock, enabled=True)
     for broker, latency in (("a", 3.0), ("b", 0.6), ("c", 1.0)):
         strategy.update(broker, latency)
@@ -53,7 +53,7 @@ def test_if_all_are_bad_one_of_the_better_half_is_taken(clock: Clock) -> None:
     assert brokers(strategy) == {"b"}, "it is available again"
 
 
-def test_without_it_only_the_last_broker_is_avoided(clock: Clock) -> None:
+def test_without_latency_faults_only_the_last_broker_is_avoided(clock: Clock) -> None:
     strategy = FaultStrategy(clock)
     strategy.update("a", 100.0, isolated=True)
     assert strategy.is_available("a")

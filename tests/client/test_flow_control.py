@@ -1,4 +1,4 @@
-"""How much is taken ahead of a listener."""
+"""Limits of messages pulled ahead of a listener."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Rig:
         return shared
 
     def member(self, kind: str = "TAG") -> None:
-        """A consumer that comes and goes."""
+        """A consumer that starts and closes."""
 
         class Member:
             group = "g"
@@ -159,7 +159,7 @@ class Rig:
         return host, int(port)
 
     def sent(self, code: int) -> RemotingCommand:
-        """The last request with this code that anybody got."""
+        """The last request with this code, at any server."""
         while True:
             every = [request for server in (self.mq.name_server, *self.mq.brokers) for request in server.requests]
             found = [request for request in every if request.code == code]
@@ -256,7 +256,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.AUTH_LIST_ACL: lambda rig: rig.admin().acls("b0"),
 }
 
-# Of what was not recorded: fields, what they hold and whether a broker requires them.
+# Requests that were not recorded: fields, their content, and whether a broker requires them.
 TABLES: dict[int, dict[str, tuple[str, bool]]] = {
     C.SEND_REPLY_MESSAGE_V2: {
         **dict.fromkeys("abc", ("text", True)),
@@ -314,9 +314,9 @@ TABLES: dict[int, dict[str, tuple[str, bool]]] = {
 }
 
 SIGNING = {"AccessKey", "Signature"}  # of clients that sign; ours does not yet
-OF_JAVA = {"ReqT"}  # some requests of Java's clients since 4.9 say once more what their header is written in
+OF_JAVA = {"ReqT"}  # some requests of Java's clients since 4.9 repeat the encoding of their header
 
-# Fields that only one side has, and why that is right.
+# Fields that only one side has, with the reason.
 ONLY_OURS: dict[int, dict[str, str]] = {
     C.QUERY_CONSUMER_OFFSET: {
         "setZeroIfNotFound": "5.x: distinguishes a new group from one at offset 0; 4.9 ignores it"
@@ -331,7 +331,7 @@ ONLY_OURS: dict[int, dict[str, str]] = {
 ONLY_JAVAS: dict[int, dict[str, str]] = {
     C.QUERY_MESSAGE: {"_UNIQUE_KEY_QUERY": "a key of either kind is looked for, and the client compares the keys"},
 }
-ANSWERED = {  # what Java sends one-way
+ANSWERED = {  # requests that Java sends one-way
     C.UPDATE_CONSUMER_OFFSET: "brokers of 5.x reject unknown groups, and their response reports it",
 }
 
@@ -359,7 +359,7 @@ def names_in(body: Any) -> set[str]:
 def test_a_request_has_javas_fields(code: int, rig: Rig) -> None:
     try:
         SENDS[code](rig)
-    except (RocketError, IndexError):  # what the answer should have held is not what this is about
+    except (RocketError, IndexError):  # the content of the response does not matter here
         pass
     ours, java = rig.sent(code), recorded(code)
     assert int(ours.code) == code
@@ -390,7 +390,7 @@ def test_a_request_has_javas_fields(code: int, rig: Rig) -> None:
 ONLY_IN_OUR_BODIES: dict[int, set[str]] = {
     C.HEART_BEAT: {
         *("heartbeatFingerprint", "withoutSub"),  # 5.x
-        # Of a subscription, of which none was recorded; these are the names of the field tables.
+        # No subscription was recorded; these names are from the field tables.
         *("classFilterMode", "codeSet", "expressionType", "subString", "subVersion", "tagsSet", "topic"),
     },
     C.LOCK_BATCH_MQ: {"onlyThisBroker"},  # 5.x
@@ -414,8 +414,8 @@ def test_json_headers_have_the_same_names() -> None:
     assert set(ours) == every
 
 
-def test_every_code_that_the_clients_send_is_here() -> None:
-    """Those in the sources of the client, less what brokers ask of clients."""
+def test_every_request_code_of_the_clients_is_covered() -> None:
+    """The codes in the sources of the client, except those of requests from brokers to clients."""
     asked_of_clients = {
         C.NOTIFY_CONSUMER_IDS_CHANGED,
         C.RESET_CONSUMER_CLIENT_OFFSET,

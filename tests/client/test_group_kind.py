@@ -24,20 +24,20 @@ def after(*looks: tuple[float, GroupState], topics: frozenset[str] = NO_VALUE) -
     return history.kind
 
 
-def test_with_members_and_with_nothing_read() -> None:
+def test_groups_with_members_and_without_offsets() -> None:
     assert after((0, state(5, members=2))) is GroupKind.ONLINE
     assert after((0, state(-1, 0))) is GroupKind.NEW
     assert after((0, state())) is GroupKind.NEW
 
 
 @pytest.mark.parametrize("retry", ["%RETRY%g", "%RETRY%g_orders", "%RETRY%g+orders"])
-def test_one_look_tells_a_stream_from_consumers_that_are_away(retry: str) -> None:
+def test_one_poll_distinguishes_streams_from_offline_consumers(retry: str) -> None:
     assert after((0, state(5))) is GroupKind.STREAM
     assert after((0, state(5)), topics=frozenset([retry])) is GroupKind.IDLE
     assert after((0, state(5)), topics=frozenset(["%RETRY%g2", "%RETRY%other"])) is GroupKind.STREAM
 
 
-def test_a_stream_has_stopped_when_messages_wait_and_it_commits_nothing() -> None:
+def test_a_stream_with_lag_and_no_commits_has_stopped() -> None:
     begun = (0.0, state(5, 5))
     assert after(begun, (STOPPED_SECONDS - 1, state(5, 5))) is GroupKind.STREAM
     assert after(begun, (STOPPED_SECONDS, state(5, 5, end=200))) is GroupKind.STOPPED
@@ -48,7 +48,7 @@ def test_a_stream_has_stopped_when_messages_wait_and_it_commits_nothing() -> Non
     assert after(begun, moved, (2 * STOPPED_SECONDS - 1, state(5, 6))) is GroupKind.STOPPED
 
 
-def test_a_stream_for_which_nothing_waits_has_not_stopped() -> None:
+def test_a_stream_without_lag_has_not_stopped() -> None:
     done = state(100)
     assert after((0, done), (10 * STOPPED_SECONDS, done)) is GroupKind.STREAM
     late = [(10 * STOPPED_SECONDS, state(100, end=101)), (11 * STOPPED_SECONDS, state(100, end=102))]
@@ -56,7 +56,7 @@ def test_a_stream_for_which_nothing_waits_has_not_stopped() -> None:
     assert after((0, done), *late) is GroupKind.STOPPED
 
 
-def test_since_when_messages_wait() -> None:
+def test_start_of_the_lag() -> None:
     history = GroupHistory()
     for moment, found in [(1, state(100)), (2, state(100, end=101)), (3, state(100, end=102))]:
         history.update(moment, found, NO_VALUE)
@@ -67,15 +67,15 @@ def test_since_when_messages_wait() -> None:
     assert history.waiting_since is None
 
 
-def test_consumers_that_left_are_no_stream() -> None:
+def test_consumers_that_left_are_not_a_stream() -> None:
     """Clients of RocketMQ 5 have no retry topic until a message is consumed again."""
     online = (0.0, state(5, members=1))
     assert after(online, (1, state(5))) is GroupKind.IDLE
-    assert after(online, (1, state(9))) is GroupKind.IDLE  # committed as they left
+    assert after(online, (1, state(9))) is GroupKind.IDLE  # the consumers committed when they left
     assert after(online, (1, state(9)), (10 * STOPPED_SECONDS, state(9))) is GroupKind.IDLE
 
 
-def test_a_stream_that_took_over_a_group_of_consumers() -> None:
+def test_a_stream_in_a_former_consumer_group() -> None:
     looks = [(0, state(5)), (1, state(6)), (2, state(7))]
     assert after(*looks[:2], topics=CONSUMERS) is GroupKind.IDLE  # one commit may be a reset
     assert after(*looks, topics=CONSUMERS) is GroupKind.STREAM
@@ -83,13 +83,13 @@ def test_a_stream_that_took_over_a_group_of_consumers() -> None:
     assert after(*looks, (3, state(8, members=1)), (4, state(8)), topics=CONSUMERS) is GroupKind.IDLE
 
 
-def test_a_broker_that_does_not_answer_for_a_while_is_no_movement() -> None:
+def test_an_unavailable_broker_is_not_progress() -> None:
     away = state(5)
     looks = [(0, state(5, 5)), (1, away), (2, state(5, 5)), (3, away), (4, state(5, 5))]
     assert after(*looks, topics=CONSUMERS) is GroupKind.IDLE
 
 
-def test_what_people_read() -> None:
+def test_labels_of_the_kinds() -> None:
     assert [kind.label for kind in GroupKind] == [
         "online",
         "Spark stream",

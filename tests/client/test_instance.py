@@ -1,4 +1,4 @@
-"""What clients share, and what a forked process does with it."""
+"""Resources that clients share, also after a fork."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_clients_of_one_name_server_share_connections_and_routes(mq: FakeCluster
     assert not remoting.is_connected(mq.brokers[0].address), "the last one closes the connections"
 
 
-def test_an_instance_is_counted() -> None:
+def test_references_of_an_instance_are_counted() -> None:
     config = ClientConfig(("127.0.0.1:1",))
     first, second = acquire(config), acquire(config)
     assert first is second
@@ -58,7 +58,7 @@ def test_an_instance_is_counted() -> None:
     release(again)
 
 
-def test_threads_start_one_client_once(mq: FakeCluster) -> None:
+def test_concurrent_threads_start_a_client_once(mq: FakeCluster) -> None:
     reader = Reader(mq.name_server.address)
     gate = threading.Barrier(8)
     found: list[object] = []
@@ -109,7 +109,7 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["invoke", "invoke_async"])
-def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
+def test_routes_are_refreshed_once_after_a_lost_broker(
     fake: Callable[..., FakeCluster], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.core.routes.MIN_REFRESH_INTERVAL_S", 3600.0)
@@ -149,7 +149,7 @@ def test_a_lost_broker_is_looked_for_at_once_but_not_all_the_time(
     assert not thread.is_alive(), "closing ends the pause"
 
 
-def test_a_chore_that_ends_its_thread_does_not() -> None:
+def test_system_exit_in_a_task_does_not_end_the_thread() -> None:
     instance = acquire(ClientConfig(("127.0.0.1:1",)))
     done = threading.Event()
     instance.later(lambda: sys.exit(1))

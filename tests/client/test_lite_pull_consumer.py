@@ -1,4 +1,4 @@
-"""Lite pull consumers: what polls give, what is committed, and who has which queue."""
+"""Lite pull consumers: polls, commits, and assignment of queues."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def topic(cluster: LocalCluster) -> str:
 
 @pytest.fixture
 def make(cluster: LocalCluster, closing: Callable[[LitePullConsumer], LitePullConsumer]) -> Make:
-    """Consumers of the group ``g<topic>``, from the first message on, each as if it was in a process of its own."""
+    """Consumers of the group ``g<topic>`` from the first message, each as in a separate process."""
 
     def build(topic: str, *, subscribe: bool = True, start: bool = True, **settings: Any) -> LitePullConsumer:
         settings.setdefault("consume_from_where", FIRST)
@@ -62,7 +62,7 @@ def make(cluster: LocalCluster, closing: Callable[[LitePullConsumer], LitePullCo
 
 
 def fill(producer: Producer, topic: str, each: int, *, start: int = 0, tags: str | None = None) -> list[MessageQueue]:
-    """``each`` messages into each queue; a body is its queue and number."""
+    """Send ``each`` messages to each queue. The body is queue and number."""
     queues = producer.instance().routes.publish_route(topic)
     for queue in queues:
         numbers = range(start, start + each)
@@ -75,7 +75,7 @@ def bodies(messages: list[MessageExt]) -> list[str]:
 
 
 def drain(consumer: LitePullConsumer, number: int) -> list[MessageExt]:
-    """That many messages."""
+    """Poll until ``count`` messages were received."""
     found: list[MessageExt] = []
     while len(found) < number:
         polled = consumer.poll(WAIT)
@@ -88,7 +88,7 @@ def drain(consumer: LitePullConsumer, number: int) -> list[MessageExt]:
 # --- polling --------------------------------------------------------------------------------------------------------
 
 
-def test_everything_of_a_topic_comes_once_and_in_order(topic: str, producer: Producer, make: Make) -> None:
+def test_all_messages_of_a_topic_arrive_once_and_in_order(topic: str, producer: Producer, make: Make) -> None:
     fill(producer, topic, 25)
     consumer = make(topic)
     assert consumer.state is ServiceState.RUNNING
@@ -106,7 +106,7 @@ def test_everything_of_a_topic_comes_once_and_in_order(topic: str, producer: Pro
     assert sorted(bodies(drain(consumer, 2))) == ["0:25", "1:25"]
 
 
-def test_tags_are_chosen(topic: str, producer: Producer, make: Make) -> None:
+def test_tags_select_messages(topic: str, producer: Producer, make: Make) -> None:
     for tag in ("a", "b", "c"):
         fill(producer, topic, 2, tags=tag)
     consumer = make(topic, subscribe=False, start=False)
@@ -127,7 +127,7 @@ def test_a_changed_subscription_takes_effect(topic: str, producer: Producer, mak
     assert consumer.poll(0) == []
 
 
-def test_batches_come_as_arrow(topic: str, producer: Producer, make: Make) -> None:
+def test_batches_are_arrow_record_batches(topic: str, producer: Producer, make: Make) -> None:
     fill(producer, topic, 40)
     consumer = make(topic, pull_batch_size=1000)
     found = [batch for _ in range(2) for batch in consumer.poll_batches(WAIT)]
@@ -137,7 +137,7 @@ def test_batches_come_as_arrow(topic: str, producer: Producer, make: Make) -> No
 
 
 def test_polls_may_be_mixed(topic: str, producer: Producer, make: Make) -> None:
-    """What an iteration has begun is finished by a poll, and as Arrow too."""
+    """A poll, also as Arrow, continues the batch of an interrupted iteration."""
     (queue, _) = fill(producer, topic, 10)
     consumer = make(topic, subscribe=False, start=False)
     consumer.assign([queue])
@@ -151,7 +151,7 @@ def test_polls_may_be_mixed(topic: str, producer: Producer, make: Make) -> None:
     assert bodies(drain(consumer, 2)) == ["0:11", "0:12"]
 
 
-def test_several_threads_poll_and_nothing_comes_twice(topic: str, producer: Producer, make: Make) -> None:
+def test_concurrent_polls_return_no_duplicates(topic: str, producer: Producer, make: Make) -> None:
     fill(producer, topic, 300)
     consumer = make(topic)
     found: list[str] = []
@@ -172,7 +172,7 @@ def test_several_threads_poll_and_nothing_comes_twice(topic: str, producer: Prod
     assert sorted(found) == sorted(f"{queue}:{i}" for queue in (0, 1) for i in range(300))
 
 
-def test_a_queue_that_is_full_is_pulled_again_when_it_has_room(topic: str, producer: Producer, make: Make) -> None:
+def test_a_full_queue_is_pulled_again_when_it_has_room(topic: str, producer: Producer, make: Make) -> None:
     fill(producer, topic, 100)
     consumer = make(topic, pull_batch_size=5, pull_threshold_for_queue=5, pull_threshold_for_all=15)
     assert len(drain(consumer, 200)) == 200
@@ -181,7 +181,7 @@ def test_a_queue_that_is_full_is_pulled_again_when_it_has_room(topic: str, produ
 # --- committing -----------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_committed_but_what_was_polled_and_told(
+def test_only_polled_and_marked_messages_are_committed(
     topic: str, producer: Producer, reader: Reader, make: Make
 ) -> None:
     queue = fill(producer, topic, 30)[0]
@@ -205,7 +205,9 @@ def test_nothing_is_committed_but_what_was_polled_and_told(
     assert reader.committed_offset(consumer.group, queue) == 7
 
 
-def test_auto_commit_marks_what_earlier_polls_gave(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+def test_auto_commit_marks_messages_of_earlier_polls(
+    topic: str, producer: Producer, reader: Reader, make: Make
+) -> None:
     queue = fill(producer, topic, 30)[0]
     consumer = make(topic, subscribe=False, start=False, auto_commit_interval=0)
     consumer.assign([queue])
@@ -220,7 +222,7 @@ def test_auto_commit_marks_what_earlier_polls_gave(topic: str, producer: Produce
     assert reader.committed_offset(consumer.group, queue) == 20, "the end counts it as consumed"
 
 
-def test_what_fails_is_not_committed(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+def test_failed_messages_are_not_committed(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
     queue = fill(producer, topic, 30)[0]
     consumer = make(topic, subscribe=False, auto_commit_interval=0)
     consumer.assign([queue])
@@ -237,9 +239,7 @@ def test_what_fails_is_not_committed(topic: str, producer: Producer, reader: Rea
     assert reader.committed_offset(consumer.group, queue) == 10
 
 
-def test_a_loop_that_is_left_commits_what_it_was_given(
-    topic: str, producer: Producer, reader: Reader, make: Make
-) -> None:
+def test_leaving_a_loop_commits_its_messages(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
     queue = fill(producer, topic, 30)[0]
     with make(topic, subscribe=False, start=False) as consumer:
         consumer.assign([queue])
@@ -250,7 +250,7 @@ def test_a_loop_that_is_left_commits_what_it_was_given(
     assert reader.committed_offset(consumer.group, queue) == 13
 
 
-def test_where_a_new_group_begins(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+def test_start_offset_of_a_new_group(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
     queue = fill(producer, topic, 5)[0]
     last = make(topic, subscribe=False, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     last.assign([queue])
@@ -283,7 +283,7 @@ def test_broadcasting_keeps_offsets_in_a_file(
         again.commit()
 
 
-def test_a_damaged_file_is_no_new_beginning(
+def test_a_damaged_offset_file_is_an_error(
     topic: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
@@ -319,7 +319,7 @@ def test_seeking(topic: str, producer: Producer, reader: Reader, make: Make) -> 
     assert [consumer.committed(each) for each in consumer.assignment()] == [51, 51]
 
 
-def test_a_poll_that_waits_gets_what_a_seek_leads_to(topic: str, producer: Producer, make: Make) -> None:
+def test_a_waiting_poll_returns_messages_after_a_seek(topic: str, producer: Producer, make: Make) -> None:
     queue = fill(producer, topic, 3)[0]
     consumer = make(topic)
     drain(consumer, 6)
@@ -331,7 +331,7 @@ def test_a_poll_that_waits_gets_what_a_seek_leads_to(topic: str, producer: Produ
     assert bodies(found) == ["0:2"]
 
 
-def test_a_paused_queue_keeps_its_place(topic: str, producer: Producer, make: Make) -> None:
+def test_a_paused_queue_keeps_its_position(topic: str, producer: Producer, make: Make) -> None:
     first, second = fill(producer, topic, 5)
     consumer = make(topic)
     consumer.pause([first])
@@ -344,7 +344,7 @@ def test_a_paused_queue_keeps_its_place(topic: str, producer: Producer, make: Ma
     assert bodies(drain(consumer, 4)) == ["0:2", "0:3", "0:4", "0:5"]
 
 
-def test_an_offset_that_the_broker_does_not_have_is_corrected(
+def test_an_offset_out_of_range_is_corrected(
     topic: str, producer: Producer, reader: Reader, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_queue, "CORRECTION_DELAY_S", 0.01)
@@ -386,7 +386,7 @@ def test_two_members_share_a_topic(topic: str, producer: Producer, make: Make) -
     assert changed.acquire(timeout=WAIT)
     assert changes == [(topic, queues, queues)]
     drain(first, 40)
-    first.commit()  # a member that comes may begin before the one that was there has committed
+    first.commit()  # a new member can start before the previous owner has committed
     second = make(topic)
     assert changed.acquire(timeout=WAIT)
     assert len(changes[1][2]) == 1
@@ -402,10 +402,10 @@ def test_two_members_share_a_topic(topic: str, producer: Producer, make: Make) -
     assert sorted(bodies(drain(first, 2))) == ["0:25", "1:25"]
 
 
-def test_a_lost_queue_is_committed_up_to_what_was_marked(
+def test_a_revoked_queue_is_committed_up_to_the_marked_offset(
     topic: str, producer: Producer, reader: Reader, make: Make
 ) -> None:
-    """What the last poll gave may still be in use: the process may die before it is done with that."""
+    """Messages of the last poll may still be in use: the process can die before they are processed."""
     kept, lost = fill(producer, topic, 20)
     strategy: Any = SimpleNamespace(name="CONFIG", allocate=lambda *_: [kept, lost])
     consumer = make(topic, auto_commit_interval=0, allocate_strategy=strategy)
@@ -419,7 +419,7 @@ def test_a_lost_queue_is_committed_up_to_what_was_marked(
     assert reader.committed_offset(consumer.group, lost) == 15
 
 
-def test_members_come_and_go_and_nothing_is_lost(
+def test_members_join_and_leave_without_lost_messages(
     cluster: LocalCluster, producer: Producer, reader: Reader, make: Make
 ) -> None:
     topic = cluster.create_topic(f"lite-{next(_numbers)}", queues=8)
@@ -428,7 +428,7 @@ def test_members_come_and_go_and_nothing_is_lost(
     everything = threading.Event()
 
     def consume(rounds: int) -> None:
-        """Be a member again and again, a hundred messages each time; the last time until all is there."""
+        """Join ``rounds`` times for a hundred messages each; the last time until all messages were received."""
         for left in reversed(range(rounds)):
             with make(topic, auto_commit_interval=0) as consumer:
                 mine = 0
@@ -448,13 +448,13 @@ def test_members_come_and_go_and_nothing_is_lost(
     for thread in threads:
         thread.join()
     ends = dict.fromkeys(reader.queues(topic), 300)
-    with make(topic) as last:  # what changed hands may come again, and then that is the end
+    with make(topic) as last:  # messages of moved queues can be duplicates; after them, no more messages arrive
         while last.offsets(topic) != ends:
             last.poll(0.1)
     assert {queue: reader.committed_offset(f"g{topic}", queue) for queue in ends} == ends
 
 
-def test_without_auto_commit_a_lost_queue_goes_back_to_the_last_commit(
+def test_without_auto_commit_a_revoked_queue_resumes_at_the_last_commit(
     topic: str, producer: Producer, make: Make
 ) -> None:
     queue = fill(producer, topic, 20)[0]
@@ -473,14 +473,14 @@ def test_without_auto_commit_a_lost_queue_goes_back_to_the_last_commit(
     assert bodies(drain(second, 5)) == [f"0:{i}" for i in range(15, 20)]
 
 
-def test_a_strategy_of_ones_own(topic: str, producer: Producer, make: Make) -> None:
+def test_a_custom_allocation_strategy(topic: str, producer: Producer, make: Make) -> None:
     queue = fill(producer, topic, 3)[1]
     consumer = make(topic, allocate_strategy=AllocateByConfig([queue]))
     assert consumer.assignment() == [queue]
     assert bodies(drain(consumer, 3)) == ["1:0", "1:1", "1:2"]
 
 
-def test_assigned_queues_are_nobody_elses_business(topic: str, producer: Producer, make: Make) -> None:
+def test_assigned_queues_do_not_affect_other_members(topic: str, producer: Producer, make: Make) -> None:
     first, second = fill(producer, topic, 12)
     member = make(topic, instance_name="member")
     reader = make(topic, subscribe=False, instance_name="member")
@@ -494,18 +494,18 @@ def test_assigned_queues_are_nobody_elses_business(topic: str, producer: Produce
     assert reader.assignment() == [second]
 
 
-def test_a_topic_that_comes_later(cluster: LocalCluster, producer: Producer, make: Make) -> None:
+def test_a_topic_created_after_the_start(cluster: LocalCluster, producer: Producer, make: Make) -> None:
     topic = f"later-{next(_numbers)}"
     consumer = make(topic, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     assert consumer.assignment() == []
     cluster.create_topic(topic, queues=1)
-    fill(producer, topic, 1)  # before the consumer hears of it
+    fill(producer, topic, 1)  # before the consumer knows the topic
     consumer.rebalance()
     assert bodies(drain(consumer, 1)) == ["0:0"]
     assert consumer.fetch_message_queues(topic) == consumer.assignment()
 
 
-def test_a_broker_that_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumption_continues_after_a_broker_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_queue, "ERROR_DELAY_S", 0.1)
     with LocalCluster(in_process=True, data_dir=tmp_path) as cluster:
         cluster.create_topic("t", queues=2)
@@ -525,7 +525,7 @@ def test_a_broker_that_is_started_again(tmp_path: Path, monkeypatch: pytest.Monk
             assert [consumer.committed(queue) for queue in consumer.assignment()] == [20, 20]
 
 
-def test_what_tools_ask_of_it(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+def test_offsets_and_running_info_for_tools(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
     first, second = fill(producer, topic, 5)
     consumer = make(topic)
     drain(consumer, 10)
@@ -540,11 +540,13 @@ def test_what_tools_ask_of_it(topic: str, producer: Producer, reader: Reader, ma
         consumer.consume_directly(b"", "b")
 
 
-def test_a_forked_child_leaves_it_alone(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
+def test_a_forked_child_does_not_affect_the_consumer(
+    topic: str, producer: Producer, reader: Reader, make: Make
+) -> None:
     (first, _) = fill(producer, topic, 5)
     consumer = make(topic)
     drain(consumer, 10)
-    consumer._pid -= 1  # as a child sees it
+    consumer._pid -= 1  # as in a child process
     with pytest.raises(StateError, match="the parent of this one"):
         consumer.poll(0)
     consumer.close()
@@ -574,7 +576,7 @@ def test_async_for_ends_with_the_consumer(topic: str, producer: Producer, make: 
     assert consumer.state is ServiceState.SHUTDOWN_ALREADY
 
 
-def test_async_for_can_be_cancelled_and_loses_nothing(topic: str, producer: Producer, make: Make) -> None:
+def test_a_cancelled_async_for_loses_no_messages(topic: str, producer: Producer, make: Make) -> None:
     consumer = make(topic)
     found: list[str] = []
 
@@ -615,7 +617,7 @@ def test_a_loop_ends_with_the_consumer(topic: str, make: Make) -> None:
 QUEUE = MessageQueue("t", "b", 0)
 
 
-def test_what_is_not_possible_is_named(topic: str, producer: Producer, make: Make) -> None:
+def test_invalid_calls_are_explained(topic: str, producer: Producer, make: Make) -> None:
     queue = fill(producer, topic, 5)[0]
     consumer = make(topic, instance_name="taken")
     stranger = MessageQueue(topic, queue.broker_name, 99)

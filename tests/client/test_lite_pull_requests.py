@@ -1,4 +1,4 @@
-"""Lite pull consumers: what goes over the wire, and what is not possible before the start and after the end."""
+"""Lite pull consumers: requests, and calls that are invalid before the start and after the end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUEUE = MessageQueue("t", "b", 0)
 WAIT = 30.0
 
 
-def test_a_commit_that_fails_says_so(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
+def test_a_failed_commit_raises_an_error(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
     mq = fake(1)
     queue = MessageQueue(mq.add("t"), "b0", 0)
     mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(0, ext={"offset": "3"}))
@@ -43,7 +43,7 @@ def test_a_commit_that_fails_says_so(fake: Callable[..., FakeCluster], closing: 
     assert RequestCode.HEART_BEAT not in mq.brokers[0].codes(), "the group's members are not notified"
 
 
-def test_what_goes_over_the_wire(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
+def test_requests_of_a_consumer(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
     mq = fake(1)
     mq.add("t", queues=1)
     (broker,) = mq.brokers
@@ -94,7 +94,7 @@ def test_what_goes_over_the_wire(fake: Callable[..., FakeCluster], closing: Call
         lambda consumer: consumer.offset_for_timestamp(QUEUE, 0),
     ],
 )
-def test_before_the_start_and_after_the_end(call: Callable[[LitePullConsumer], object], nobody: str) -> None:
+def test_calls_before_the_start_and_after_the_end(call: Callable[[LitePullConsumer], object], nobody: str) -> None:
     consumer = LitePullConsumer("g", name_server=nobody)
     consumer.subscribe("t")
     assert consumer.state is ServiceState.CREATE_JUST
@@ -107,7 +107,7 @@ def test_before_the_start_and_after_the_end(call: Callable[[LitePullConsumer], o
         consumer.start()
 
 
-def test_a_start_that_fails_is_final(nobody: str) -> None:
+def test_a_failed_start_is_final(nobody: str) -> None:
     consumer = LitePullConsumer("g", name_server=nobody)
     consumer.subscribe("t")
     with pytest.raises(NameServerUnreachableError):

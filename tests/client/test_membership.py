@@ -1,4 +1,4 @@
-"""Groups of an instance: heartbeats, goodbyes, timed work, and what brokers ask."""
+"""Groups of an instance: heartbeats, unregistration, periodic tasks, and requests from brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 
 
 class Consumer:
-    """A member that notes what it is asked to do."""
+    """A member that records its calls."""
 
     def __init__(self, group: str, *, topic: str = "t", fails: bool = False) -> None:
         self.group = group
@@ -69,7 +69,7 @@ def instance(mq: FakeCluster) -> Iterator[ClientInstance]:
     release(shared)
 
 
-def test_joining_tells_every_broker_and_leaving_too(mq: FakeCluster, instance: ClientInstance) -> None:
+def test_joining_and_leaving_notify_every_broker(mq: FakeCluster, instance: ClientInstance) -> None:
     producer, consumer = Producer("p"), Consumer("c")
     instance.members.join_producer(producer)
     instance.members.join_consumer(consumer)
@@ -114,7 +114,7 @@ def test_named_instances_share_nothing(mq: FakeCluster) -> None:
         release(second)
 
 
-def test_offsets_are_persisted_again_and_again_whatever_one_consumer_does(instance: ClientInstance) -> None:
+def test_a_failing_consumer_does_not_stop_periodic_persistence(instance: ClientInstance) -> None:
     bad, good = Consumer("bad", fails=True), Consumer("good")
     instance.members.join_consumer(bad)
     instance.members.join_consumer(good)
@@ -123,7 +123,7 @@ def test_offsets_are_persisted_again_and_again_whatever_one_consumer_does(instan
         assert bad.persisted.acquire(timeout=10)
 
 
-def test_offsets_that_take_long_hold_no_heartbeat_up(mq: FakeCluster) -> None:
+def test_slow_offset_commits_do_not_delay_heartbeats(mq: FakeCluster) -> None:
     shared = acquire(ClientConfig((mq.name_server.address,), persist_interval=0.01, heartbeat_interval=0.01))
     consumer, asked, go = Consumer("c"), threading.Event(), threading.Event()
 
@@ -146,7 +146,7 @@ def test_offsets_that_take_long_hold_no_heartbeat_up(mq: FakeCluster) -> None:
         release(shared)
 
 
-def test_a_broker_that_is_away_keeps_no_heartbeat_from_the_others(mq: FakeCluster, instance: ClientInstance) -> None:
+def test_an_unavailable_broker_does_not_delay_heartbeats_to_others(mq: FakeCluster, instance: ClientInstance) -> None:
     mq.brokers[0].close()
     instance.members.join_consumer(Consumer("c"))
     assert mq.brokers[1].codes() == [RequestCode.HEART_BEAT]
@@ -164,7 +164,7 @@ def test_connections_to_brokers_that_left_are_closed(mq: FakeCluster, instance: 
     assert instance.remoting.is_connected(mq.brokers[0].address)
 
 
-def test_a_changed_group_is_rebalanced_at_once_and_a_strangers_is_not(instance: ClientInstance) -> None:
+def test_only_the_changed_group_is_rebalanced(instance: ClientInstance) -> None:
     consumer = Consumer("c")
     instance.members.join_consumer(consumer)
     for group, times in (("c", 1), ("other", 0)):
@@ -174,13 +174,13 @@ def test_a_changed_group_is_rebalanced_at_once_and_a_strangers_is_not(instance: 
         assert consumer.rebalanced.acquire(timeout=10 if times else 0.05) is bool(times)
 
 
-def test_what_nobody_handles_is_not_supported(instance: ClientInstance) -> None:
+def test_requests_without_a_handler_are_not_supported(instance: ClientInstance) -> None:
     answer = instance.members.handle("127.0.0.1:1", RemotingCommand.request(9999, {}))
     assert answer is not None
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-def test_a_real_broker_knows_the_members_and_tells_of_changes(cluster: LocalCluster) -> None:
+def test_a_live_broker_notifies_members_of_changes(cluster: LocalCluster) -> None:
     cluster.create_topic("members")
     instances = [acquire(ClientConfig.of(cluster.name_server, instance_name=name)) for name in "ab"]
     consumers = [Consumer("notified", topic="members") for _ in instances]

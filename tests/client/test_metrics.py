@@ -1,4 +1,4 @@
-"""What clients count, and how a process tells it."""
+"""Metrics of clients, and their endpoint."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_sends(cluster: LocalCluster, topic: str) -> None:
     assert b'"counting"' not in client_metrics()
 
 
-def test_batches_made_on_the_way(cluster: LocalCluster, topic: str) -> None:
+def test_accumulated_batches(cluster: LocalCluster, topic: str) -> None:
     with Producer("gathering", name_server=cluster.name_server, auto_batch=True) as producer:
         futures = [producer.send_async(Message.of(topic, b"x")) for _ in range(30)]
         for future in futures:
@@ -72,7 +72,7 @@ def test_batches_made_on_the_way(cluster: LocalCluster, topic: str) -> None:
         assert value(client_metrics(), "rocket_client_messages_sent_total", topic=topic) == 30
 
 
-def test_what_fails_is_counted_and_tried_again(fake: Callable[..., FakeCluster]) -> None:
+def test_failures_and_retries_are_counted(fake: Callable[..., FakeCluster]) -> None:
     cluster = fake(2)
     topic = cluster.add("T")
     cluster.everywhere(RequestCode.SEND_MESSAGE_V2, says(ResponseCode.SYSTEM_BUSY, "not now"))
@@ -118,7 +118,7 @@ def test_consuming(cluster: LocalCluster, topic: str) -> None:
     assert b"counted-readers" not in client_metrics()
 
 
-def test_every_sample_is_in_the_table(cluster: LocalCluster, topic: str) -> None:
+def test_every_metric_is_documented(cluster: LocalCluster, topic: str) -> None:
     table = {metric.name: metric for metric in CLIENT_METRICS}
     with Producer("counting", name_server=cluster.name_server, enable_msg_trace=True) as producer:
         producer.send(Message.of(topic, b"x"))

@@ -1,4 +1,4 @@
-"""Where a consumer keeps how far it is."""
+"""Offset stores of consumers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReaderFake:
         self.commits: list[int] = []
         self.away: set[MessageQueue] = set()
         self.known = True  # the group, to the broker
-        self.hangs_until = 0  # so many are asked
+        self.hangs_until = 0  # that many requests are answered
         self.asked: list[tuple[MessageQueue, Future[bool]]] = []
 
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
@@ -53,7 +53,7 @@ class ReaderFake:
         return answer
 
 
-def test_brokers_are_told_again_what_they_did_not_hear() -> None:
+def test_failed_commits_are_retried() -> None:
     reader = ReaderFake()
     store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
     assert store.read(Q0) is None
@@ -68,16 +68,16 @@ def test_brokers_are_told_again_what_they_did_not_hear() -> None:
     assert reader.offsets[Q0] == 3
 
 
-def test_a_broker_that_lost_a_commit_hears_it_again() -> None:
+def test_a_commit_lost_by_the_broker_is_repeated() -> None:
     reader = ReaderFake()
     store = RemoteOffsetStore(reader, "g")  # type: ignore[arg-type]
     store.persist({Q0: 3})
-    reader.offsets.clear()  # killed before it wrote that down
+    reader.offsets.clear()  # killed before it persisted the offset
     store.persist({Q0: 3})
     assert reader.offsets == {Q0: 3}
 
 
-def test_no_commit_waits_for_another() -> None:
+def test_commits_do_not_wait_for_each_other() -> None:
     reader = ReaderFake()
     reader.hangs_until = 2
     RemoteOffsetStore(reader, "g").persist({Q0: 3, Q1: 4})  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def test_no_commit_waits_for_another() -> None:
     assert reader.commits == [3, 4]
 
 
-def test_a_commit_says_what_kept_which_queue_from_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_returns_the_error_of_each_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = ReaderFake()
     reader.away.add(Q0)
     reader.hangs_until = 2
@@ -96,14 +96,14 @@ def test_a_commit_says_what_kept_which_queue_from_being_kept(monkeypatch: pytest
     assert {queue: error.retriable for queue, error in store.commit({Q0: 3, Q1: 4}).items()} == {Q0: True, Q1: True}
 
 
-def test_a_group_that_a_broker_does_not_know_is_made_known() -> None:
+def test_a_group_unknown_to_the_broker_is_registered() -> None:
     reader = ReaderFake()
     reader.known = False
     RemoteOffsetStore(reader, "g").persist({Q0: 3})  # type: ignore[arg-type]
     assert reader.offsets == {Q0: 3}
 
 
-def test_brokers_that_hang_have_their_time_together(
+def test_unresponsive_brokers_share_one_deadline(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(offset_store, "PERSIST_SECONDS", 0)
@@ -126,9 +126,7 @@ def test_the_file_is_found_by_the_next_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["fsync", "to .bak", "in place"])
-def test_a_crash_at_any_point_leaves_offsets_that_were_true(
-    tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_at_any_point_leaves_valid_offsets(tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = LocalOffsetStore(tmp_path, "g")
     store.persist({Q0: 1})
     store.persist({Q0: 2})
@@ -158,7 +156,7 @@ def test_a_crash_at_any_point_leaves_offsets_that_were_true(
     assert LocalOffsetStore(tmp_path, "g").read(Q0) == 2
 
 
-def test_a_damaged_file_gives_way_to_the_one_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_is_replaced_by_its_backup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = LocalOffsetStore(tmp_path, "g")
     store.persist({Q0: 1})
     store.persist({Q0: 2})
@@ -168,7 +166,7 @@ def test_a_damaged_file_gives_way_to_the_one_before(tmp_path: Path, caplog: pyte
     assert str(path) in caplog.text
 
 
-def test_damage_to_both_files_is_an_error_and_not_a_new_beginning(tmp_path: Path) -> None:
+def test_damage_to_both_files_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "g").mkdir()
     (tmp_path / "g" / "offsets.json").write_bytes(b"{")
     store = LocalOffsetStore(tmp_path, "g")
@@ -178,7 +176,7 @@ def test_damage_to_both_files_is_an_error_and_not_a_new_beginning(tmp_path: Path
     assert (tmp_path / "g" / "offsets.json").read_bytes() == b"{"
 
 
-def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_directory_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "g").write_text("a file is in the way")
     with pytest.raises(ClientError):
         LocalOffsetStore(tmp_path, "g").open()
@@ -187,12 +185,10 @@ def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path, caplog: pyte
     (tmp_path / "other").write_text("in the way")
     store.persist({Q0: 1})
     assert "not written" in caplog.text
-    assert store.read(Q0) == 1  # for this process it holds
+    assert store.read(Q0) == 1  # valid within this process
 
 
-def test_the_directory_is_the_originals_unless_a_variable_says_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_directory_and_environment_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", raising=False)
     assert local_directory().name == ".rocketmq_offsets"
     monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Spans of sends and of listeners' calls, joined through a broker."""
+"""Spans of sends and of listener calls, linked through a broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _numbers = itertools.count(1)
 
 
 class Traces:
-    """A provider whose finished spans can be looked at."""
+    """A provider that exposes its finished spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -67,7 +67,7 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
 def consume(
     cluster: LocalCluster, topic: str, traces: Traces, count: int, *, batch: int = 1, fails: bool = False
 ) -> list[tuple[Message, int]]:
-    """What a listener was given, and the span id that was current."""
+    """Messages of a listener, with the current span id."""
     seen: list[tuple[Message, int]] = []
     done = threading.Event()
 
@@ -147,8 +147,8 @@ def test_async_one_way_and_batches(cluster: LocalCluster, topic: str, traces: Tr
     assert linked | parents == {span.context.span_id for span in spans if span.context is not None}
 
 
-def test_a_message_with_a_context_goes_on_with_its_trace(cluster: LocalCluster, topic: str, traces: Traces) -> None:
-    """As one that Spark has read and writes to another topic."""
+def test_a_message_with_a_context_continues_its_trace(cluster: LocalCluster, topic: str, traces: Traces) -> None:
+    """For example, a message that Spark copies to another topic."""
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with Producer("spans", name_server=cluster.name_server, open_telemetry=traces.provider) as producer:
         producer.send(Message.of(topic, b"x", properties={"traceparent": parent, "mine": "kept"}))
@@ -171,7 +171,7 @@ def test_without_tracing_a_context_passes_through(cluster: LocalCluster, topic: 
     assert f"{process.parent.span_id:016x}" == "b7ad6b7169203331"
 
 
-def test_what_fails_says_so(cluster: LocalCluster, topic: str, traces: Traces, nobody: str) -> None:
+def test_failed_sends_have_error_spans(cluster: LocalCluster, topic: str, traces: Traces, nobody: str) -> None:
     with Producer("spans", name_server=nobody, open_telemetry=traces.provider, member=False) as producer:
         with pytest.raises(RocketError):
             producer.send(Message.of(topic, b"x"), timeout=0.5)
@@ -208,7 +208,7 @@ def test_transactions(cluster: LocalCluster, topic: str, traces: Traces) -> None
     assert f"{send.context.trace_id:032x}" in received.properties["traceparent"]
 
 
-def test_off_imports_nothing() -> None:
+def test_without_tracing_opentelemetry_is_not_imported() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from spark_rocket.client import Producer, PushConsumer\n"

@@ -1,4 +1,4 @@
-"""What a consumer holds of a queue: above all, how far the group is."""
+"""The messages that a consumer holds of a queue, and its committed offset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.client.consuming import message, queue_at
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["put", "gap", "done", "take", "commit", "back"]), st.integers(0, 30))))
-def test_what_is_committed_never_passes_what_is_not_consumed(steps: list[tuple[str, int]]) -> None:
+def test_commits_never_pass_unconsumed_messages(steps: list[tuple[str, int]]) -> None:
     queue, end, open_, taken = queue_at(5), 5, set[int](), list[int]()
     committed = 5
     for step, number in steps:
@@ -43,7 +43,7 @@ def test_what_is_committed_never_passes_what_is_not_consumed(steps: list[tuple[s
         assert queue.count == queue.size == len(open_)
 
 
-def test_messages_that_are_there_already_are_not_put_again() -> None:
+def test_duplicate_messages_are_not_added() -> None:
     queue = queue_at()
     queue.put([message(0), message(1)], 2)
     assert [one.queue_offset for one in queue.take(1)] == [0]
@@ -52,7 +52,7 @@ def test_messages_that_are_there_already_are_not_put_again() -> None:
     assert queue.span == 1
 
 
-def test_the_first_message_expires_by_when_its_listener_began() -> None:
+def test_the_first_message_expires_after_its_listener_started() -> None:
     queue = queue_at()
     assert queue.first_started_before(10) is None
     first = message(0)
@@ -63,7 +63,7 @@ def test_the_first_message_expires_by_when_its_listener_began() -> None:
     assert queue.first_started_before(9) is None
 
 
-def test_what_tools_are_shown() -> None:
+def test_queue_info_for_tools() -> None:
     queue = queue_at()
     queue.put([message(3, b"x" * (1 << 20)), message(4)], 5)
     queue.take(1)
@@ -75,7 +75,7 @@ def test_what_tools_are_shown() -> None:
     assert info.last_lock_timestamp == 0
 
 
-def test_what_became_of_a_message_in_the_listeners_hands_does_not_matter() -> None:
+def test_changes_by_the_listener_do_not_affect_the_queue() -> None:
     queue = queue_at()
     messages = [message(0), message(1)]
     queue.put(messages, 2)

@@ -49,7 +49,7 @@ def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
 
 @pytest.fixture
 def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
-    """Without heartbeats, which would come among the sends whenever they like."""
+    """Without heartbeats, which would arrive between the sends at any time."""
     return lambda **options: closing(Producer("g", name_server=mq.name_server.address, member=False, **options))
 
 
@@ -61,7 +61,7 @@ def header_of(request: RemotingCommand) -> SendMessageRequestHeader:
     return SendMessageRequestHeader.from_ext_v2(request.ext_fields)
 
 
-def test_what_goes_out(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_the_request_of_a_send(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     result = produce().send(Message.of("t", "body", tags="A", keys=["k1", "k2"], properties={"x": "y"}, flag=5))
     (request,) = sent(mq)
     assert request.code == SEND
@@ -78,7 +78,7 @@ def test_what_goes_out(mq: FakeCluster, produce: Callable[..., Producer]) -> Non
     assert result.queue == MessageQueue("t", header.broker_name or "", 0)
 
 
-def test_the_message_is_not_changed_and_keeps_its_own_key(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_message_is_not_changed_and_keeps_its_unique_key(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     message = Message.of("t", "body")
     producer = produce()
     assert producer.send(message).msg_id != producer.send(message).msg_id
@@ -95,7 +95,7 @@ def test_the_message_is_not_changed_and_keeps_its_own_key(mq: FakeCluster, produ
         (12, SendStatus.FLUSH_SLAVE_TIMEOUT),
     ],
 )
-def test_codes_that_mean_stored(
+def test_response_codes_of_stored_messages(
     mq: FakeCluster, produce: Callable[..., Producer], code: int, status: SendStatus
 ) -> None:
     mq.everywhere(SEND, says(code, ext=STORED))
@@ -111,11 +111,11 @@ def test_queues_take_turns(mq: FakeCluster, produce: Callable[..., Producer]) ->
 
 @pytest.mark.parametrize("code", [1, 2, 14, 16, 17, 215, 1500])
 @pytest.mark.parametrize("how", ["send", "send_async"])
-def test_another_broker_is_tried(mq: FakeCluster, produce: Callable[..., Producer], code: int, how: str) -> None:
+def test_retries_use_another_broker(mq: FakeCluster, produce: Callable[..., Producer], code: int, how: str) -> None:
     bad, good = mq.brokers
     bad.answers[SEND] = says(code, "not now")
     producer = produce()
-    for _ in range(2):  # one of the two begins at the bad broker
+    for _ in range(2):  # one of the two starts at the bad broker
         result: Any = getattr(producer, how)(Message.of("t", "b"))
         if how == "send_async":
             result = result.result(10)
@@ -138,7 +138,7 @@ def test_attempts_are_counted(mq: FakeCluster, produce: Callable[..., Producer],
 
 
 @pytest.mark.parametrize("how", ["send", "send_async"])
-def test_permanent_codes_are_not_tried_again(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_permanent_errors_are_not_retried(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.everywhere(SEND, says(ResponseCode.MESSAGE_ILLEGAL, "message body size over max value"))
     with pytest.raises(MessageTooLargeError, match="size over max") as caught:
         getattr(produce(), how)(Message.of("t", "b")).result(10)
@@ -147,7 +147,7 @@ def test_permanent_codes_are_not_tried_again(mq: FakeCluster, produce: Callable[
 
 
 @pytest.mark.parametrize("how", ["send", "send_async"])
-def test_a_dead_broker_is_left_for_another(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_sends_move_from_a_dead_broker_to_another(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.brokers[0].close()
     producer = produce()
     for _ in range(2):
@@ -175,7 +175,7 @@ def test_a_silent_broker_times_out(mq: FakeCluster, produce: Callable[..., Produ
         producer.send(Message.of("t", "b"), queue=MessageQueue("t", "b0", 0))
 
 
-def test_a_given_queue_is_not_left(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_given_queue_is_not_changed(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.everywhere(SEND, says(2, "busy"))
     queue = MessageQueue("t", "b1", 0)
     producer = produce()
@@ -191,10 +191,10 @@ def test_a_given_queue_is_not_left(mq: FakeCluster, produce: Callable[..., Produ
 
 
 @pytest.mark.parametrize("how", ["send", "send_async"])
-def test_a_topic_with_fewer_queues_than_its_route_said(
+def test_a_topic_with_fewer_queues_than_in_its_route(
     mq: FakeCluster, produce: Callable[..., Producer], how: str
 ) -> None:
-    """The queue is not there any more: the route is asked for again, and the next attempt takes one that is."""
+    """The queue no longer exists: the route is refreshed, and the next attempt uses an existing queue."""
 
     def first_queue_only(request: RemotingCommand) -> RemotingCommand:
         queue_id = header_of(request).queue_id
@@ -263,7 +263,7 @@ def test_large_bodies_are_compressed(mq: FakeCluster, produce: Callable[..., Pro
     assert body[:100] in plain
 
 
-def test_messages_that_are_too_large(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_messages_above_the_limit(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce(max_message_size=1000)
     with pytest.raises(MessageTooLargeError, match=r"1,001 bytes; the limit is 1,000"):
         producer.send(Message("t", b"x" * 1001))
@@ -310,7 +310,7 @@ def test_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
         ([Message.of("t", "a"), None], "Expected a Message, got NoneType"),
     ],
 )
-def test_what_is_no_batch(produce: Callable[..., Producer], messages: Any, problem: str) -> None:
+def test_invalid_batches(produce: Callable[..., Producer], messages: Any, problem: str) -> None:
     with pytest.raises(ClientError, match=problem):
         produce().send(messages)
 
@@ -326,8 +326,8 @@ def test_split_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     assert list(split_batch([])) == []
 
 
-def test_what_split_batch_gives_a_broker_of_4_9_0_takes() -> None:
-    """Which adds up what all records take."""
+def test_parts_of_split_batch_fit_brokers_of_4_9_0() -> None:
+    """Such a broker limits the total size of all records."""
     messages = [Message.of("orders", b"", tags="t") for _ in range(40_000)]
     added = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02WAIT\x01true\x02"
     (first, *_) = split_batch(messages)
@@ -347,7 +347,7 @@ def test_a_batch_above_a_brokers_limit(mq: FakeCluster, produce: Callable[..., P
     assert len(sent(mq)) == 1
 
 
-def test_encoded_batches_go_out_as_they_are(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_encoded_batches_are_sent_unchanged(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     body, _ = encode_batch(pa.array([b"one", b"two"]), pa.array([b"", b"TAGS\x01A"]))
     queue = MessageQueue("t", "b1", 0)
     producer = produce()
@@ -368,7 +368,7 @@ def test_oneway(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     assert request.code == SEND
 
 
-def test_life(mq: FakeCluster, nobody: str) -> None:
+def test_states_of_a_producer(mq: FakeCluster, nobody: str) -> None:
     producer = Producer(name_server=mq.name_server.address)
     with producer:
         producer.send(Message.of("t", "b"))
@@ -377,7 +377,7 @@ def test_life(mq: FakeCluster, nobody: str) -> None:
         producer.send(Message.of("t", "b"))
 
 
-def test_an_answer_that_says_nothing_is_an_error(produce: Callable[..., Producer], mq: FakeCluster) -> None:
+def test_an_empty_response_is_an_error(produce: Callable[..., Producer], mq: FakeCluster) -> None:
     mq.everywhere(SEND, says(0))
     with pytest.raises(ProtocolError, match="msgId"):
         produce().send(Message.of("t", "b"))
@@ -385,7 +385,7 @@ def test_an_answer_that_says_nothing_is_an_error(produce: Callable[..., Producer
         produce().send_async(Message.of("t", "b")).result(10)
 
 
-def test_unknown_codes(produce: Callable[..., Producer], mq: FakeCluster) -> None:
+def test_unknown_response_codes(produce: Callable[..., Producer], mq: FakeCluster) -> None:
     mq.everywhere(SEND, says(9999, "odd"))
     with pytest.raises(BrokerError, match=r"9999 \(unknown code\): odd") as caught:
         produce().send(Message.of("t", "b"))
@@ -393,7 +393,7 @@ def test_unknown_codes(produce: Callable[..., Producer], mq: FakeCluster) -> Non
     assert isinstance(mq.brokers[0], Fake)
 
 
-def test_an_interrupted_send_leaves_no_place_taken(
+def test_an_interrupted_send_releases_its_permit(
     mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()

@@ -1,4 +1,4 @@
-"""Single sends that go out together."""
+"""Single sends that are combined into batches."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
 
 @pytest.fixture
 def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
-    """Batches go out when they are full, or at the end, unless a delay is given."""
+    """Batches are sent when full or at close, unless a delay is given."""
 
     def make(**options: Any) -> Producer:
         settings = {"auto_batch": True, "member": False, "batch_max_delay": HOUR, **options}
@@ -73,12 +73,12 @@ def sends(mq: FakeCluster) -> list[RemotingCommand]:
 
 
 def send_third(producer: Producer) -> Future[SendResult]:
-    """A third of what ``batch_max_bytes`` of 1000 takes."""
+    """Send a third of a ``batch_max_bytes`` of 1000."""
     return producer.send_async(Message("t", b"x" * 300), queue=MessageQueue("t", "b0", 0))
 
 
 def connect(producer: Producer) -> None:
-    """So that full batches are sent at once, by the thread that fills them."""
+    """Connect first, so that the filling thread sends full batches at once."""
     producer.send([Message.of("t", "x")], queue=MessageQueue("t", "b0", 0))
 
 
@@ -87,7 +87,7 @@ def send_full_batch(producer: Producer) -> None:
     assert [future.result(20).queue_offset for future in futures] == [100, 101, 102]
 
 
-def test_each_message_has_a_result_of_its_own(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_each_message_has_its_own_result(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce()
     messages = [Message.of("t", f"m{i}", tags=f"T{i}", keys="k", flag=i) for i in range(3)]
     futures = [producer.send_async(message) for message in messages]
@@ -111,7 +111,7 @@ def test_each_message_has_a_result_of_its_own(mq: FakeCluster, produce: Callable
     assert messages[0].properties == {"TAGS": "T0", "KEYS": "k"}
 
 
-def test_a_full_batch_goes_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_full_batch_is_sent_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce(batch_max_bytes=1000)
     futures = [producer.send_async(Message("t", b"x" * 300)) for _ in range(6)]
     for future in futures:
@@ -126,7 +126,7 @@ def test_the_first_message_waits_no_longer_than_the_delay(mq: FakeCluster, produ
     assert [request.code for request in sends(mq)] == [BATCH, BATCH]
 
 
-def test_what_goes_together(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_messages_combined_into_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce()
     b1 = MessageQueue("t", "b1", 0)
     for _ in range(2):
@@ -152,13 +152,13 @@ def test_what_goes_together(mq: FakeCluster, produce: Callable[..., Producer]) -
         Message.of("%RETRY%g", "a"),
     ],
 )
-def test_what_goes_alone(mq: FakeCluster, produce: Callable[..., Producer], message: Message) -> None:
+def test_messages_sent_without_a_batch(mq: FakeCluster, produce: Callable[..., Producer], message: Message) -> None:
     mq.add("%RETRY%g")
     produce().send(message)
     assert [request.code for request in sends(mq)] == [SEND]
 
 
-def test_what_does_not_fit_goes_alone(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_messages_that_do_not_fit_are_sent_without_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce(total_batch_max_bytes=200)
     first = producer.send_async(Message("t", b"x" * 100))
     assert producer.send(Message("t", b"x" * 100)).queue_offset == 100
@@ -170,7 +170,7 @@ def test_what_does_not_fit_goes_alone(mq: FakeCluster, produce: Callable[..., Pr
     assert [request.code for request in sends(mq)].count(SEND) == 2
 
 
-def test_what_is_wrong_is_said_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_invalid_messages_fail_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce(max_message_size=100)
     with pytest.raises(MessageTooLargeError):
         producer.send_async(Message("t", b"x" * 101))
@@ -182,7 +182,7 @@ def test_what_is_wrong_is_said_at_once(mq: FakeCluster, produce: Callable[..., P
     assert not sends(mq)
 
 
-def test_a_batch_that_fails_fails_each(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_failed_batch_fails_each_message(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.everywhere(BATCH, says(ResponseCode.MESSAGE_ILLEGAL, "no"))
     producer = produce()
     futures = [producer.send_async(Message.of("t", "a")) for _ in range(3)]
@@ -193,7 +193,7 @@ def test_a_batch_that_fails_fails_each(mq: FakeCluster, produce: Callable[..., P
     assert len(sends(mq)) == 1
 
 
-def test_a_batch_is_tried_again_elsewhere(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_batch_is_retried_at_another_broker(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.brokers[0].answers[BATCH] = says(ResponseCode.SYSTEM_BUSY, "busy")
     producer = produce(batch_max_bytes=200)
     futures = [producer.send_async(Message("t", b"x" * 60)) for _ in range(4)]
@@ -202,7 +202,7 @@ def test_a_batch_is_tried_again_elsewhere(mq: FakeCluster, produce: Callable[...
     assert [len(broker.requests) for broker in mq.brokers] == [1, 2]
 
 
-def test_a_broker_that_does_not_answer_holds_up_no_other_topic(
+def test_an_unresponsive_broker_does_not_delay_other_topics(
     mq: FakeCluster, produce: Callable[..., Producer], silent: Callable[[], str]
 ) -> None:
     mq.topics["dead"] = route({"dead": (1, 1, 6)}, {"dead": {0: silent()}})
@@ -214,7 +214,7 @@ def test_a_broker_that_does_not_answer_holds_up_no_other_topic(
     assert all(isinstance(future.exception(20), RemotingError) for future in lost)
 
 
-def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
+def test_the_timeout_of_a_call_holds_without_a_result(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
@@ -225,10 +225,10 @@ def test_the_time_of_a_call_holds_whatever_became_of_its_batch(
 
 
 @pytest.mark.parametrize("where", [RemotingClient, Outgoing], ids=["while it is sent", "before"])
-def test_an_interrupted_caller_leaves_nobody_waiting(
+def test_an_interrupted_caller_leaves_no_waiting_thread(
     mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, where: type
 ) -> None:
-    """Of the messages in the batch that it was sending, most are others'."""
+    """The interrupted batch contains messages of other threads."""
     producer = produce(batch_max_bytes=1000)
     connect(producer)
 
@@ -247,7 +247,7 @@ def test_an_interrupted_caller_leaves_nobody_waiting(
     send_full_batch(producer)
 
 
-def test_what_stands_behind_an_interrupted_batch_is_sent(
+def test_batches_behind_an_interrupted_batch_are_sent(
     mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce(batch_max_bytes=1000)
@@ -256,7 +256,7 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
 
     def interrupt(*args: Any) -> None:
         monkeypatch.setattr(RemotingClient, "submit", post)
-        behind.extend(send_third(producer) for _ in range(3))  # as another thread would
+        behind.extend(send_third(producer) for _ in range(3))  # as by another thread
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RemotingClient, "submit", interrupt)
@@ -267,7 +267,7 @@ def test_what_stands_behind_an_interrupted_batch_is_sent(
     assert producer.in_flight.count == 0
 
 
-def test_a_message_that_was_not_taken_leaves_its_place(
+def test_a_refused_message_releases_its_permit(
     produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce()
@@ -283,7 +283,7 @@ def test_a_message_that_was_not_taken_leaves_its_place(
 
 
 def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
-    """Four threads, one queue each; each thread's messages are in its queue in order, where the results say."""
+    """Four threads with one queue each: the messages of a thread are in order, at the offsets of the results."""
     topic = cluster.create_topic("accumulated", 4)
     found: dict[int, list[Any]] = {}
     with Producer("order", name_server=cluster.name_server, auto_batch=True, batch_max_bytes=4000) as producer:
@@ -311,7 +311,7 @@ def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("answer", [stored, says(ResponseCode.MESSAGE_ILLEGAL, "no")], ids=["stored", "refused"])
-def test_a_callbacks_system_exit_is_its_own_affair(
+def test_system_exit_in_a_callback_affects_no_other_callback(
     mq: FakeCluster, produce: Callable[..., Producer], answer: Callable[[RemotingCommand], RemotingCommand]
 ) -> None:
     mq.everywhere(BATCH, answer)
@@ -327,13 +327,13 @@ def test_a_callbacks_system_exit_is_its_own_affair(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_does_not_wait_for_what_its_parent_has_under_way(
+def test_a_forked_child_does_not_wait_for_requests_of_its_parent(
     mq: FakeCluster, produce: Callable[..., Producer]
 ) -> None:
     producer = produce(max_in_flight=2, block_when_full=False, member=True)
     producer.start()
     held = [producer.send_async(Message.of("t", f"p{i}")) for i in range(2)]
-    with producer._starting, producer.in_flight.lock:  # as another thread may hold them at that moment
+    with producer._starting, producer.in_flight.lock:  # as another thread may hold them
         child = os.fork()
     if child == 0:  # pragma: no cover - the child's coverage is not counted
         signal.alarm(30)

@@ -1,4 +1,4 @@
-"""A broker is killed and comes back while messages are sent: what was acknowledged is there, and no call hangs."""
+"""A broker is killed and restarted during sends: acknowledged messages are kept, and no call hangs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from spark_rocket.testing import LocalCluster
 pytestmark = pytest.mark.live
 
 TIMEOUT = 3.0
-GRACE = 20.0  # for a machine that is busy: what hangs, hangs for ever
+GRACE = 20.0  # for a busy machine: a hanging call would never end
 ENOUGH = 100  # messages acknowledged
-AT_ONCE = 100  # asynchronous sends, and the seconds after them that are left for synchronous sends
+AT_ONCE = 100  # asynchronous sends, and the seconds left for synchronous sends after them
 PAUSE = 0.05
 
 
 class Traffic:
-    """One producer's messages: what was acknowledged, what failed, and the longest that a call took."""
+    """One producer's messages: acknowledged, failed, and the longest duration of a call."""
 
     def __init__(self, cluster: LocalCluster, topic: str, how: str) -> None:
         self.name = how
@@ -96,7 +96,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("stop", ["kill_broker", "restart_broker"])
-def test_what_was_acknowledged_is_there(tmp_path: Path, stop: str) -> None:
+def test_acknowledged_messages_are_kept(tmp_path: Path, stop: str) -> None:
     with LocalCluster(data_dir=tmp_path / "data") as cluster:
         topic = cluster.create_topic("chaos", 4)
         every = [Traffic(cluster, topic, how) for how in ("sync", "async", "accumulated")]

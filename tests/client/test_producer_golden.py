@@ -1,4 +1,4 @@
-"""What a producer sends has the fields, and the values, that Apache's own client was recorded with."""
+"""Requests of a producer have the fields and values recorded from Apache's own client."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.client.fakes import FakeCluster, says
 
 pytestmark = pytest.mark.live
 
-BORN = "g"  # the one field whose value is another each time
+BORN = "g"  # the only field whose value differs each time
 STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
 
 
@@ -50,7 +50,7 @@ def sent(
 
 
 def with_body(frame: golden.GoldenFrame) -> bool:
-    """Apache's client library refuses to send without; one recorded message is made by hand."""
+    """Apache's client refuses to send messages without one, so one recorded message was built by hand."""
     return frame.index["bodyLength"] > 0
 
 

@@ -1,4 +1,4 @@
-"""How long a send may take, whatever it does in that time; what is refused before; hooks; groups."""
+"""The timeout of a send, messages refused before sending, hooks, and groups."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callabl
 
 
 def done(producer: Producer, how: str, message: Any = MESSAGE, **options: Any) -> SendResult:
-    """Send one way or the other. The answer is waited for longer than any time-out here: nothing may hang."""
+    """Send synchronously or asynchronously, and wait longer than any timeout here: nothing may hang."""
     sent = getattr(producer, how)(message, **options)
     return sent.result(20) if isinstance(sent, Future) else sent
 
@@ -75,7 +75,7 @@ def sends(mq: FakeCluster) -> list[RemotingCommand]:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_the_time_out_is_for_all_attempts(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_the_timeout_covers_all_attempts(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.everywhere(SEND, lambda request: None)
     producer = produce(send_timeout=0.3)
     with pytest.raises(RemotingTimeoutError) as caught:
@@ -89,7 +89,7 @@ def test_the_time_out_is_for_all_attempts(mq: FakeCluster, produce: Callable[...
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_the_time_out_covers_the_route(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_the_timeout_covers_the_route_query(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: None
     with pytest.raises(RocketError) as caught:
         done(produce(send_timeout=0.2), how)
@@ -97,7 +97,7 @@ def test_the_time_out_covers_the_route(mq: FakeCluster, produce: Callable[..., P
     assert caught.value.retriable
 
 
-def test_a_retry_that_waits_for_its_turn_is_over_in_time(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_queued_retry_ends_at_its_timeout(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
     producer = produce(send_timeout=0.3)
     producer.queues("t")
@@ -112,7 +112,7 @@ def test_a_retry_that_waits_for_its_turn_is_over_in_time(mq: FakeCluster, produc
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("again", "brokers"), [(False, 1), (True, 2)])
-def test_stored_but_not_safely(
+def test_stored_but_not_replicated_or_flushed(
     mq: FakeCluster, produce: Callable[..., Producer], how: str, again: bool, brokers: int
 ) -> None:
     mq.everywhere(SEND, says(ResponseCode.FLUSH_DISK_TIMEOUT, ext=STORED))
@@ -123,7 +123,7 @@ def test_stored_but_not_safely(
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_busy_broker_is_passed_over(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_a_busy_broker_is_skipped(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     """A rejected message goes to another broker; if all are busy, the error reports it and is retriable."""
     busy = says(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
     mq.brokers[0].answers[SEND] = busy
@@ -139,14 +139,14 @@ def test_a_busy_broker_is_passed_over(mq: FakeCluster, produce: Callable[..., Pr
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_what_is_retried_can_be_chosen(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_retried_response_codes_can_be_configured(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
     with pytest.raises(BrokerError):
         done(produce(retry_response_codes=[ResponseCode.SYSTEM_ERROR]), how)
     assert len(sends(mq)) == 1
 
 
-def test_many_failures_ask_for_the_route_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_concurrent_failures_refresh_the_route_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce(send_timeout=20.0)
     producer.queues("t")
     mq.brokers[0].close()
@@ -156,7 +156,7 @@ def test_many_failures_ask_for_the_route_once(mq: FakeCluster, produce: Callable
     assert len(mq.name_server.requests) - before < 50
 
 
-def test_slow_brokers_are_passed_over(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_slow_brokers_are_skipped(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.brokers[0].close()
     producer = produce(send_latency_fault_enable=True)
     for how in HOWS * 4:
@@ -216,7 +216,7 @@ def test_any_queue_at_random(mq: FakeCluster, produce: Callable[..., Producer]) 
         (Message("RMQ_SYS_TRANS_HALF_TOPIC", b"b"), IllegalNameError, "ILLEGAL_NAME"),
     ],
 )
-def test_messages_that_are_none(
+def test_invalid_messages(
     mq: FakeCluster, produce: Callable[..., Producer], how: str, message: Message, kind: type[ClientError], code: str
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -227,12 +227,12 @@ def test_messages_that_are_none(
 
 
 @pytest.mark.parametrize("group", ["", " ", "a b", "g" * 256])
-def test_groups_that_are_none(group: str) -> None:
+def test_invalid_groups(group: str) -> None:
     with pytest.raises(IllegalNameError):
         Producer(group)
 
 
-def test_ways_to_compress(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_compression_types(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     with pytest.raises(ClientError, match="lz4, zstd, zlib"):
         produce(compress_type="rar")
     body = b"abc" * 5000
@@ -262,7 +262,7 @@ def test_delays_are_properties(
     assert properties.items() <= decode_properties(sends(mq)[0].ext_fields["i"]).items()
 
 
-def test_delays_that_exclude_each_other() -> None:
+def test_conflicting_delays() -> None:
     with pytest.raises(IllegalMessageError, match="'DELAY': '3'"):
         Message.of("t", "b", delay_level=3, delay_ms=1)
     with pytest.raises(IllegalMessageError):
@@ -271,7 +271,7 @@ def test_delays_that_exclude_each_other() -> None:
         Message.of("t", "b", delay_level=19)
 
 
-def test_names_of_topics_that_may_be_sent_to() -> None:
+def test_valid_topic_names() -> None:
     assert check_topic_to_send("%RETRY%g") == "%RETRY%g"
 
 
@@ -279,7 +279,7 @@ def test_names_of_topics_that_may_be_sent_to() -> None:
 
 
 @pytest.mark.parametrize("block", [True, False])
-def test_places_in_flight(mq: FakeCluster, produce: Callable[..., Producer], block: bool) -> None:
+def test_permits_in_flight(mq: FakeCluster, produce: Callable[..., Producer], block: bool) -> None:
     mq.everywhere(SEND, lambda request: None)
     producer = produce(max_in_flight=2, block_when_full=block, send_timeout=10.0)
     under_way = [producer.send_async(MESSAGE, timeout=3.0) for _ in range(2)]
@@ -293,8 +293,8 @@ def test_places_in_flight(mq: FakeCluster, produce: Callable[..., Producer], blo
     assert producer.send_async(MESSAGE).result(20), "the places are free again"
 
 
-def test_places_that_come_back_one_by_one() -> None:
-    """Waiting threads are woken for many places at once, but do not miss the few that there are."""
+def test_permits_released_one_by_one() -> None:
+    """Waiting threads are woken for many permits at once, but do not miss few free ones."""
     places = InFlight(16, block=True)
     for _ in range(16):
         places.reserve(0.0, lambda: False)
@@ -334,7 +334,7 @@ def test_a_callback_must_not_wait_for_a_send(mq: FakeCluster, produce: Callable[
     assert "Use send_async" in str(waited.result(20))
 
 
-def test_a_send_under_way_cannot_be_cancelled(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_send_in_flight_cannot_be_cancelled(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     mq.everywhere(SEND, lambda request: None)
     producer = produce(send_timeout=0.2)
     producer.queues("t")
@@ -345,7 +345,7 @@ def test_a_send_under_way_cannot_be_cancelled(mq: FakeCluster, produce: Callable
 
 
 @pytest.mark.parametrize("auto_batch", [False, True])
-def test_closing_leaves_no_future_behind(mq: FakeCluster, produce: Callable[..., Producer], auto_batch: bool) -> None:
+def test_close_leaves_no_pending_future(mq: FakeCluster, produce: Callable[..., Producer], auto_batch: bool) -> None:
     producer = produce(auto_batch=auto_batch)
     futures = [producer.send_async(MESSAGE) for _ in range(50)]
     producer.close()
@@ -399,7 +399,7 @@ def test_hooks_see_every_attempt(mq: FakeCluster, produce: Callable[..., Produce
 
 
 @pytest.mark.parametrize("how", [*HOWS, "send_oneway"])
-def test_a_hook_may_forbid(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_a_hook_can_reject_a_send(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
     def forbid(context: SendContext) -> None:
         raise PermissionError(f"not to {context.queue.topic}")
 
@@ -419,7 +419,7 @@ def heartbeats(mq: FakeCluster) -> list[HeartbeatData]:
     ]
 
 
-def test_brokers_are_told_of_a_group(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_group_is_registered_at_brokers(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producer = produce("GID_named", member=True)
     assert producer.state is ServiceState.CREATE_JUST
     producer.send(MESSAGE)
@@ -447,7 +447,7 @@ def test_one_producer_of_a_group_in_an_instance(mq: FakeCluster, produce: Callab
     produce("GID_one", member=True).start()
 
 
-def test_nobody_is_told_of_the_default_group(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_the_default_group_is_not_registered(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
     producers = [produce("spark_rocket_producer", member=True) for _ in range(2)]
     for producer in producers:
         producer.send(MESSAGE)

@@ -1,4 +1,4 @@
-"""What was pulled and not handed out yet."""
+"""Messages that were pulled and not yet polled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOST = pack_host(("127.0.0.1", 1))
 
 
 class Rig:
-    """Two queues, and pulls of them as pullers would report them."""
+    """Two queues, with results of pulls as pullers report them."""
 
     def __init__(self, tags: str = "*", /, **limits: int) -> None:
         self.roomy: list[int] = []
@@ -78,7 +78,7 @@ def test_queues_take_turns_and_keep_their_order() -> None:
     assert rig.positions() == [6, 1]
 
 
-def test_a_part_leaves_the_place_within_a_pull() -> None:
+def test_a_partial_take_leaves_the_position_within_a_pull() -> None:
     rig = Rig()
     rig.pull(0, 3)
     assert rig.take(limit=2) == [(0, 0), (0, 1)]
@@ -87,8 +87,8 @@ def test_a_part_leaves_the_place_within_a_pull() -> None:
     assert rig.positions()[0] == 3
 
 
-def test_nothing_passes_what_waits() -> None:
-    """A pull that found nothing moves the end on, and not the place."""
+def test_the_position_never_passes_pending_messages() -> None:
+    """An empty pull advances the end, not the position."""
     rig = Rig()
     rig.pull(0, 2)
     rig.pull(0, 0)
@@ -98,7 +98,7 @@ def test_nothing_passes_what_waits() -> None:
     assert rig.positions()[0] == 50
 
 
-def test_what_has_another_tag_is_passed_over() -> None:
+def test_messages_with_another_tag_are_skipped() -> None:
     rig = Rig("b")
     rig.pull(0, 2, tags="a")
     rig.pull(1, 1, tags="b")
@@ -107,7 +107,7 @@ def test_what_has_another_tag_is_passed_over() -> None:
     assert rig.positions() == [2, 1]
 
 
-def test_what_is_forgotten_does_not_come() -> None:
+def test_dropped_messages_are_not_returned() -> None:
     rig = Rig()
     rig.pull(0, 2)
     assert rig.take(limit=1) == [(0, 0)]
@@ -118,7 +118,7 @@ def test_what_is_forgotten_does_not_come() -> None:
 
 
 @pytest.mark.parametrize("limits", [{"messages": 3}, {"size": 250}, {"all": 3}])
-def test_full_until_something_is_taken(limits: dict[str, int]) -> None:
+def test_full_until_messages_are_taken(limits: dict[str, int]) -> None:
     rig = Rig(**limits)
     queue = rig.queues[0]
     full = []
@@ -132,7 +132,7 @@ def test_full_until_something_is_taken(limits: dict[str, int]) -> None:
     assert rig.roomy == [0]
 
 
-def test_what_waits_of_a_paused_queue_leaves_room_for_others() -> None:
+def test_messages_of_a_paused_queue_do_not_count() -> None:
     rig = Rig(all=3)
     paused, other = rig.queues
     rig.pull(0, 4)
@@ -147,14 +147,14 @@ def test_what_waits_of_a_paused_queue_leaves_room_for_others() -> None:
     assert rig.pulled.is_full(other)
 
 
-def test_a_sparse_pull_counts_for_what_it_may_hold() -> None:
+def test_a_sparse_pull_counts_its_records_not_its_range() -> None:
     rig = Rig(batch=10, messages=100)
     result = PullResult(PullStatus.FOUND, 50_000, 0, 50_000, memoryview(b""))
     rig.pulled.receive(rig.queues[0], result)
     assert not rig.pulled.is_full(rig.queues[0])
 
 
-def test_what_cannot_be_decoded_is_named_and_stays() -> None:
+def test_undecodable_messages_are_named_and_kept() -> None:
     rig = Rig()
     rig.pulled.receive(rig.queues[0], PullResult(PullStatus.FOUND, 4, 0, 4, memoryview(b"\1\2\3")))
     for _ in range(2):
@@ -163,7 +163,7 @@ def test_what_cannot_be_decoded_is_named_and_stays() -> None:
     assert rig.positions()[0] == 0
 
 
-def test_the_end() -> None:
+def test_closing() -> None:
     rig = Rig()
     woken: list[int] = []
     rig.pulled.wakers.add(lambda: woken.append(1))

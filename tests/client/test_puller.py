@@ -1,4 +1,4 @@
-"""What becomes of a pull's answer."""
+"""Handling of responses to pulls."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class World:
         self.puller.pull()
 
 
-def test_an_answer_to_a_pull_with_other_settings_moves_nothing_on() -> None:
-    """What it passed over may be what is wanted now."""
+def test_a_response_to_an_outdated_pull_is_ignored() -> None:
+    """The messages that it skipped may match the new settings."""
     world = World()
     world.start()
     world.settings = replace(SETTINGS, tags="a || b")
@@ -68,7 +68,7 @@ def test_an_answer_to_a_pull_with_other_settings_moves_nothing_on() -> None:
     assert world.received == [6]
 
 
-def test_equal_settings_throw_nothing_away_and_none_end_the_pulls() -> None:
+def test_equal_settings_keep_pulls_and_none_ends_them() -> None:
     world = World()
     world.start()
     world.settings = replace(SETTINGS)
@@ -79,7 +79,7 @@ def test_equal_settings_throw_nothing_away_and_none_end_the_pulls() -> None:
     assert world.received == [6]
 
 
-def test_beginning_anew_forgets_the_pull_that_is_held() -> None:
+def test_a_restart_discards_the_held_pull() -> None:
     world = World()
     world.start()
     world.settings = replace(SETTINGS, tags="a || b")
@@ -91,7 +91,7 @@ def test_beginning_anew_forgets_the_pull_that_is_held() -> None:
     assert (world.received, world.asked[2:]) == ([4], [(4, "a || b")])
 
 
-def test_beginning_anew_forgets_what_is_waited_for() -> None:
+def test_a_restart_discards_pending_waits() -> None:
     """There is never more than one pull in flight."""
     world = World()
     world.full = True
@@ -108,7 +108,7 @@ def test_beginning_anew_forgets_what_is_waited_for() -> None:
     assert len(world.asked) == 2
 
 
-def test_room_is_made_once() -> None:
+def test_room_is_reported_once() -> None:
     world = World()
     world.full = True
     world.start()
@@ -121,7 +121,7 @@ def test_room_is_made_once() -> None:
     assert len(world.asked) == 1
 
 
-def test_an_interval_between_pulls_that_find_something() -> None:
+def test_an_interval_between_pulls_with_messages() -> None:
     world = World()
     world.settings = replace(SETTINGS, interval=0.5)
     world.start()
@@ -150,5 +150,5 @@ def test_a_pull_commits_nothing() -> None:
         (ValueError("odd"), 3.0),
     ],
 )
-def test_a_broker_with_too_much_to_do_is_left_alone_for_a_while(error: Exception, pause: float) -> None:
+def test_pauses_after_errors(error: Exception, pause: float) -> None:
     assert pause_after(error) == pause

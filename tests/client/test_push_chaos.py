@@ -1,6 +1,6 @@
-"""Push consumers while members, brokers and name servers come and go: every message is accounted for.
+"""Push consumers while members, brokers and name servers stop and restart: no message is lost.
 
-``PUSH_MEMBERS=100`` runs a hundred members that come and go for a minute; ``PUSH_SECONDS`` sets another duration.
+``PUSH_MEMBERS=100`` runs a hundred members that join and leave for a minute; ``PUSH_SECONDS`` sets another duration.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def own_cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_members_come_and_go(own_cluster: LocalCluster, orderly: bool) -> None:
+def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool) -> None:
     topic = own_cluster.create_topic("moving", QUEUES)
     seen, lock = Seen(), threading.Lock()
     busy: set[int] = set()
@@ -124,7 +124,7 @@ def test_members_come_and_go(own_cluster: LocalCluster, orderly: bool) -> None:
     )
     assert {int(body) for body in seen.bodies} == set(range(sent))
     assert overlaps == []
-    if orderly:  # a queue changes hands only when what was in flight is committed
+    if orderly:  # a queue moves only when its messages in flight are committed
         assert len(seen.bodies) == sent
     with Reader(own_cluster.name_server) as reader:
         queues = reader.queues(topic)
@@ -132,7 +132,7 @@ def test_members_come_and_go(own_cluster: LocalCluster, orderly: bool) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_broker_and_name_server_die_and_return_while_messages_are_consumed(
+def test_broker_and_name_server_restart_during_consumption(
     own_cluster: LocalCluster, orderly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.consume.process_queue.ERROR_DELAY_S", 0.2)
@@ -171,11 +171,11 @@ def test_broker_and_name_server_die_and_return_while_messages_are_consumed(
         with Producer("p", name_server=name_server) as producer:
             producer.send(Message.of(topic, "last"))
         again.until(lambda: again.bodies)
-        assert again.bodies == [b"last"]  # everything before was committed
+        assert again.bodies == [b"last"]  # all earlier messages were committed
 
 
-def test_one_of_two_name_servers_dies_while_messages_are_sent_and_consumed() -> None:
-    """The one that clients ask first; what it knew, and what comes later, the other knows."""
+def test_one_of_two_name_servers_stops_during_sends_and_consumption() -> None:
+    """The stopped one is the first that clients ask. The other has old and new routes."""
     with (
         LocalCluster(in_process=True, config={"brokerName": "beside"}) as beside,
         LocalCluster(config={"namesrvAddr": beside.name_server}) as own,

@@ -1,4 +1,4 @@
-"""Push consumers against the local broker: what they consume, and sharing it."""
+"""Push consumers against the local broker: consumption, and sharing of queues."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.client.pushing import AGAIN, SUCCESS, Seen, bodies, committed, send, 
 
 pytestmark = pytest.mark.live
 
-# --- what is consumed -----------------------------------------------------------------------------------------------
+# --- consumed messages -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
-def test_everything_is_consumed_and_committed(
+def test_all_messages_are_consumed_and_committed(
     kind: str, cluster: LocalCluster, producer: Producer, group: str, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     every = send(producer, topic, 50)
@@ -43,7 +43,7 @@ def test_everything_is_consumed_and_committed(
     one.start()
     assert one.state is ServiceState.RUNNING
     seen.until_has(50)
-    every += send(producer, topic, 10, 50)  # those come by long poll
+    every += send(producer, topic, 10, 50)  # these arrive by long poll
     seen.until_has(60)
     one.close()
     assert one.state is ServiceState.SHUTDOWN_ALREADY
@@ -53,7 +53,7 @@ def test_everything_is_consumed_and_committed(
         one.start()
 
 
-def test_the_next_member_goes_on_where_the_last_one_was(
+def test_the_next_member_continues_at_the_committed_offset(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     send(producer, topic, 10)
@@ -69,7 +69,7 @@ def test_the_next_member_goes_on_where_the_last_one_was(
 
 
 @pytest.mark.parametrize("where", list(ConsumeFromWhere))
-def test_where_a_group_begins(
+def test_start_offset_of_a_group(
     where: ConsumeFromWhere, producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     send(producer, topic, 8)
@@ -83,7 +83,9 @@ def test_where_a_group_begins(
     seen.until(lambda: set(seen.bodies) >= {*late, *old})
 
 
-def test_tags_are_compared_again(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
+def test_tags_with_equal_hashes_are_filtered_by_the_client(
+    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
+) -> None:
     seen = Seen()
     one = consumer(seen)
     one.subscribe(topic, "AaAa || b")
@@ -115,7 +117,7 @@ def test_subscriptions_change_while_running(
     assert b"not seen" not in seen.bodies
 
 
-def test_a_changed_subscription_waits_for_no_poll_that_is_held(
+def test_a_changed_subscription_does_not_wait_for_a_long_poll(
     cluster: LocalCluster,
     producer: Producer,
     topic: str,
@@ -135,7 +137,7 @@ def test_a_changed_subscription_waits_for_no_poll_that_is_held(
     seen.until(lambda: {b"8", b"9", b"10", b"11"} <= set(seen.bodies))
 
 
-def test_a_topic_that_does_not_exist_yet_is_waited_for(
+def test_a_missing_topic_is_awaited(
     cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     seen = Seen()
@@ -153,7 +155,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(
     seen.until_has(2)
 
 
-def test_hooks_choose_messages(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
+def test_filter_hooks_select_messages(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
     seen = Seen()
     one = consumer(seen)
     one.hooks.filter.append(lambda _, messages: [message for message in messages if message.body != b"3"])
@@ -179,7 +181,7 @@ def test_a_suspended_consumer_pulls_nothing(
     seen.until_has(4)
 
 
-def test_an_sql_expression_chooses(group: str, consumer: Callable[..., PushConsumer]) -> None:
+def test_an_sql_expression_selects_messages(group: str, consumer: Callable[..., PushConsumer]) -> None:
     with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as cluster:
         topic, seen = cluster.create_topic("t", 2), Seen()
         one = consumer(seen, name_server=cluster.name_server)
@@ -195,10 +197,10 @@ def test_an_sql_expression_chooses(group: str, consumer: Callable[..., PushConsu
         one.close()
 
 
-# --- what is not consumed -------------------------------------------------------------------------------------------
+# --- unconsumed messages -------------------------------------------------------------------------------------------
 
 
-def test_a_message_to_be_consumed_later_comes_again_from_the_retry_topic(
+def test_a_failed_message_is_redelivered_from_the_retry_topic(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
     seen = Seen()
@@ -234,13 +236,13 @@ def test_dead_letters(
     with Reader(cluster.name_server, instance_name="dead") as reader:
         dead = MessageQueue(f"%DLQ%{group}", reader.queues(topic)[0].broker_name, 0)
         seen.until_has(1)
-        one.close()  # waits for the call, and so for its outcome
+        one.close()  # waits for the call and its result
         reader.refresh(dead.topic)
         (found,) = reader.messages(dead, 0)
     assert found.body == b"dead"
 
 
-def test_broadcasting_gives_everything_to_each_and_remembers_in_a_file(
+def test_broadcasting_delivers_to_each_member_with_local_offsets(
     producer: Producer,
     topic: str,
     consumer: Callable[..., PushConsumer],
@@ -267,7 +269,7 @@ def test_broadcasting_gives_everything_to_each_and_remembers_in_a_file(
     assert sorted(seen.bodies) == bodies(3, 10)
 
 
-def test_an_offset_that_the_broker_does_not_have_is_corrected(
+def test_an_offset_out_of_range_is_corrected(
     cluster: LocalCluster,
     producer: Producer,
     topic: str,
@@ -285,11 +287,11 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
     one.subscribe(topic)
     one.start()
     seen.until_has(6)
-    for start in range(8, 100, 4):  # until the corrected queue gives something
+    for start in range(8, 100, 4):  # until the corrected queue has messages
         send(producer, topic, 4, start)
         if any(message.queue_id == queues[0].queue_id for message in seen.messages):
             break
-        one.instance().members.rebalance()  # which must not begin at the old offset again
+        one.instance().members.rebalance()  # which must not start at the old offset again
     seen.until(lambda: any(message.queue_id == queues[0].queue_id for message in seen.messages))
     one.close()
     with Reader(cluster.name_server) as reader:
@@ -299,7 +301,7 @@ def test_an_offset_that_the_broker_does_not_have_is_corrected(
 # --- members --------------------------------------------------------------------------------------------------------
 
 
-def test_a_listener_is_told_which_queues_a_member_has(
+def test_a_listener_receives_the_assigned_queues(
     cluster: LocalCluster, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
     changes: list[tuple[str, int, list[int]]] = []
@@ -326,7 +328,7 @@ def test_a_listener_is_told_which_queues_a_member_has(
     assert {name for name, *_ in changes} <= {topic, f"%RETRY%{group}"}
 
 
-def test_two_members_share_and_the_one_that_stays_takes_over(
+def test_two_members_share_queues_and_the_remaining_one_takes_over(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     seen = [Seen(), Seen()]
@@ -347,7 +349,7 @@ def test_two_members_share_and_the_one_that_stays_takes_over(
     assert Counter(seen[0].bodies + seen[1].bodies) == Counter(every)
 
 
-def test_order_is_kept_when_a_queue_changes_hands(
+def test_order_is_kept_when_a_queue_moves(
     cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     topic = cluster.create_topic("one" + group, 1)
@@ -380,7 +382,7 @@ def test_order_is_kept_when_a_queue_changes_hands(
     first = consumer(orderly=listener("a"), instance_name="a")
     first.subscribe(topic)
     first.start()
-    for _ in range(200):  # the old owner has given the queue up, its call goes on
+    for _ in range(200):  # the old owner has released the queue, its call continues
         if not last.offsets(topic):
             break
         last.instance().members.rebalance()

@@ -1,4 +1,4 @@
-"""Push consumers: what keeps them from starting, what they refuse, and how they end."""
+"""Push consumers: failed starts, invalid calls, and closing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_without_a_name_server_starting_fails_with_the_reason(
     assert one.state is ServiceState.START_FAILED
 
 
-def test_a_consumer_without_a_topic_says_so(
+def test_a_consumer_without_a_subscription_logs_a_warning(
     consumer: Callable[..., PushConsumer], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -90,12 +90,12 @@ def test_invalid_settings(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])
-def test_topics_that_cannot_be(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
+def test_invalid_topics(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
     with pytest.raises(ClientError):
         consumer(Seen()).subscribe(topic)
 
 
-def test_an_expression_that_does_not_parse(consumer: Callable[..., PushConsumer]) -> None:
+def test_an_invalid_expression(consumer: Callable[..., PushConsumer]) -> None:
     one = consumer(Seen())
     with pytest.raises(SubscriptionRefusedError, match="Invalid SQL92 expression 'a >'") as caught:
         one.subscribe("t", sql="a >")
@@ -103,7 +103,7 @@ def test_an_expression_that_does_not_parse(consumer: Callable[..., PushConsumer]
     assert "t" not in one.topics()
 
 
-def test_closing_waits_for_the_listener_and_commits_what_it_did(
+def test_close_waits_for_the_listener_and_commits(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     began, go, seen = threading.Event(), threading.Event(), Seen()
@@ -131,7 +131,7 @@ def test_closing_waits_for_the_listener_and_commits_what_it_did(
     assert committed(cluster, group, topic) == len(seen.bodies)
 
 
-def test_an_interrupted_end_leaves_the_group_all_the_same(
+def test_an_interrupted_close_still_leaves_the_group(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = consumer(Seen())
@@ -157,7 +157,7 @@ def test_an_interrupted_end_leaves_the_group_all_the_same(
 def test_a_listener_may_close_its_consumer(
     kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
-    """Its result then counts, no thread waits for a lock, and another call of close waits for the end."""
+    """The result of the listener counts, no thread waits for a lock, and a second close waits for the end."""
     calls: list[object] = []
     closed, go_on = threading.Event(), threading.Event()
 
@@ -186,7 +186,7 @@ def test_a_listener_may_close_its_consumer(
     assert sorted(seen.bodies) == sorted(set(every) - set(first))
 
 
-def test_a_forked_child_leaves_the_parents_consumer_alone(
+def test_a_forked_child_does_not_affect_the_parents_consumer(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     seen = Seen()
@@ -207,7 +207,7 @@ def test_a_forked_child_leaves_the_parents_consumer_alone(
     assert one.state is ServiceState.RUNNING
 
 
-def test_a_process_ends_although_its_listener_does_not(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+def test_a_process_exits_with_a_stuck_listener(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     send(producer, topic, 1)
     code = """
 import sys, threading

@@ -1,4 +1,4 @@
-"""Pulls, offsets, and time found exactly whatever the broker's hint is."""
+"""Pulls, offsets, and exact searches by time for any hint of the broker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def reader(mq: FakeCluster, closing: Callable[[Reader], Reader]) -> Reader:
         (21, PullStatus.OFFSET_ILLEGAL),
     ],
 )
-def test_what_a_pull_comes_to(mq: FakeCluster, reader: Reader, code: int, status: PullStatus) -> None:
+def test_the_result_of_a_pull(mq: FakeCluster, reader: Reader, code: int, status: PullStatus) -> None:
     body = record(5) + record(6)
     mq.everywhere(PULL, says(code, "remark", position(7, 2, 9), body))
     for found in (reader.pull(QUEUE, 5), reader.pull_async(QUEUE, 5).result(10), reader.pull_later(QUEUE, 5).result()):
@@ -86,7 +86,7 @@ def test_what_a_pull_comes_to(mq: FakeCluster, reader: Reader, code: int, status
         assert bytes(found.records) == (body if code == 0 else b"")
 
 
-def test_what_a_pull_says(mq: FakeCluster, reader: Reader) -> None:
+def test_the_request_of_a_pull(mq: FakeCluster, reader: Reader) -> None:
     mq.everywhere(PULL, says(19, None, position(5)))
     reader.pull(QUEUE, 5, max_msgs=32_768, max_bytes=1 << 22, tags="A || B")
     reader.pull(QUEUE, 5, suspend_ms=20)
@@ -105,7 +105,7 @@ def test_what_a_pull_says(mq: FakeCluster, reader: Reader) -> None:
     assert (suspended.subscription, suspended.max_msg_nums, suspended.max_msg_bytes) == ("*", 32, None)
 
 
-def test_time_outs_come_on_top_of_the_suspension(mq: FakeCluster, reader: Reader) -> None:
+def test_the_timeout_is_added_to_the_suspension(mq: FakeCluster, reader: Reader) -> None:
     mq.everywhere(PULL, lambda request: None)
     with pytest.raises(RemotingTimeoutError) as caught:
         reader.pull(QUEUE, 0, timeout=0.3)
@@ -187,9 +187,7 @@ def test_a_lost_broker_is_retriable_and_slaves_serve_reads(
         reader.instance().routes._unavailable.clear()
 
 
-def test_a_slave_is_not_believed_about_the_end(
-    fake: Callable[..., FakeCluster], closing: Callable[[Reader], Reader]
-) -> None:
+def test_the_end_of_a_slave_is_not_used(fake: Callable[..., FakeCluster], closing: Callable[[Reader], Reader]) -> None:
     cluster = fake(2)
     master, slave = cluster.brokers
     cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: master.address, 1: slave.address}})
@@ -249,7 +247,7 @@ def test_offsets(mq: FakeCluster, reader: Reader) -> None:
     assert "setZeroIfNotFound" not in mq.brokers[0].requests[-1].ext_fields
 
 
-def test_a_queue_that_has_had_no_message_begins_at_0(mq: FakeCluster, reader: Reader) -> None:
+def test_a_queue_without_messages_starts_at_0(mq: FakeCluster, reader: Reader) -> None:
     """RocksDB's consume queues say -1."""
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
         mq.everywhere(code, says(0, None, {"offset": "-1"}))
@@ -272,7 +270,7 @@ def test_commits(mq: FakeCluster, reader: Reader) -> None:
         reader.commit_offset("g", QUEUE, 11)  # this broker serves no pulls
 
 
-def test_a_commit_for_a_group_that_a_broker_of_5x_does_not_know_yet(mq: FakeCluster, reader: Reader) -> None:
+def test_a_commit_for_a_group_unknown_to_a_5x_broker(mq: FakeCluster, reader: Reader) -> None:
     known: set[str] = set()
 
     def commit(request: RemotingCommand) -> RemotingCommand:
@@ -325,7 +323,7 @@ def time_broker(cluster: FakeCluster, times: list[int], first: int, hint: Callab
     hint=st.integers(-3, 60),
 )
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_time_is_found_whatever_the_hint(
+def test_a_search_by_time_is_exact_for_any_hint(
     mq: FakeCluster, reader: Reader, steps: list[int], first: int, at: int, hint: int
 ) -> None:
     times = list(itertools.accumulate(steps))
@@ -334,12 +332,12 @@ def test_time_is_found_whatever_the_hint(
     assert reader.offset_for_time(QUEUE, at) == wanted
 
 
-def test_a_right_hint_costs_two_pulls(mq: FakeCluster, reader: Reader) -> None:
+def test_a_correct_hint_costs_two_pulls(mq: FakeCluster, reader: Reader) -> None:
     times = list(range(0, 10_000, 10))
     time_broker(mq, times, 0, lambda timestamp: -(-timestamp // 10))
     assert reader.offset_for_time(QUEUE, 5_001) == 501
     assert mq.brokers[0].codes().count(PULL) == 2
     mq.brokers[0].requests.clear()
-    time_broker(mq, [7] * 1000, 0, lambda _: 999)  # an old broker lands anywhere in a run of equal times
+    time_broker(mq, [7] * 1000, 0, lambda _: 999)  # an old broker returns any offset in a run of equal times
     assert reader.offset_for_time(QUEUE, 7) == 0
     assert mq.brokers[0].codes().count(PULL) < 25

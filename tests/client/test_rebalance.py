@@ -1,4 +1,4 @@
-"""Taking queues on and giving them up, with brokers that are made up."""
+"""Acquiring and releasing queues, with fake brokers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Q = [MessageQueue("t", "b", number) for number in range(4)]
 
 
 class World:
-    """An instance, its members, routes, brokers, offsets: whatever a Rebalance asks."""
+    """The instance, members, routes, brokers and offsets that a Rebalance uses."""
 
     client_id = "me"
 
@@ -42,7 +42,7 @@ class World:
         self.offsets: dict[MessageQueue, int] = {}
         self.call_later = Later()
         self.soon = 0
-        self.refusals = 0  # of commits, to come
+        self.refusals = 0  # failures of the next commits
         self.in_memory: set[MessageQueue] = set()
 
     def route(self, _: str) -> World:
@@ -140,7 +140,7 @@ def world() -> World:
     return World()
 
 
-def test_queues_come_and_go_with_members(world: World) -> None:
+def test_queues_move_with_members(world: World) -> None:
     one = build(world)
     one.balance(["t"])
     assert owned(one) == [0, 1, 2, 3]
@@ -161,7 +161,7 @@ def test_queues_come_and_go_with_members(world: World) -> None:
     assert owned(one) == []
 
 
-def test_members_that_nobody_knows_of_change_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_member_list_nothing_changes(world: World, caplog: pytest.LogCaptureFixture) -> None:
     one = build(world)
     one.balance(["t"])
     assert not caplog.records
@@ -188,7 +188,7 @@ def test_members_that_nobody_knows_of_change_nothing(world: World, caplog: pytes
         (ConsumeFromWhere.CONSUME_FROM_TIMESTAMP, "%RETRY%g", 7),
     ],
 )
-def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFromWhere, topic: str, begins: int) -> None:
+def test_start_of_a_queue_without_an_offset(world: World, where: ConsumeFromWhere, topic: str, begins: int) -> None:
     world.readable = (MessageQueue(topic, "b", 0),)
     one = build(world, where=where, timestamp_ms=55)
     one.balance([topic])
@@ -197,7 +197,7 @@ def test_where_a_queue_without_an_offset_begins(world: World, where: ConsumeFrom
 
 
 @pytest.mark.parametrize("where", list(ConsumeFromWhere))
-def test_of_a_queue_that_came_meanwhile_nothing_is_passed_over(world: World, where: ConsumeFromWhere) -> None:
+def test_new_queues_start_at_their_first_message(world: World, where: ConsumeFromWhere) -> None:
     """The broker returns 0 while the first message is in its memory, for requests like those of Java's consumers."""
     one = build(world, where=where, timestamp_ms=55, first_queues=Q[:2])
     world.in_memory = {Q[0], Q[2]}
@@ -207,7 +207,7 @@ def test_of_a_queue_that_came_meanwhile_nothing_is_passed_over(world: World, whe
     assert begins == {Q[0]: usual, Q[1]: usual, Q[2]: 0, Q[3]: usual}
 
 
-def test_which_queues_are_new(world: World) -> None:
+def test_detection_of_new_queues(world: World) -> None:
     anything: Any = world
     share = QueueShare("g", lambda: anything, anything, anything, None, ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     share.note("t", Q[:2])
@@ -220,20 +220,20 @@ def test_which_queues_are_new(world: World) -> None:
     assert share.first_offset(later) == 0
 
 
-def test_a_reset_and_a_correction_go_on_where_they_say(world: World) -> None:
+def test_a_reset_and_a_correction_restart_at_their_offset(world: World) -> None:
     one = build(world)
     one.balance(["t"])
     before = {puller.process_queue.queue: puller for puller in one.pullers()}
     one.reset({Q[1]: 5, MessageQueue("t", "elsewhere", 0): 6})
     one.correct(before[Q[2]], 8)
-    one.correct(before[Q[1]], 9)  # came too late: the queue goes on elsewhere already
+    one.correct(before[Q[1]], 9)  # too late: the queue has already been restarted
     after = {puller.process_queue.queue: puller.process_queue.commit_offset for puller in one.pullers()}
     assert after == {Q[0]: 100, Q[1]: 5, Q[2]: 8, Q[3]: 100}
     assert world.offsets == {Q[1]: 5, Q[2]: 8}
     assert before[Q[1]].process_queue.dropped
 
 
-def test_a_queue_to_be_corrected_is_left_alone_by_rounds(world: World) -> None:
+def test_a_queue_under_correction_is_skipped(world: World) -> None:
     one = build(world)
     one.balance(["t"])
     puller = one.pullers()[0]
@@ -244,7 +244,7 @@ def test_a_queue_to_be_corrected_is_left_alone_by_rounds(world: World) -> None:
     assert puller.process_queue.queue not in world.offsets
 
 
-def test_a_queue_whose_pulls_have_stopped_is_begun_anew(world: World) -> None:
+def test_a_queue_without_pulls_is_restarted(world: World) -> None:
     one = build(world)
     one.balance(["t"])
     stuck = one.process_queues()[0]
@@ -255,10 +255,10 @@ def test_a_queue_whose_pulls_have_stopped_is_begun_anew(world: World) -> None:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_a_broker_that_does_not_answer_is_asked_once_a_round(
+def test_an_unresponsive_broker_is_asked_once_a_round(
     world: World, monkeypatch: pytest.MonkeyPatch, orderly: bool
 ) -> None:
-    """Waiting for it would delay the queues of the others."""
+    """Waiting for it would delay the queues of the other brokers."""
     silent = [MessageQueue("t", "a", number) for number in range(4)]
     world.readable = (*silent, *Q)
     asked: list[str] = []
@@ -287,8 +287,8 @@ def test_a_broker_that_does_not_answer_is_asked_once_a_round(
     assert asked.count("a") == 2
 
 
-def test_locks_are_renewed_last_where_nobody_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that does not answer costs a time-out, in which the locks of the others go on ageing."""
+def test_locks_at_unresponsive_brokers_are_renewed_last(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each unresponsive broker costs a timeout, during which the locks at the other brokers age."""
     asked: list[str] = []
     silent = {"a", "b"}
 
@@ -318,7 +318,7 @@ def test_locks_are_renewed_last_where_nobody_answered(world: World, monkeypatch:
 # --- in order -------------------------------------------------------------------------------------------------------
 
 
-def test_queues_that_are_locked_by_others_are_tried_again(world: World) -> None:
+def test_queues_locked_by_others_are_retried(world: World) -> None:
     world.owners = {Q[0]: "other", Q[1]: "other"}
     one = build(world, orderly=True)
     one.balance(["t"])
@@ -330,7 +330,7 @@ def test_queues_that_are_locked_by_others_are_tried_again(world: World) -> None:
     assert owned(one) == [0, 1, 2, 3]
 
 
-def test_a_lock_is_kept_until_the_call_has_ended_and_its_offset_is_committed(world: World) -> None:
+def test_a_lock_is_held_until_the_call_ends_and_commits(world: World) -> None:
     one = build(world, orderly=True)
     one.balance(["t"])
     queue = next(queue for queue in one.process_queues() if queue.queue == Q[0])
@@ -356,7 +356,7 @@ def test_a_lock_is_kept_until_the_call_has_ended_and_its_offset_is_committed(wor
     one.renew_locks()
     assert world.owners[Q[0]] == "me"
     world.ids = ["me"]
-    one.balance(["t"])  # not even this member itself may begin now
+    one.balance(["t"])  # not even this member may start now
     assert owned(one) == [1, 2, 3]
     world.log.clear()
     ended.set()
@@ -368,7 +368,7 @@ def test_a_lock_is_kept_until_the_call_has_ended_and_its_offset_is_committed(wor
     assert owned(one) == [0, 1, 2, 3]
 
 
-def test_the_end_commits_every_queue_at_once_and_only_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_commits_every_queue_at_once_and_only_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that hangs costs every commit its time-out."""
     commits: list[dict[MessageQueue, int]] = []
     monkeypatch.setattr(world, "persist", lambda offsets: commits.append(dict(offsets)))
@@ -380,8 +380,8 @@ def test_the_end_commits_every_queue_at_once_and_only_once(world: World, monkeyp
     assert world.owners == {}
 
 
-def test_nothing_is_committed_after_the_unlocking(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call ends, and its thread unlocks the queue, while the one that gives it up has not committed yet."""
+def test_nothing_is_committed_after_the_unlock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call ends and its thread unlocks the queue before the releasing thread has committed."""
     one = build(world, orderly=True)
     one.balance(["t"])
     queue = next(queue for queue in one.process_queues() if queue.queue == Q[0])
@@ -416,7 +416,7 @@ def test_nothing_is_committed_after_the_unlocking(world: World, monkeypatch: pyt
     [(1, False, [("commit", 0, 100), ("unlock", 0)]), (9, False, [("unlock", 0)]), (1, True, [("unlock", 0)])],
     ids=["once", "permanently", "the lock has expired"],
 )
-def test_a_last_commit_that_fails_is_tried_again_before_the_unlocking(
+def test_a_failed_last_commit_is_retried_before_the_unlock(
     world: World, monkeypatch: pytest.MonkeyPatch, refusals: int, expired: bool, log: list[Any]
 ) -> None:
     monkeypatch.setattr(module, "COMMIT_RETRY_SECONDS", 0.0)
@@ -433,8 +433,8 @@ def test_a_last_commit_that_fails_is_tried_again_before_the_unlocking(
     assert world.refusals == max(0, refusals - 3)
 
 
-def test_two_that_release_a_queue_unlock_it_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second unlocking might come when the queue is locked again."""
+def test_concurrent_releases_unlock_a_queue_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second unlock could arrive when the queue is locked again."""
     one = build(world, orderly=True)
     one.balance(["t"])
     queue, invoke = one.process_queues()[0], world.invoke
@@ -452,7 +452,7 @@ def test_two_that_release_a_queue_unlock_it_once(world: World, monkeypatch: pyte
     assert world.log.count(("unlock", 0)) == 1
 
 
-def test_a_queue_whose_lock_others_have_is_given_up_and_not_committed(world: World) -> None:
+def test_a_queue_locked_by_others_is_dropped_without_a_commit(world: World) -> None:
     one = build(world, orderly=True)
     one.balance(["t"])
     lost = next(queue for queue in one.process_queues() if queue.queue == Q[1])
@@ -468,7 +468,7 @@ def test_a_queue_whose_lock_others_have_is_given_up_and_not_committed(world: Wor
 @pytest.mark.parametrize(
     ("seconds", "valid"), [(LOCK_EXPIRED_SECONDS + 1, True), (EXPIRED_AT_BROKER_SECONDS + 1, False)]
 )
-def test_a_lock_that_others_may_have_had_meanwhile_begins_anew(world: World, seconds: float, valid: bool) -> None:
+def test_a_queue_restarts_after_an_expired_lock(world: World, seconds: float, valid: bool) -> None:
     one = build(world, orderly=True)
     one.balance(["t"])
     queue = one.process_queues()[0]
@@ -483,7 +483,7 @@ def test_a_lock_that_others_may_have_had_meanwhile_begins_anew(world: World, sec
     assert queue.dropped is not valid
 
 
-def test_a_lock_that_was_given_back_is_not_renewed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_released_lock_is_not_renewed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     one = build(world, orderly=True)
     one.balance(["t"])
     gone = one.process_queues()[0]
@@ -500,7 +500,7 @@ def test_a_lock_that_was_given_back_is_not_renewed(world: World, monkeypatch: py
     renewing.start()
     assert asked.wait(10)
     closing = threading.Thread(target=one.close)
-    closing.start()  # its unlocking has to wait for the renewal, or that would lock queues without an owner
+    closing.start()  # the unlock has to wait for the renewal, which would otherwise lock queues without an owner
     go.set()
     renewing.join()
     closing.join()
@@ -509,7 +509,7 @@ def test_a_lock_that_was_given_back_is_not_renewed(world: World, monkeypatch: py
     assert world.owners == {}
 
 
-def test_a_queue_that_cannot_be_begun_is_unlocked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_fails_to_start_is_unlocked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def away(_: MessageQueue) -> int:
         raise RemotingConnectError("the broker is unavailable")
 
@@ -520,7 +520,7 @@ def test_a_queue_that_cannot_be_begun_is_unlocked(world: World, monkeypatch: pyt
     assert world.owners == {}
 
 
-def test_broadcasting_takes_every_queue_and_commits_all_at_once(world: World) -> None:
+def test_broadcasting_owns_every_queue_and_commits_all_at_once(world: World) -> None:
     world.ids = None
     one = build(world, strategy=None)
     one.balance(["t"])

@@ -32,7 +32,7 @@ def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
 
 
 class Consumer:
-    """Reads one message of a topic after the other and replies to it."""
+    """Replies to each message of a topic."""
 
     def __init__(self, cluster: LocalCluster, topic: str, answer: Callable[[MessageExt], bytes | None]) -> None:
         self._queue = MessageQueue(topic, "broker-a", 0)
@@ -63,7 +63,7 @@ class Consumer:
 
 
 @pytest.mark.parametrize("size", [10, 20_000])
-def test_a_request_has_its_reply(cluster: LocalCluster, requester: Producer, topic: str, size: int) -> None:
+def test_a_request_gets_its_reply(cluster: LocalCluster, requester: Producer, topic: str, size: int) -> None:
     with Consumer(cluster, topic, lambda message: message.body.upper() * size):
         replies = [requester.request_async(Message.of(topic, f"m{i}"), timeout=20) for i in range(5)]
         assert [reply.result(20).body for reply in replies] == [f"M{i}".encode() * size for i in range(5)]
@@ -80,7 +80,7 @@ def test_a_request_without_a_reply(cluster: LocalCluster, requester: Producer, t
     assert not Replies.of(requester.running())._pending
 
 
-def test_a_request_outlives_neither_its_producer_nor_its_timer(
+def test_pending_requests_fail_with_their_producer_and_timer(
     cluster: LocalCluster, requester: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting = requester.request_async(Message.of(topic, "anybody there?"), timeout=3600)
@@ -110,7 +110,7 @@ def test_a_request_outlives_neither_its_producer_nor_its_timer(
     assert not Replies.of(instance)._pending
 
 
-def test_a_request_that_cannot_be_sent(cluster: LocalCluster, requester: Producer, topic: str) -> None:
+def test_invalid_requests(cluster: LocalCluster, requester: Producer, topic: str) -> None:
     nowhere = MessageQueue(topic, "broker-a", 99)
     with pytest.raises(ClientError):
         requester.request_async(Message.of(topic, "b"), queue=nowhere).result(20)
@@ -124,7 +124,7 @@ def test_a_request_that_cannot_be_sent(cluster: LocalCluster, requester: Produce
         nameless.request(Message.of(topic, "b"))
 
 
-def test_a_reply_that_nobody_waits_for(cluster: LocalCluster, requester: Producer, topic: str) -> None:
+def test_an_unexpected_reply(cluster: LocalCluster, requester: Producer, topic: str) -> None:
     consumed = Message.of(topic, "b", properties={"CLUSTER": "DefaultCluster", "CORRELATION_ID": "x"})
     with pytest.raises(ClientError, match="REPLY_TO_CLIENT"):
         create_reply_message(consumed, b"r")

@@ -37,7 +37,7 @@ def table() -> Iterator[Callable[..., RouteTable]]:
     client.close()
 
 
-def test_a_route_is_asked_for_once(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
+def test_a_route_is_requested_once(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
     cluster = fake(2)
     cluster.add("t", queues=2)
     routes = table(cluster.name_server.address)
@@ -87,7 +87,7 @@ def test_the_unquoted_spelling_of_older_name_servers(table: Callable[..., RouteT
         server.close()
 
 
-def test_the_next_name_server_is_tried_and_kept(
+def test_the_next_name_server_is_tried_and_reused(
     fake: Callable[..., FakeCluster], table: Callable[..., RouteTable], nobody: str
 ) -> None:
     cluster = fake(1)
@@ -105,7 +105,7 @@ def test_the_next_name_server_is_tried_and_kept(
         broken.close()
 
 
-def test_no_name_server_at_all(table: Callable[..., RouteTable], nobody: str) -> None:
+def test_no_name_server_available(table: Callable[..., RouteTable], nobody: str) -> None:
     with pytest.raises(NameServerUnreachableError) as caught:
         table(nobody, "127.0.0.1:1").route("t")
     assert nobody in str(caught.value)
@@ -130,7 +130,7 @@ def test_unknown_topic(fake: Callable[..., FakeCluster], table: Callable[..., Ro
     assert routes.route("missing").readable, "that a topic is missing is not remembered"
 
 
-def test_a_known_route_survives_name_servers_that_lost_it(
+def test_a_cached_route_survives_name_servers_that_lost_it(
     fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
 ) -> None:
     cluster = fake(1)
@@ -151,7 +151,7 @@ def test_a_known_route_survives_name_servers_that_lost_it(
         routes.route("t")
 
 
-def test_topics_that_sending_creates(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
+def test_topics_created_by_sending(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
     cluster = fake(2)
     cluster.add("TBW102", queues=8, perm=7)
     routes = table(cluster.name_server.address)
@@ -171,7 +171,7 @@ def test_a_topic_without_write_permission(fake: Callable[..., FakeCluster], tabl
         table(cluster.name_server.address).publish_route("t")
 
 
-def test_a_master_that_is_back_is_found_by_the_next_send(
+def test_the_next_send_finds_a_restarted_master(
     fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
 ) -> None:
     now = [100.0]
@@ -187,7 +187,7 @@ def test_a_master_that_is_back_is_found_by_the_next_send(
     assert routes.publish_route("t") == (MessageQueue("t", "b0", 0),)
 
 
-def test_reads_go_to_a_slave_while_the_master_is_away(
+def test_reads_use_a_slave_while_the_master_is_unavailable(
     fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
 ) -> None:
     now = [100.0]
@@ -230,7 +230,7 @@ def test_only_topics_in_use_are_refreshed(fake: Callable[..., FakeCluster], tabl
     assert len(cluster.name_server.requests) == 2
 
 
-def test_the_thread_sees_new_queues_and_ends(
+def test_the_refresh_thread_finds_new_queues_and_ends(
     fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
 ) -> None:
     cluster = fake(1)

@@ -77,7 +77,7 @@ KINDS = pytest.mark.parametrize("kind", [push, lite])
 
 
 def consuming(fake: Callable[..., FakeCluster], brokers: int = 2) -> FakeCluster:
-    """Brokers on which a consumer finds nothing to do."""
+    """Brokers without messages for a consumer."""
     mq = fake(brokers)
     mq.add("t", 1)
     for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG):
@@ -90,7 +90,7 @@ def consuming(fake: Callable[..., FakeCluster], brokers: int = 2) -> FakeCluster
 
 
 @KINDS
-def test_a_broker_that_does_not_filter_refuses_the_start(kind: Callable[..., Consumer]) -> None:
+def test_without_filters_at_the_broker_the_start_fails(kind: Callable[..., Consumer]) -> None:
     with LocalCluster(in_process=True, config={"enablePropertyFilter": False}) as cluster:
         topic = cluster.create_topic("t", 1)
         consumer = kind(cluster.name_server)
@@ -118,7 +118,7 @@ def test_a_broker_that_does_not_filter_refuses_the_start(kind: Callable[..., Con
         (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "request type 46 not supported", "subscribe by tags"),
     ],
 )
-def test_what_a_broker_says_of_an_expression(
+def test_errors_of_an_expression(
     fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], code: int, remark: str, remedy: str
 ) -> None:
     mq = consuming(fake)
@@ -129,7 +129,7 @@ def test_what_a_broker_says_of_an_expression(
         consumer.start()
     assert isinstance(refused.value, SubscriptionRefusedError)
     assert refused.value.response_code == code
-    (asked,) = [request for broker in mq.brokers for request in broker.requests]  # no broker has had a heartbeat
+    (asked,) = [request for broker in mq.brokers for request in broker.requests]  # no broker has received a heartbeat
     body = CheckClientRequestBody.from_json(asked.body)
     assert (asked.code, body.group) == (RequestCode.CHECK_CLIENT_CONFIG, "g")
     assert body.subscription_data is not None
@@ -137,7 +137,7 @@ def test_what_a_broker_says_of_an_expression(
 
 
 @KINDS
-def test_brokers_that_cannot_be_asked_refuse_nothing(
+def test_unavailable_brokers_do_not_reject_an_expression(
     fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]
 ) -> None:
     mq = consuming(fake)
@@ -151,7 +151,7 @@ def test_brokers_that_cannot_be_asked_refuse_nothing(
 
 
 @KINDS
-def test_tags_are_no_question(fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]) -> None:
+def test_tags_are_not_checked_at_the_broker(fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]) -> None:
     mq = consuming(fake, 1)
     with kind(mq.name_server.address) as consumer:
         consumer.subscribe("t", "a || b")
@@ -159,10 +159,10 @@ def test_tags_are_no_question(fake: Callable[..., FakeCluster], kind: Callable[.
     assert RequestCode.CHECK_CLIENT_CONFIG not in mq.brokers[0].codes()
 
 
-# --- machines that have died --------------------------------------------------------------------------------------
+# --- dead machines --------------------------------------------------------------------------------------
 
 
-def test_heartbeats_do_not_wait_for_brokers_that_do_not_answer(
+def test_heartbeats_do_not_wait_for_unresponsive_brokers(
     fake: Callable[..., FakeCluster], silent: Callable[[], str]
 ) -> None:
     mq = consuming(fake, 1)
@@ -174,7 +174,7 @@ def test_heartbeats_do_not_wait_for_brokers_that_do_not_answer(
         instance.routes.route("t")
         joining = threading.Thread(target=instance.members.join_producer, args=(Member("p"),))
         joining.start()
-        assert mq.brokers[0].arrived.acquire(timeout=SECONDS)  # long before the others' time is up
+        assert mq.brokers[0].arrived.acquire(timeout=SECONDS)  # long before the deadline of the others
         assert mq.brokers[0].codes() == [RequestCode.HEART_BEAT]
         assert joining.is_alive()
     finally:
@@ -183,8 +183,8 @@ def test_heartbeats_do_not_wait_for_brokers_that_do_not_answer(
     assert not joining.is_alive()
 
 
-def test_a_first_send_does_not_wait_for_the_answer_to_a_heartbeat(fake: Callable[..., FakeCluster]) -> None:
-    """Of a producer whose instance knows brokers already: one that hangs would use up the send's time."""
+def test_the_first_send_does_not_wait_for_heartbeats(fake: Callable[..., FakeCluster]) -> None:
+    """The instance of the producer already has brokers. An unresponsive one would use up the timeout of the send."""
     mq = consuming(fake, 1)
     mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext={"msgId": "0A", "queueId": "0", "queueOffset": "7"}))
     mq.everywhere(RequestCode.HEART_BEAT, lambda _: None)
@@ -200,7 +200,7 @@ def test_a_first_send_does_not_wait_for_the_answer_to_a_heartbeat(fake: Callable
         release(instance)
 
 
-def test_members_are_asked_for_where_there_is_a_connection(
+def test_members_are_requested_over_an_existing_connection(
     fake: Callable[..., FakeCluster], silent: Callable[[], str]
 ) -> None:
     mq = consuming(fake, 1)
@@ -215,7 +215,7 @@ def test_members_are_asked_for_where_there_is_a_connection(
         release(instance)
 
 
-def test_who_does_not_know_the_members_is_not_asked_first_again(fake: Callable[..., FakeCluster]) -> None:
+def test_a_broker_without_the_members_is_not_asked_first_again(fake: Callable[..., FakeCluster]) -> None:
     mq = consuming(fake)
     hangs, answers = mq.brokers
     hangs.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda _: None
@@ -230,7 +230,7 @@ def test_who_does_not_know_the_members_is_not_asked_first_again(fake: Callable[.
     assert (len(hangs.requests), len(answers.requests)) == (1, 3)
 
 
-# --- name servers and brokers that die ----------------------------------------------------------------------------
+# --- stopped name servers and brokers ----------------------------------------------------------------------------
 
 STORED = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "7"}
 
@@ -241,7 +241,7 @@ def sending(fake: Callable[..., FakeCluster], brokers: int = 1) -> FakeCluster:
     return mq
 
 
-def test_a_name_server_that_dies_alone_is_not_missed(fake: Callable[..., FakeCluster]) -> None:
+def test_one_dead_name_server_is_not_noticed(fake: Callable[..., FakeCluster]) -> None:
     mq = sending(fake)
     other = Fake(mq.name_server.answers)
     try:
@@ -259,7 +259,7 @@ def test_a_name_server_that_dies_alone_is_not_missed(fake: Callable[..., FakeClu
         other.close()
 
 
-def test_a_name_server_that_does_not_answer_leaves_time_for_the_next(
+def test_an_unresponsive_name_server_leaves_time_for_the_next(
     fake: Callable[..., FakeCluster], silent: Callable[[], str]
 ) -> None:
     mq = sending(fake)
@@ -268,9 +268,7 @@ def test_a_name_server_that_does_not_answer_leaves_time_for_the_next(
 
 
 @KINDS
-def test_a_name_server_that_vanishes_and_returns(
-    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]
-) -> None:
+def test_a_name_server_that_stops_and_restarts(fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]) -> None:
     mq = sending(fake)
     address = mq.name_server.address
     with Producer("p", name_server=address) as producer, kind(address) as consumer:
@@ -278,7 +276,7 @@ def test_a_name_server_that_vanishes_and_returns(
         consumer.subscribe("t")
         consumer.start()
         mq.name_server.close()
-        producer.send(Message.of("t", "x"))  # what is known stays known
+        producer.send(Message.of("t", "x"))  # cached routes stay
         mq.add("later", 1)
         with pytest.raises(NameServerUnreachableError) as caught:
             producer.send(Message.of("later", "x"))
@@ -288,7 +286,7 @@ def test_a_name_server_that_vanishes_and_returns(
         with pytest.raises(NameServerUnreachableError):
             late.start()
         assert late.state is ServiceState.START_FAILED
-        consumer.rebalance()  # nothing happens to what it has
+        consumer.rebalance()  # its queues do not change
         back = Fake(mq.name_server.answers, int(address.rpartition(":")[2]))
         try:
             producer.send(Message.of("later", "x"))
@@ -300,7 +298,7 @@ def test_a_name_server_that_vanishes_and_returns(
 
 
 class Dying:
-    """A broker that reads a request to its end, or half of it, and is gone without an answer."""
+    """A broker that reads a request completely or half, and closes without a response."""
 
     def __init__(self, half: bool) -> None:
         self._half = half
@@ -326,7 +324,7 @@ class Dying:
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("how", ["send", "send_async", "send_oneway"])
-def test_a_broker_that_dies_in_the_middle_of_a_send(fake: Callable[..., FakeCluster], half: bool, how: str) -> None:
+def test_a_broker_dies_during_a_send(fake: Callable[..., FakeCluster], half: bool, how: str) -> None:
     mq = sending(fake)
     dying = Dying(half)
     data = mq.topics["t"]
@@ -346,7 +344,7 @@ def test_a_broker_that_dies_in_the_middle_of_a_send(fake: Callable[..., FakeClus
             if how == "send_oneway":
                 send(there)  # no member is notified
                 return
-            with pytest.raises(RemotingConnectError) as caught:  # a queue that was asked for is not left
+            with pytest.raises(RemotingConnectError) as caught:  # a requested queue is not changed
                 send(there)
             assert (caught.value.code, caught.value.retriable) == ("CONNECT_FAILED", True)
             for _ in range(2):  # whichever broker comes first
@@ -359,10 +357,10 @@ def test_a_broker_that_dies_in_the_middle_of_a_send(fake: Callable[..., FakeClus
 
 
 @KINDS
-def test_a_broker_that_hangs_is_asked_once_a_round(
+def test_a_hanging_broker_is_asked_once_a_round(
     fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes connections and answers nothing about offsets: the queues of the others do not wait for all of its."""
+    """It accepts connections and answers no offset queries. The queues of other brokers do not wait for it."""
     mq = consuming(fake)
     mq.add("t", 8)
     mq.add("u", 8)
@@ -384,7 +382,7 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
         for _ in range(16):
             assert taken.acquire(timeout=SECONDS)
         assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 3 + (time.monotonic() - began) / 0.3
-        for _ in range(3):  # it is retried, and nothing else waits for that
+        for _ in range(3):  # it is retried, and nothing waits for the retry
             chore = threading.Event()
             consumer.instance().later(chore.set)
             assert chore.wait(SECONDS)
@@ -397,11 +395,11 @@ def test_a_broker_that_hangs_is_asked_once_a_round(
 
 
 @KINDS
-def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
+def test_a_consumer_closed_during_its_start_does_not_join(
     fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mq = consuming(fake)
-    other = acquire(ClientConfig((mq.name_server.address,)))  # so that the members go on
+    other = acquire(ClientConfig((mq.name_server.address,)))  # keeps the members running
     consumer = kind(mq.name_server.address)
     consumer.subscribe("t")
     members = consumer.instance().members
@@ -419,7 +417,7 @@ def test_a_consumer_that_is_closed_while_it_starts_is_no_member(
     release(other)
 
 
-# --- the original's numbers ---------------------------------------------------------------------------------------
+# --- defaults of Apache's client --------------------------------------------------------------------------------------
 
 TIMES: list[tuple[str, object, object]] = [
     ("ClientConfig.pollNameServerInterval", ClientConfig().route_refresh_interval, 30.0),
@@ -454,5 +452,5 @@ TIMES: list[tuple[str, object, object]] = [
 
 
 @pytest.mark.parametrize(("ours", "javas"), [row[1:] for row in TIMES], ids=[row[0] for row in TIMES])
-def test_times_and_limits_are_the_originals(ours: object, javas: object) -> None:
+def test_timeouts_and_limits_equal_apaches(ours: object, javas: object) -> None:
     assert ours == javas

@@ -1,4 +1,4 @@
-"""Messages that go back: 36 to the broker that has them, else a copy to the retry topic."""
+"""Returned messages: request 36 to their broker, or else a copy to the retry topic."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def stored(mq: FakeCluster) -> MessageExt:
 
 
 @pytest.mark.parametrize("level", [0, 5, -1])
-def test_the_broker_is_asked_to_copy(mq: FakeCluster, instance: ClientInstance, level: int) -> None:
+def test_the_broker_is_asked_to_retry(mq: FakeCluster, instance: ClientInstance, level: int) -> None:
     mq.everywhere(BACK, says(0))
     assert SendBack(instance, "g", 16).send(stored(mq), level)
     (request,) = mq.brokers[0].requests
@@ -62,7 +62,7 @@ def test_the_broker_is_asked_to_copy(mq: FakeCluster, instance: ClientInstance, 
 
 
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
-def test_a_copy_is_sent_when_the_broker_does_not(mq: FakeCluster, instance: ClientInstance, code: int) -> None:
+def test_a_copy_is_sent_if_the_broker_refuses(mq: FakeCluster, instance: ClientInstance, code: int) -> None:
     mq.everywhere(BACK, says(code, "not today"))
     mq.everywhere(COPY, STORED)
     message = stored(mq)
@@ -72,17 +72,17 @@ def test_a_copy_is_sent_when_the_broker_does_not(mq: FakeCluster, instance: Clie
     assert (header.topic, header.reconsume_times, header.max_reconsume_times, header.flag) == ("%RETRY%g", 3, 16, 7)
     assert request.body == b"body"
     assert decode_properties(header.properties or "") == {
-        "UNIQ_KEY": "K",  # by which it is found in the dead letters
+        "UNIQ_KEY": "K",  # identifies it among the dead letters
         "TAGS": "a",
         "mine": "too",
         "RETRY_TOPIC": "t",
         "ORIGIN_MESSAGE_ID": "K",
         "DELAY": "5",
     }
-    assert message.properties["CONSUME_START_TIME"] == "5"  # the listener's message is left as it is
+    assert message.properties["CONSUME_START_TIME"] == "5"  # the listener's message is not changed
 
 
-def test_a_retried_message_keeps_where_it_came_from(mq: FakeCluster, instance: ClientInstance) -> None:
+def test_a_retried_message_keeps_its_origin(mq: FakeCluster, instance: ClientInstance) -> None:
     mq.everywhere(COPY, STORED)
     message = stored(mq)
     message.properties |= {"RETRY_TOPIC": "first", "ORIGIN_MESSAGE_ID": "O"}
@@ -92,14 +92,14 @@ def test_a_retried_message_keeps_where_it_came_from(mq: FakeCluster, instance: C
     assert (properties["RETRY_TOPIC"], properties["ORIGIN_MESSAGE_ID"]) == ("first", "O")
 
 
-def test_it_is_known_when_nobody_took_it(mq: FakeCluster, instance: ClientInstance) -> None:
+def test_a_refused_copy_is_reported(mq: FakeCluster, instance: ClientInstance) -> None:
     mq.everywhere(BACK, says(ResponseCode.SYSTEM_ERROR))
     mq.everywhere(COPY, says(ResponseCode.NO_PERMISSION))
     assert not SendBack(instance, "g", 16).send(stored(mq))
 
 
-def test_a_broker_is_asked_where_its_route_says(mq: FakeCluster, instance: ClientInstance) -> None:
-    """The message may have the broker's address in its own network; the retry topic may have no route yet."""
+def test_the_address_of_the_route_is_used(mq: FakeCluster, instance: ClientInstance) -> None:
+    """The message can have an internal address of the broker; the retry topic can lack a route."""
     del mq.topics["%RETRY%g"]
     mq.add("t")
     mq.everywhere(BACK, says(0))
@@ -109,7 +109,7 @@ def test_a_broker_is_asked_where_its_route_says(mq: FakeCluster, instance: Clien
     assert mq.brokers[0].codes() == [BACK]
 
 
-def test_a_broker_without_a_route_is_asked_where_the_message_says(mq: FakeCluster, instance: ClientInstance) -> None:
+def test_without_a_route_the_address_of_the_message_is_used(mq: FakeCluster, instance: ClientInstance) -> None:
     del mq.topics["%RETRY%g"]
     mq.everywhere(BACK, says(0))
     assert SendBack(instance, "g", 16).send(stored(mq))

@@ -56,7 +56,7 @@ def topic(cluster: LocalCluster) -> str:
 
 
 def records(cluster: LocalCluster, topic: str = TRACE_TOPIC) -> list[tuple[Message, TraceContext]]:
-    """Everything in the trace topic, each with the message it came in."""
+    """All events in the trace topic, each with its message."""
     found = []
     with Reader(cluster.name_server) as reader:
         for queue in reader.queues(topic):
@@ -78,7 +78,7 @@ def flush(client: Any) -> None:
     assert client.tracer.flush(LIMIT)
 
 
-def test_the_broker_makes_the_topic(cluster: LocalCluster) -> None:
+def test_the_broker_creates_the_trace_topic(cluster: LocalCluster) -> None:
     with Reader(cluster.name_server) as reader:
         assert len(reader.queues(TRACE_TOPIC)) == 1
 
@@ -109,7 +109,7 @@ def test_sends_of_every_kind(cluster: LocalCluster, topic: str) -> None:
     assert {*ids, "kb"} <= set((carrier.keys or "").split())
 
 
-def test_messages_that_go_out_together(cluster: LocalCluster, topic: str) -> None:
+def test_accumulated_messages(cluster: LocalCluster, topic: str) -> None:
     with Producer("together", name_server=cluster.name_server, enable_msg_trace=True, auto_batch=True) as producer:
         futures = [producer.send_async(Message.of(topic, f"{number}")) for number in range(20)]
         ids = [future.result(LIMIT).msg_id for future in futures]
@@ -194,7 +194,7 @@ def test_another_topic(cluster: LocalCluster, topic: str) -> None:
     assert [one.trace_beans[0].msg_id for _, one in records(cluster, own)] == [sent.msg_id]
 
 
-def test_a_broker_that_wants_none(cluster: LocalCluster, topic: str) -> None:
+def test_a_broker_without_traces(cluster: LocalCluster, topic: str) -> None:
     with Producer("tracers", name_server=cluster.name_server, enable_msg_trace=True) as producer:
         set_trace_on(cluster, on=False)
         try:
@@ -221,7 +221,7 @@ def event(topic: str = "t", msg_id: str = "ID") -> TraceContext:
 
 
 class StuckProducer:
-    """Sends when it is allowed to."""
+    """A producer whose sends wait for ``go``."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -265,7 +265,7 @@ def test_a_full_queue_drops_and_counts(stuck: StuckProducer, caplog: pytest.LogC
     assert not dispatcher.append(event())
 
 
-def test_a_send_that_fails_is_said_and_the_next_one_goes(
+def test_a_failed_trace_is_logged_and_the_next_one_is_sent(
     stuck: StuckProducer, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck.error = ValueError("broken")
@@ -280,7 +280,7 @@ def test_a_send_that_fails_is_said_and_the_next_one_goes(
     assert "dropped message trace events: send failed: ValueError: broken" in caplog.text
 
 
-def test_large_events_go_in_several_messages(stuck: StuckProducer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_events_are_split(stuck: StuckProducer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "MAX_BATCH_CHARACTERS", 200)
     dispatcher = TraceDispatcher("large", lambda: stuck)
     with dispatcher._changed:
@@ -304,7 +304,7 @@ def test_without_a_broker_a_close_does_not_wait_long(monkeypatch: pytest.MonkeyP
         assert not thread.is_alive()
 
 
-def test_off_is_the_default_and_has_no_hooks(cluster: LocalCluster) -> None:
+def test_disabled_by_default_without_hooks(cluster: LocalCluster) -> None:
     with Producer("plain", name_server=cluster.name_server) as producer:
         assert producer.tracer is None
     assert GROUP == "_INNER_TRACE_PRODUCER"

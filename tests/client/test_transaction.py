@@ -69,7 +69,7 @@ def _said(answer: Any) -> Any:
     return answer
 
 
-# --- against a broker that asks soon ----------------------------------------------------------------------------
+# --- against a broker with early checks ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def hasty() -> Iterator[LocalCluster]:
 
 
 def received(cluster: LocalCluster, topic: str, count: int, offset: int = 0) -> list[bytes]:
-    """Messages of queue 0 from an offset on, waited for."""
+    """Wait for messages of queue 0 from an offset."""
     found: list[bytes] = []
     with Reader(cluster.name_server) as reader:
         while len(found) < count:
@@ -89,7 +89,7 @@ def received(cluster: LocalCluster, topic: str, count: int, offset: int = 0) -> 
     return found
 
 
-def test_committed_at_once(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_committed_immediately(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
     topic = cluster.create_topic("committed", 1)
     listener = Listener(COMMIT)
     producer = closing(TransactionProducer("tx-commit", listener, name_server=cluster.name_server))
@@ -113,7 +113,7 @@ def test_committed_at_once(cluster: LocalCluster, closing: Callable[[Any], Any])
     assert (found.sys_flag, found.msg_id, found.queue_offset) == (TRANSACTION_COMMIT, result.transaction_id, 0)
 
 
-def test_rolled_back_and_never_seen(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_rolled_back_and_never_delivered(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
     topic = hasty.create_topic("rolled-back", 1)
     listener = Listener(ROLLBACK)
     producer = closing(TransactionProducer("tx-rollback", listener, name_server=hasty.name_server))
@@ -131,13 +131,13 @@ NOT_KNOWN = [UNKNOW, None, True, "COMMIT_MESSAGE", ValueError("of the listener's
 
 
 @pytest.mark.parametrize("unknown", NOT_KNOWN, ids=str)
-def test_what_is_not_known_is_asked_for(
+def test_unknown_states_are_checked(
     hasty: LocalCluster, closing: Callable[[Any], Any], unknown: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = hasty.create_topic(f"asked-{NOT_KNOWN.index(unknown)}", 1)
     listener = Listener(unknown, unknown, COMMIT)
     producer = closing(TransactionProducer("tx-unknown", listener, name_server=hasty.name_server))
-    body = b"later" * 10_000  # compressed on its way
+    body = b"later" * 10_000  # compressed on the wire
     result = producer.send_in_transaction(Message.of(topic, body, keys="k", flag=7))
     assert result.local_transaction_state is UNKNOW
     assert result.local_exception is (unknown if isinstance(unknown, Exception) else None)
@@ -151,7 +151,7 @@ def test_what_is_not_known_is_asked_for(
     assert expected in caplog.text
 
 
-def test_another_member_answers_for_one_that_is_gone(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_another_member_answers_checks_of_a_closed_one(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
     topic = hasty.create_topic("inherited", 1)
     with TransactionProducer("tx-heirs", Listener(UNKNOW), name_server=hasty.name_server) as first:
         sent = first.send_in_transaction(Message.of(topic, b"left behind"))
@@ -161,7 +161,7 @@ def test_another_member_answers_for_one_that_is_gone(hasty: LocalCluster, closin
     assert received(hasty, topic, 1) == [b"left behind"]
 
 
-def test_producers_of_one_process_are_asked_for_their_own(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_each_producer_of_a_process_gets_its_own_checks(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
     topic = hasty.create_topic("two-groups", 1)
     listeners = [Listener(UNKNOW, COMMIT), Listener(UNKNOW, COMMIT)]
     producers = [
@@ -175,15 +175,15 @@ def test_producers_of_one_process_are_asked_for_their_own(hasty: LocalCluster, c
     assert sorted(received(hasty, topic, 2)) == [b"0", b"1"]
 
 
-def test_every_transaction_is_accounted_for_though_the_broker_is_killed() -> None:
-    """Killed in the middle of transactions, whose decisions then go nowhere: it asks for them when it is back."""
+def test_every_transaction_survives_broker_kills() -> None:
+    """The broker is killed before it receives decisions, and checks these transactions after its restart."""
     times = {"transactionTimeOut": 100, "transactionCheckInterval": 500, "transactionCheckMax": 10_000}
     with LocalCluster(config=times) as cluster:
         topic = cluster.create_topic("killed", 1)
         states: dict[str, LocalTransactionState] = {}
 
         class Accounts(TransactionListener):
-            """Decides by the message's number, and kills the broker under some."""
+            """Decides by the number of the message, and kills the broker during some."""
 
             def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
                 states[message.properties["UNIQ_KEY"]] = COMMIT if arg % 2 else ROLLBACK
@@ -206,7 +206,7 @@ def test_every_transaction_is_accounted_for_though_the_broker_is_killed() -> Non
             assert set(found) == {b"%d" % number for number in range(1, 40, 2)}
 
 
-# --- what goes over the wire ------------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -224,7 +224,7 @@ def stored(code: int = 0) -> Callable[[RemotingCommand], RemotingCommand]:
     return lambda request: RemotingCommand.response(request, code, None, ext)
 
 
-def test_requests_are_javas(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+def test_requests_equal_javas(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
     broker = brokers.brokers[0]
     sends: SimpleQueue[RemotingCommand] = SimpleQueue()
     ends: SimpleQueue[RemotingCommand] = SimpleQueue()
@@ -260,7 +260,7 @@ def test_requests_are_javas(brokers: FakeCluster, closing: Callable[[Any], Any])
 @pytest.mark.parametrize(
     "code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE]
 )
-def test_kept_but_not_safely_is_rolled_back(
+def test_stored_but_not_replicated_is_rolled_back(
     brokers: FakeCluster, closing: Callable[[Any], Any], code: ResponseCode
 ) -> None:
     broker = brokers.brokers[0]
@@ -275,7 +275,7 @@ def test_kept_but_not_safely_is_rolled_back(
     assert ends.get(timeout=10).ext_fields["commitOrRollback"] == "12"
 
 
-def test_not_kept_is_raised_and_nothing_executed(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+def test_a_failed_send_executes_no_transaction(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
     brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = lambda request: RemotingCommand.response(
         request, ResponseCode.NO_PERMISSION, "the broker[b] sending transaction message is forbidden"
     )
@@ -288,7 +288,7 @@ def test_not_kept_is_raised_and_nothing_executed(brokers: FakeCluster, closing: 
     assert listener.executed.empty()
 
 
-def test_a_broker_that_does_not_hear_will_ask(
+def test_a_lost_decision_is_checked_later(
     brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
@@ -328,7 +328,7 @@ def question(group: str = "g") -> RemotingCommand:
     return RemotingCommand.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
 
 
-def test_the_answer_to_a_question(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+def test_the_response_to_a_check(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
     broker = brokers.brokers[0]
     ends: SimpleQueue[RemotingCommand] = SimpleQueue()
     broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
@@ -350,7 +350,7 @@ def test_the_answer_to_a_question(brokers: FakeCluster, closing: Callable[[Any],
     )
 
 
-def test_questions_that_nobody_here_can_answer(
+def test_checks_without_a_producer(
     brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     listener = Listener(COMMIT, COMMIT)
@@ -367,7 +367,7 @@ def test_questions_that_nobody_here_can_answer(
     assert listener.checked.empty()
 
 
-def test_too_many_questions_are_dropped(
+def test_too_many_checks_are_dropped(
     brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.send.transaction.MAX_PENDING_CHECKS", 2)
@@ -393,16 +393,16 @@ def test_too_many_questions_are_dropped(
         listener.checked.get(timeout=20)
 
 
-# --- its life ---------------------------------------------------------------------------------------------------
+# --- start and close --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("listener", [None, lambda message, arg: COMMIT, Message.of("t", "x")])
-def test_a_listener_that_is_none(listener: Any) -> None:
+def test_an_invalid_listener(listener: Any) -> None:
     with pytest.raises(ClientError, match="has no execute_local_transaction"):
         TransactionProducer("tx-none", listener, name_server="127.0.0.1:1")
 
 
-def test_it_joins_its_group_and_leaves_it(cluster: LocalCluster, admin: Admin) -> None:
+def test_a_producer_joins_and_leaves_its_group(cluster: LocalCluster, admin: Admin) -> None:
     def members() -> int:
         return len(admin.producers("tx-life"))
 
@@ -431,7 +431,7 @@ def test_a_second_producer_of_the_group_is_refused(cluster: LocalCluster, closin
         second.start()
 
 
-def test_names_that_cannot_be() -> None:
+def test_invalid_names() -> None:
     with pytest.raises(ClientError):
         TransactionProducer("no group", Listener())
     with pytest.raises(ClientError):
@@ -441,13 +441,13 @@ def test_names_that_cannot_be() -> None:
 def test_without_a_name_server(nobody: str, closing: Callable[[Any], Any]) -> None:
     listener = Listener()
     producer = closing(TransactionProducer("g", listener, name_server=nobody))
-    producer.start()  # it may come
+    producer.start()  # it can arrive later
     with pytest.raises(NameServerUnreachableError):
         producer.send_in_transaction(Message.of("t", b"x"))
     assert listener.executed.empty()
 
 
-def test_silent_name_servers_and_brokers_take_no_more_than_the_time_out(
+def test_unresponsive_servers_do_not_exceed_the_timeout(
     brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = brokers.brokers[0]
@@ -471,7 +471,7 @@ def test_silent_name_servers_and_brokers_take_no_more_than_the_time_out(
 
 
 @pytest.mark.parametrize("where", ["call_later", "route"])
-def test_a_start_that_fails_leaves_nothing_behind(
+def test_a_failed_start_leaves_nothing_behind(
     brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     address = brokers.name_server.address
@@ -493,7 +493,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_routes_are_kept_in_use(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
+def test_routes_of_topics_stay_in_use(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
     brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
     producer = closing(TransactionProducer("g", Listener(), topics=["t"], name_server=brokers.name_server.address))
     producer.start()
@@ -504,7 +504,7 @@ def test_routes_are_kept_in_use(brokers: FakeCluster, closing: Callable[[Any], A
     assert routes.broker_addresses() == [brokers.brokers[0].address]
 
 
-def test_it_sends_without_transactions_too(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_sends_without_transactions(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
     topic = cluster.create_topic("plain", 1)
     producer = closing(TransactionProducer("tx-plain", Listener(), name_server=cluster.name_server))
     producer.send(Message.of(topic, b"plain"))

@@ -60,7 +60,7 @@ def sent(mq: FakeCluster) -> list[object]:
     return list(found[0])
 
 
-def test_the_lists(mq: FakeCluster, admin: Admin) -> None:
+def test_lists_of_users_and_permissions(mq: FakeCluster, admin: Admin) -> None:
     users = [{"username": "ada", "password": "secret", "userType": "Super", "userStatus": "enable"}]
     mq.everywhere(RequestCode.AUTH_LIST_USER, says(0, body=json.dumps(users).encode()))
     mq.everywhere(RequestCode.AUTH_LIST_ACL, says(0, body=json.dumps([ACL]).encode()))
@@ -76,7 +76,7 @@ def test_the_lists(mq: FakeCluster, admin: Admin) -> None:
         admin.users("b0")
 
 
-def test_the_changes(mq: FakeCluster, admin: Admin) -> None:
+def test_changes_of_users_and_permissions(mq: FakeCluster, admin: Admin) -> None:
     for code in range(RequestCode.AUTH_CREATE_USER, RequestCode.AUTH_LIST_ACL + 1):
         mq.everywhere(code, says(0))
     assert admin.create_user("ada", "secret", user_type="Super") == ["b0", "b1"]
@@ -94,7 +94,7 @@ def test_the_changes(mq: FakeCluster, admin: Admin) -> None:
     assert sent(mq) == [RequestCode.AUTH_DELETE_ACL, fields, None]
 
 
-def test_a_refusal_does_not_stop_the_other_brokers(mq: FakeCluster, admin: Admin) -> None:
+def test_a_failure_at_one_broker_does_not_stop_the_others(mq: FakeCluster, admin: Admin) -> None:
     mq.brokers[0].answers[RequestCode.AUTH_DELETE_USER] = says(ResponseCode.USER_NOT_EXIST, "unknown user")
     mq.brokers[1].answers[RequestCode.AUTH_DELETE_USER] = says(0)
     failed: Failures = {}

@@ -1,4 +1,4 @@
-"""Brokers of 4.3, 4.9 and 5.3 differ; what the client does with them does not, or as the documents say."""
+"""The client behaves alike with brokers of 4.3, 4.9 and 5.3, except for documented differences."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_sends(apache: ApacheCluster, name_server: str) -> None:
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("wanted", [0, 10, 11, 20, 21, 29, 30, 31, 1_000])
 def test_the_search_by_time(apache: ApacheCluster, reader: Reader, wanted: int, first: int) -> None:
-    """The closest, any of a run, one before the end, one that is deleted: the broker's response is a hint."""
+    """The hint of a broker can be the closest offset, any of a run, one before the end, or a deleted one."""
     times = [10, 20, 20, 20, 20, 30, 30]
     fill(apache, times)
     apache.broker.first["t", 0] = first
@@ -90,14 +90,14 @@ def test_offsets_of_a_group(apache: ApacheCluster, reader: Reader) -> None:
     assert reader.committed_offset("new", QUEUE) == (None if apache.version.is_5 else 0)
     apache.broker.first["t", 0] = 1
     assert reader.committed_offset("new", QUEUE) is None, "its beginning is unavailable"
-    reader.commit_offset("new", QUEUE, 2)  # 5.x has to get to know the group first
+    reader.commit_offset("new", QUEUE, 2)  # 5.x requires a registered group
     assert reader.committed_offset("new", QUEUE) == 2
     codes = apache.broker.codes()
     assert codes.count(RequestCode.UPDATE_CONSUMER_OFFSET) == (2 if apache.version.is_5 else 1)
 
 
-def test_a_topic_that_is_waited_for_loses_nothing(apache: ApacheCluster, name_server: str) -> None:
-    """What was sent before the consumer heard of it comes, too, although the group begins at the end."""
+def test_an_awaited_topic_loses_no_messages(apache: ApacheCluster, name_server: str) -> None:
+    """Messages sent before the consumer knew the topic arrive too, although the group starts at the end."""
     seen: list[bytes] = []
     came = threading.Event()
 
@@ -116,7 +116,7 @@ def test_a_topic_that_is_waited_for_loses_nothing(apache: ApacheCluster, name_se
         apache.broker.queues["soon"][0] = [Stored(1, b"early", b"", 0)]
         consumer.rebalance()
         assert came.wait(SECONDS)
-    if apache.version.is_5:  # 4.x has a new group begin at 0 everywhere
+    if apache.version.is_5:  # in 4.x, a new group starts at 0 everywhere
         assert seen == [b"early"]
 
 
@@ -176,8 +176,8 @@ def test_a_lite_pull_consumer(apache: ApacheCluster, name_server: str) -> None:
     assert apache.broker.offsets["g", "t", 0] == 100
 
 
-def test_a_slave_that_acts_for_its_master(apache: ApacheCluster, name_server: str) -> None:
-    """A name server of 5.x names it as the master then, and takes the permission to write away."""
+def test_a_slave_acting_master(apache: ApacheCluster, name_server: str) -> None:
+    """A name server of 5.x then names the slave as master and removes the write permission."""
     fill(apache, [1, 2, 3])
     apache.perm = 4
     with Reader(name_server) as reader, Producer("p", name_server=name_server) as producer:
@@ -187,8 +187,8 @@ def test_a_slave_that_acts_for_its_master(apache: ApacheCluster, name_server: st
             producer.send(Message.of("t", "x"))
 
 
-def test_only_slaves_are_there(apache: ApacheCluster, name_server: str) -> None:
-    """Without that, a master that is gone is gone from the route; its slaves are read from."""
+def test_a_route_with_slaves_only(apache: ApacheCluster, name_server: str) -> None:
+    """Without an acting master, the route has only slaves, which serve reads."""
     fill(apache, [1, 2, 3])
     apache.addresses["b0"] = {1: apache.broker.address}
     with Reader(name_server) as reader, Producer("p", name_server=name_server) as producer:
@@ -199,7 +199,7 @@ def test_only_slaves_are_there(apache: ApacheCluster, name_server: str) -> None:
             producer.send(Message.of("t", "x"))
 
 
-def test_a_broker_that_does_not_answer_keeps_no_other_from_being_consumed(silent: Callable[[], str]) -> None:
+def test_an_unresponsive_broker_does_not_block_the_others(silent: Callable[[], str]) -> None:
     apache = ApacheCluster(VERSIONS[2])
     apache.add("t")
     fill(apache, list(range(10)))

@@ -1,4 +1,4 @@
-"""The jobs as a user runs them: each a process of its own, real flights, a real broker."""
+"""The jobs as a user runs them: separate processes, real flights, a real broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(name: str, *arguments: str | Path) -> str:
 
 
 def run_on_terminal(name: str, *arguments: str | Path) -> str:
-    """As :func:`run`, for a terminal, where progress is shown four times a second."""
+    """Like :func:`run`, on a terminal, where progress is shown four times a second."""
     leader, follower = os.openpty()
     with os.fdopen(follower, "w") as terminal:
         process = subprocess.Popen(
@@ -50,7 +50,7 @@ def run_on_terminal(name: str, *arguments: str | Path) -> str:
         )
     said = bytearray()
     with os.fdopen(leader, "rb", buffering=0) as terminal_output, process:
-        with contextlib.suppress(OSError):  # Linux reports the end of the last writer in this way
+        with contextlib.suppress(OSError):  # Linux reports in this way that the last writer has closed
             while piece := terminal_output.read(65536):
                 said += piece
         assert process.stderr is not None
@@ -64,7 +64,7 @@ def run_on_terminal(name: str, *arguments: str | Path) -> str:
 def test_the_demo_counts_every_flight_once_and_draws_them(tmp_path: Path) -> None:
     arguments = ["--limit", str(FLIGHTS), "--max-per-trigger", "2000", "--output", tmp_path]
     shown = run_on_terminal("demo", *arguments)
-    # The first micro-batch, in which all is cold, moves before it is over.
+    # Progress of the first micro-batch changes before it ends.
     assert re.search(r" 0 flights in, 0 totals out \(processing new data: \d+ of \d+ tasks\)", shown)
     assert "org.apache" not in shown
     assert f"Every flight was counted once: {FLIGHTS:,} in, {FLIGHTS:,} in the table." in shown
@@ -83,7 +83,7 @@ def publish(cluster: LocalCluster, topic: str) -> None:
 
 
 def totals_in_topic(cluster: LocalCluster, topic: str) -> tuple[int, list[str]]:
-    """Flights in the newest totals of each key, and the messages' ids: a key's messages are all in one queue."""
+    """The newest totals of each key, and the message ids. All messages of a key are in one queue."""
     newest: dict[str, int] = {}
     ids: list[str] = []
     with Reader(cluster.name_server) as reader:
@@ -99,7 +99,7 @@ def totals_in_topic(cluster: LocalCluster, topic: str) -> tuple[int, list[str]]:
 
 
 def totals_in_parquet(folder: Path) -> int:
-    """The same from the Parquet folders, the later batch's totals replacing the earlier's."""
+    """The same from the Parquet folders: totals of later batches replace earlier ones."""
     newest: dict[tuple[str, object], int] = {}
     for batch in sorted(folder.glob("batch=*")):
         for row in pq.read_table(batch, partitioning=None).to_pylist():
@@ -108,7 +108,7 @@ def totals_in_parquet(folder: Path) -> int:
 
 
 @pytest.mark.long
-def test_delays_killed_in_a_batch_and_started_again_count_every_flight_once(
+def test_a_restarted_delays_job_counts_every_flight_once(
     rocket: LocalCluster, rocket_topic: str, tmp_path: Path
 ) -> None:
     publish(rocket, rocket_topic)
@@ -125,7 +125,7 @@ def test_delays_killed_in_a_batch_and_started_again_count_every_flight_once(
     )
     try:
         deadline = time.monotonic() + 120
-        while not second_batch.exists():  # its Parquet is being written, the batch is not committed
+        while not second_batch.exists():  # the Parquet file is being written, the batch is not committed
             assert victim.poll() is None, "it ended before it could be killed"
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -138,7 +138,7 @@ def test_delays_killed_in_a_batch_and_started_again_count_every_flight_once(
     shown = run("flights_delays", *arguments)
     read = re.search(r"^Read from .*: ([\d,]+) rows", shown, re.MULTILINE)
     assert read is not None
-    assert 0 < int(read[1].replace(",", "")) < FLIGHTS  # it went on, it did not begin again
+    assert 0 < int(read[1].replace(",", "")) < FLIGHTS  # it continued and did not restart from the beginning
 
     assert totals_in_parquet(tmp_path / "delays") == FLIGHTS
     counted, ids = totals_in_topic(rocket, target)

@@ -1,4 +1,4 @@
-"""The jobs' own pieces that need no Spark: data, table, progress, picture, options."""
+"""Parts of the jobs that need no Spark: data, table, progress, picture, options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jobs.session import job_parser
 from jobs.terminal import Progress, rate, table
 
 
-def test_all_flights_are_there_in_the_order_of_their_hours() -> None:
+def test_all_flights_are_loaded_in_order_of_their_hours() -> None:
     flights = load_flights()
     assert flights.num_rows == 336_776
     assert flights.column_names == FLIGHT_COLUMNS
@@ -65,7 +65,7 @@ def test_table_aligns_text_left_and_numbers_right() -> None:
     )  # fmt: skip
 
 
-def test_progress_into_a_pipe_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_to_a_pipe_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stdout", shown)
     asked = threading.Semaphore(0)
@@ -81,7 +81,7 @@ def test_progress_into_a_pipe_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     progress = Progress(describe)
     progress._interval = 0.01
     with progress:
-        for _ in range(4):  # the fourth question comes after the third answer was shown
+        for _ in range(4):  # the fourth poll follows the display of the third
             assert asked.acquire(timeout=10)
     lines = shown.getvalue().splitlines()
     assert [line.split()[-1] for line in lines[:2]] == ["one", "two"]
@@ -135,7 +135,7 @@ def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch:
 
 
 @pytest.mark.parametrize("job", ["flights_publish", "flights_delays", "flights_report", "demo"])
-def test_every_job_explains_itself(job: str) -> None:
+def test_every_job_has_help(job: str) -> None:
     run = subprocess.run(
         [sys.executable, "-m", f"jobs.{job}", "--help"],
         cwd=Path(__file__).parents[2],
@@ -158,7 +158,7 @@ class FakeQuery:
         self.recentProgress = [*self.recentProgress[-2:], SimpleNamespace(timestamp=moment, numInputRows=rows)]
 
 
-def test_rows_are_counted_though_spark_forgets_old_batches() -> None:
+def test_rows_of_batches_that_spark_forgot_are_counted() -> None:
     query = FakeQuery()
     rows_read = RowsRead(query)  # type: ignore[arg-type]
     assert rows_read() == 0
@@ -168,7 +168,7 @@ def test_rows_are_counted_though_spark_forgets_old_batches() -> None:
 
 
 class FakeRun(FakeQuery):
-    """Two micro-batches between questions, of the three that are remembered."""
+    """Two micro-batches between polls; Spark remembers three."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class FakeRun(FakeQuery):
         pass
 
 
-def test_a_long_run_is_counted_though_nobody_watches_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_of_a_long_run_without_polls_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(flights_delays, "ensure_topic", lambda *_, **__: None)
     monkeypatch.setattr(flights_delays, "start", lambda *_, **__: FakeRun())
     monkeypatch.setattr(flights_delays, "Progress", lambda _: nullcontext())

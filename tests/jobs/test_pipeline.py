@@ -25,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_each_run_continues_after_the_last_one(runs: int, tmp_path: Path) -> None:
+def test_each_run_continues_after_the_previous_one(runs: int, tmp_path: Path) -> None:
     flights = load_flights(FLIGHTS * runs).to_pylist()
     with LocalCluster() as cluster, Reader(cluster.name_server) as reader:
         cluster.create_topic(FLIGHTS_TOPIC, 2)

@@ -86,7 +86,7 @@ async def _call(work: Callable[[], T]) -> T:
 
 
 class RawClient:
-    """A socket that speaks frames and nothing more."""
+    """A socket that sends and receives frames."""
 
     def __init__(self, connection: socket.socket | str) -> None:
         if isinstance(connection, str):

@@ -19,7 +19,7 @@ def test_an_address_and_back(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9876", "host:port", "host:0", "host:65536", "host:-1", "h:²"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(RemotingConnectError, match="host:port") as caught:
         parse_address(text)
     assert not caught.value.retriable

@@ -1,4 +1,4 @@
-"""The Remoting client of an event loop: answers, time-outs, lost connections, what servers ask, TLS and signatures."""
+"""The Remoting client of an event loop: responses, timeouts, lost connections, server requests, TLS and signatures."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def request(code: int = ECHO, body: bytes = b"", **ext: str) -> RemotingCommand:
     return RemotingCommand.request(code, ext, body)
 
 
-def test_each_answer_finds_its_request(server: ServerThread) -> None:
+def test_responses_match_their_requests(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
         bodies = [b"%d" % at * (1 if at % 3 else 50_000) for at in range(60)]
         answers = await asyncio.gather(*(client.invoke(server.address, request(body=body)) for body in bodies))
         assert [bytes(answer.body) for answer in answers] == bodies
         assert client.is_connected(server.address)
-        assert len(server.server.channels) == 1  # all who asked at first waited for one connection
+        assert len(server.server.channels) == 1  # all first requests waited for one connection
 
     with_client(work)
 
 
-def test_no_answer_in_time(server: ServerThread) -> None:
+def test_a_response_timeout(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
         with pytest.raises(RemotingTimeoutError, match=rf"{server.address} did not respond to request code {SILENT} "):
             await client.invoke(server.address, request(SILENT), 0.05)
@@ -85,7 +85,7 @@ def test_a_future_that_is_cancelled_is_forgotten(server: ServerThread) -> None:
     with_client(work)
 
 
-def test_a_lost_connection_fails_all_and_the_next_request_makes_another(server: ServerThread) -> None:
+def test_a_lost_connection_fails_all_requests_and_the_next_one_reconnects(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
         waiting = [await client.ask(server.address, request(SILENT), LIMIT) for _ in range(3)]
         await client.invoke(server.address, request())
@@ -100,7 +100,7 @@ def test_a_lost_connection_fails_all_and_the_next_request_makes_another(server: 
     assert made == [server.address] * 2
 
 
-def test_nobody_listens() -> None:
+def test_no_listener() -> None:
     free = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{free.getsockname()[1]}"
     free.close()
@@ -113,7 +113,7 @@ def test_nobody_listens() -> None:
 
 
 def test_a_server_that_does_not_read() -> None:
-    """What waits for it is bounded."""
+    """Pending data is bounded."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
 
@@ -150,7 +150,7 @@ def test_an_invalid_frame_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_what_a_server_asks(later: bool) -> None:
+def test_requests_from_a_server(later: bool) -> None:
     answered: list[RemotingCommand] = []
 
     def ask_back(channel: Channel, command: RemotingCommand) -> RemotingCommand | None:

@@ -1,4 +1,4 @@
-"""A server's side of one connection: late answers, peers that do not read, requests to the peer."""
+"""The server's side of one connection: late responses, peers that do not read, requests to the peer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Serve = Callable[..., ServerThread]
 Dial = Callable[[str], RawClient]
 
 
-def test_a_late_answer(serve: Serve, dial: Dial) -> None:
+def test_a_late_response(serve: Serve, dial: Dial) -> None:
     held: list[tuple[Channel, RemotingCommand]] = []
 
     def hold(channel: Channel, command: RemotingCommand) -> None:
@@ -41,7 +41,7 @@ def test_a_late_answer(serve: Serve, dial: Dial) -> None:
     assert client.receive().body == b"1" * 100_000
 
 
-def test_a_peer_that_reads_late_gets_everything_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_a_late_reader_gets_all_responses_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
     server = serve(loop_factory=loop_factory, high_water=64 * 1024)
     client = dial(server.address)
     count, size = 300, 100_000
@@ -56,11 +56,11 @@ def test_a_peer_that_reads_late_gets_everything_in_order(serve: Serve, dial: Dia
     assert server.arrived.acquire(timeout=10)
     for n in range(count + 1):
         assert client.receive().opaque == n
-    # Nearly all were handled only when there was room for their answers: the server never held them all.
+    # Nearly all were handled only when there was room for their responses: the server never held them all.
     assert len(server.requests) == count + 1
 
 
-def test_nothing_is_handled_for_a_peer_that_reads_nothing(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_requests_of_a_peer_that_does_not_read_are_not_handled(serve: Serve, dial: Dial, loop_factory: object) -> None:
     paused = threading.Event()
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
@@ -75,12 +75,14 @@ def test_nothing_is_handled_for_a_peer_that_reads_nothing(serve: Serve, dial: Di
     client.send(*(request(9, n) for n in range(200)))
     assert paused.wait(10)
     assert other.ask(request(ECHO, 1)).opaque == 1
-    assert len(server.requests) < 100  # 200 MB were asked for; what fits the kernel's buffers and one more was made
+    assert (
+        len(server.requests) < 100
+    )  # 200 MB were requested; only responses for the kernel's buffers and one more were created
     for n in range(200):
         assert client.receive().opaque == n
 
 
-def test_a_peer_far_behind_is_dropped(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_a_peer_far_behind_is_disconnected(serve: Serve, dial: Dial, loop_factory: object) -> None:
     channels: list[Channel] = []
     gone = threading.Event()
 
@@ -105,7 +107,7 @@ def test_a_peer_far_behind_is_dropped(serve: Serve, dial: Dial, loop_factory: ob
     server.run(flood)
     assert gone.wait(10)
     assert not channels[0].is_active
-    server.run(lambda: channels[0].write(push))  # after the end it does nothing
+    server.run(lambda: channels[0].write(push))  # after the close it does nothing
 
 
 # --- requests to the peer -----------------------------------------------------------------------------------------
@@ -118,7 +120,7 @@ def invoke(server: ServerThread, channel: Channel, timeout: float) -> object:
     return asyncio.run_coroutine_threadsafe(ask(), server.loop)
 
 
-def test_the_server_asks_and_is_answered(serve: Serve, dial: Dial) -> None:
+def test_a_request_from_the_server_is_answered(serve: Serve, dial: Dial) -> None:
     server, client, channel = with_channel(serve, dial)
     asked = invoke(server, channel, 10)
     push = client.receive()
@@ -130,7 +132,7 @@ def test_the_server_asks_and_is_answered(serve: Serve, dial: Dial) -> None:
     assert bytes(asked.result(10).body) == b"here"  # type: ignore[attr-defined]
 
 
-def test_the_server_asks_in_vain(serve: Serve, dial: Dial) -> None:
+def test_a_request_from_the_server_times_out(serve: Serve, dial: Dial) -> None:
     server, client, channel = with_channel(serve, dial)
     with pytest.raises(RemotingTimeoutError, match="307"):
         invoke(server, channel, 0.01).result(10)  # type: ignore[attr-defined]
@@ -144,7 +146,7 @@ def test_the_server_asks_in_vain(serve: Serve, dial: Dial) -> None:
         invoke(server, channel, 10).result(10)  # type: ignore[attr-defined]
 
 
-def test_requests_without_an_answer_are_numbered(serve: Serve, dial: Dial) -> None:
+def test_one_way_requests_are_numbered(serve: Serve, dial: Dial) -> None:
     server, client, channel = with_channel(serve, dial)
     server.run(lambda: [channel.write(RemotingCommand.request(40, oneway=True)) for _ in range(2)])
     first, second = client.receive(), client.receive()

@@ -34,7 +34,7 @@ Serve = Callable[..., ServerThread]
 
 
 class Peer:
-    """A listening socket whose answers the test writes itself."""
+    """A listening socket whose responses the test writes."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -58,7 +58,7 @@ def test_invoke(serve: Serve, client: RemotingClient) -> None:
     assert (answer.code, answer.ext_fields, bytes(answer.body)) == (0, {"topic": "T"}, b"body")
 
 
-def test_an_answer_with_an_error_code_is_an_answer(serve: Serve, client: RemotingClient) -> None:
+def test_error_codes_are_returned_as_responses(serve: Serve, client: RemotingClient) -> None:
     server = serve()
     assert client.invoke(server.address, request(999)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert client.invoke(server.address, request(FAIL)).remark == "ValueError: no such luck"
@@ -77,13 +77,13 @@ def test_bodies_of_all_sizes(serve: Serve, client: RemotingClient, size: int) ->
     assert answer.body == body
 
 
-def test_a_large_body_is_a_view_of_what_was_received(serve: Serve, client: RemotingClient) -> None:
+def test_a_large_body_is_a_view_of_the_received_bytes(serve: Serve, client: RemotingClient) -> None:
     answer = client.invoke(serve().address, request(ECHO, 0, bytes(1 << 20)))
     assert isinstance(answer.body, memoryview)
     assert len(answer.body.obj) > 1 << 20
 
 
-def test_answers_out_of_order(peer: Peer, client: RemotingClient) -> None:
+def test_responses_out_of_order(peer: Peer, client: RemotingClient) -> None:
     futures = [client.invoke_async(peer.address, request(ECHO, 0, bytes([n]))) for n in range(5)]
     server = peer.accept()
     asked = [server.receive() for _ in futures]
@@ -93,7 +93,7 @@ def test_answers_out_of_order(peer: Peer, client: RemotingClient) -> None:
     server.close()
 
 
-def test_an_answer_byte_by_byte(peer: Peer, client: RemotingClient) -> None:
+def test_a_response_byte_by_byte(peer: Peer, client: RemotingClient) -> None:
     future = client.invoke_async(peer.address, request())
     server = peer.accept()
     server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,7 +137,7 @@ def test_many_threads(serve: Serve, client: RemotingClient) -> None:
 # --- time ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_sync_call_times_out_and_its_late_answer_is_nobodys(peer: Peer, client: RemotingClient) -> None:
+def test_the_late_response_of_a_timed_out_call_is_ignored(peer: Peer, client: RemotingClient) -> None:
     with pytest.raises(RemotingTimeoutError, match=rf"{peer.address} did not respond to request code 1 ") as caught:
         client.invoke(peer.address, request(), timeout=0.3)
     assert caught.value.retriable
@@ -152,7 +152,7 @@ def test_a_sync_call_times_out_and_its_late_answer_is_nobodys(peer: Peer, client
 
 def test_an_async_call_times_out(serve: Serve, client: RemotingClient) -> None:
     address = serve().address
-    client.invoke(address, request())  # connected: what follows waits for nothing but its answer
+    client.invoke(address, request())  # connected: the next call waits only for its response
     slow = client.invoke_async(address, request(SILENT), timeout=60)
     quick = client.invoke_async(address, request(SILENT), timeout=0.01)
     with pytest.raises(RemotingTimeoutError, match="code 2"):
@@ -162,10 +162,10 @@ def test_an_async_call_times_out(serve: Serve, client: RemotingClient) -> None:
 
 
 class Body(bytearray):
-    """Bytes that a weak reference can watch."""
+    """Bytes with weak references."""
 
 
-def test_nothing_of_an_answered_request_is_kept_until_its_deadline(serve: Serve, client: RemotingClient) -> None:
+def test_an_answered_request_is_released_before_its_deadline(serve: Serve, client: RemotingClient) -> None:
     address = serve().address
     asked = Body(b"x" * 100_000)
     future = client.invoke_async(address, request(ECHO, 0, asked), timeout=3600)
@@ -173,13 +173,13 @@ def test_nothing_of_an_answered_request_is_kept_until_its_deadline(serve: Serve,
     assert isinstance(body, memoryview)
     seen = [weakref.ref(asked), weakref.ref(body), weakref.ref(future)]
     del asked, future, body
-    client.invoke_async(address, request(), timeout=3600).result(10)  # the reader has left the first answer behind
+    client.invoke_async(address, request(), timeout=3600).result(10)  # the reader has released the first response
     gc.collect()
     assert [ref() for ref in seen] == [None, None, None]
 
 
 def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient) -> None:
-    """Half a frame is on its way when time is up: the connection cannot be used again."""
+    """Half a frame is written at the deadline: the connection cannot be used again."""
     waiting = client.invoke_async(peer.address, request(), timeout=60)
     server = peer.accept()
 
@@ -212,12 +212,12 @@ def test_requests_in_flight_are_bounded(serve: Serve) -> None:
         for future in held:
             with pytest.raises(RemotingConnectError):
                 future.result(10)
-        # Every place came back, whatever way its request ended.
+        # Every permit was released, however its request ended.
         futures = [client.invoke_async(server.address, request()) for _ in range(50)]
         assert [future.result(10).code for future in futures] == [0] * 50
 
 
-def test_places_come_back_after_failures(serve: Serve) -> None:
+def test_permits_are_released_after_failures(serve: Serve) -> None:
     server = serve()
     with RemotingClient(max_in_flight=1) as client:
         client.invoke(server.address, request())
@@ -233,14 +233,14 @@ def test_places_come_back_after_failures(serve: Serve) -> None:
             assert client.invoke(server.address, request()).code == 0
 
 
-def test_a_callback_gets_no_place_by_waiting(peer: Peer) -> None:
+def test_a_callback_does_not_wait_for_a_permit(peer: Peer) -> None:
     with RemotingClient(max_in_flight=2) as client:
         client.invoke_async(peer.address, request(), timeout=60)
         errors: list[BaseException | None] = []
         done = threading.Event()
 
         def again(_: object) -> None:
-            # The place of the answered request is free, the next one's is not.
+            # The permit of the answered request is free, the next one's is not.
             client.invoke_async(peer.address, request(), timeout=60)
             errors.append(client.invoke_async(peer.address, request(), timeout=60).exception(0))
             done.set()
@@ -257,7 +257,7 @@ def test_a_callback_gets_no_place_by_waiting(peer: Peer) -> None:
 # --- connections --------------------------------------------------------------------------------------------------
 
 
-def test_nobody_there(client: RemotingClient) -> None:
+def test_no_listener(client: RemotingClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = "127.0.0.1:%d" % closed.getsockname()[1]  # noqa: UP031
     for call in (client.invoke, client.invoke_oneway):
@@ -269,15 +269,13 @@ def test_nobody_there(client: RemotingClient) -> None:
         client.invoke_async(address, request()).result(10)
 
 
-def test_no_address(client: RemotingClient) -> None:
+def test_invalid_address(client: RemotingClient) -> None:
     with pytest.raises(RemotingConnectError, match="Invalid address 'nowhere'") as caught:
         client.invoke("nowhere", request())
     assert not caught.value.retriable
 
 
-def test_a_lost_connection_fails_all_who_wait_and_the_next_call_connects_again(
-    peer: Peer, client: RemotingClient
-) -> None:
+def test_a_lost_connection_fails_all_calls_and_the_next_one_reconnects(peer: Peer, client: RemotingClient) -> None:
     futures = [client.invoke_async(peer.address, request(), timeout=60) for _ in range(3)]
     with ThreadPoolExecutor(1) as pool:
         sync = pool.submit(client.invoke, peer.address, request(), 60)
@@ -306,7 +304,7 @@ def test_a_restarted_server(serve: Serve, client: RemotingClient) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes.fromhex("00000008 00000004") + b"{!!}"])
-def test_a_peer_that_answers_garbage(peer: Peer, client: RemotingClient, garbage: bytes) -> None:
+def test_invalid_responses(peer: Peer, client: RemotingClient, garbage: bytes) -> None:
     future = client.invoke_async(peer.address, request(), timeout=60)
     server = peer.accept()
     server.receive()
@@ -317,7 +315,7 @@ def test_a_peer_that_answers_garbage(peer: Peer, client: RemotingClient, garbage
     server.close()
 
 
-def test_a_torn_large_answer(peer: Peer, client: RemotingClient) -> None:
+def test_a_truncated_large_response(peer: Peer, client: RemotingClient) -> None:
     future = client.invoke_async(peer.address, request(), timeout=60)
     server = peer.accept()
     answer = RemotingCommand.response(server.receive(), body=bytes(1_000_000)).encode()
@@ -340,7 +338,7 @@ def test_one_connection_for_all_threads(serve: Serve, client: RemotingClient) ->
 
 
 def pushed(serve: Serve, client: RemotingClient) -> Callable[[int], RemotingCommand]:
-    """Makes the server ask the client, and gives the client's answer."""
+    """Send a request from the server to the client and return the client's response."""
     channels: list[Channel] = []
 
     def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
@@ -361,7 +359,7 @@ def pushed(serve: Serve, client: RemotingClient) -> Callable[[int], RemotingComm
     return push
 
 
-def test_a_pushed_request(serve: Serve) -> None:
+def test_a_request_from_the_server(serve: Serve) -> None:
     seen: list[tuple[str, int]] = []
 
     def handle(address: str, command: RemotingCommand) -> RemotingCommand | None:
@@ -379,13 +377,13 @@ def test_a_pushed_request(serve: Serve) -> None:
         assert client.is_connected(seen[0][0])
 
 
-def test_a_pushed_request_that_nobody_handles(serve: Serve, client: RemotingClient) -> None:
+def test_a_request_from_the_server_without_a_handler(serve: Serve, client: RemotingClient) -> None:
     answer = pushed(serve, client)(307)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == " request type 307 not supported"
 
 
-def test_a_callback_must_not_wait_for_what_only_its_thread_receives(peer: Peer, client: RemotingClient) -> None:
+def test_a_callback_must_not_wait_for_its_own_thread(peer: Peer, client: RemotingClient) -> None:
     errors: list[BaseException] = []
     done = threading.Event()
 
@@ -426,7 +424,7 @@ def test_close(serve: Serve) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_after_a_fork_each_process_has_connections_of_its_own(serve: Serve, client: RemotingClient) -> None:
+def test_after_a_fork_each_process_has_its_own_connections(serve: Serve, client: RemotingClient) -> None:
     server = serve()
     assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
     waiting = client.invoke_async(server.address, request(SILENT), timeout=60)

@@ -1,4 +1,4 @@
-"""Connections: promises, batched requests, interrupts, their end, and connecting that takes long."""
+"""Connections: promises, batched requests, interrupts, closing, and slow connection attempts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_first_outcome_of_a_promise_counts(caplog: pytest.LogCaptureFixture)
     assert "SystemExit: 1" in caplog.text
 
 
-def test_promises_that_are_settled_together() -> None:
+def test_promises_settled_together() -> None:
     promises: list[Promise[int]] = [Promise() for _ in range(3)]
     called: list[int] = []
     promises[1].add_done_callback(lambda done: called.append(done.result()))
@@ -85,7 +85,7 @@ def test_all_kinds_of_calls_from_many_threads(serve: Serve, client: RemotingClie
 
 
 def test_batched_requests_and_calls_of_many_threads_over_one_connection(serve: Serve, client: RemotingClient) -> None:
-    """Everything is answered, and each thread's requests arrive in their order, small and large bodies mixed."""
+    """All requests are answered, and those of a thread arrive in order, with small and large bodies."""
     server = serve()
     promises: dict[int, list[Request]] = {thread: [] for thread in range(4)}
 
@@ -106,7 +106,7 @@ def test_batched_requests_and_calls_of_many_threads_over_one_connection(serve: S
         assert arrived == [str(n) for n in range(300)]
 
 
-def test_unanswered_requests_do_not_hold_up_others(serve: Serve, client: RemotingClient) -> None:
+def test_unanswered_requests_do_not_delay_others(serve: Serve, client: RemotingClient) -> None:
     server = serve()
     silent = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * MAX_UNBATCHED_REQUESTS)]
     assert post(client, server.address, request(ECHO), FOR_EVER).result(20).code == 0
@@ -114,7 +114,7 @@ def test_unanswered_requests_do_not_hold_up_others(serve: Serve, client: Remotin
 
 
 @pytest.mark.parametrize("end", ["closed", "lost"])
-def test_the_end_fails_all_requests(serve: Serve, end: str) -> None:
+def test_close_fails_all_requests(serve: Serve, end: str) -> None:
     server = serve()
     with RemotingClient() as client:
         promises = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * MAX_UNBATCHED_REQUESTS)]
@@ -124,8 +124,8 @@ def test_the_end_fails_all_requests(serve: Serve, end: str) -> None:
             assert isinstance(promise.exception(20), RemotingConnectError)
 
 
-def test_a_peer_that_does_not_read_is_left_in_time(client: RemotingClient) -> None:
-    """What is held fails too: half a frame may be on its way."""
+def test_requests_to_a_peer_that_does_not_read_time_out(client: RemotingClient) -> None:
+    """Queued requests fail too: half a frame may be written."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "127.0.0.1:%d" % listener.getsockname()[1]  # noqa: UP031
         promises: list[Request] = []
@@ -147,7 +147,7 @@ def test_timeouts_name_the_request() -> None:
 
 
 class Exits(Request):
-    """Ends whatever thread settles it."""
+    """Raises SystemExit in the thread that settles it."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__(ECHO, timeout, batch=True)
@@ -159,7 +159,7 @@ class Exits(Request):
         sys.exit(1)
 
 
-def test_a_callbacks_system_exit_is_its_own_affair(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_system_exit_in_a_callback_affects_no_other_request(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     address = serve().address
     with RemotingClient() as client:
         client.invoke(address, request())
@@ -181,7 +181,7 @@ def test_a_callbacks_system_exit_is_its_own_affair(serve: Serve, caplog: pytest.
 
 
 class Interrupts:
-    """A lock: its first taker on the main thread is interrupted before noting it."""
+    """A lock whose first acquisition on the main thread is interrupted before it is recorded."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self.lock = lock
@@ -201,7 +201,7 @@ class Interrupts:
 @pytest.mark.parametrize(
     "ask", [RemotingClient.invoke, RemotingClient.invoke_async, post, RemotingClient.invoke_oneway]
 )
-def test_a_lock_that_an_interrupted_caller_leaves_taken(
+def test_a_lock_left_by_an_interrupted_caller(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., object]
 ) -> None:
     """The other requests fail, and the next call makes a connection of its own."""
@@ -220,23 +220,23 @@ def test_a_lock_that_an_interrupted_caller_leaves_taken(
     assert connection.join(10)
 
 
-def test_an_interrupted_wait_gives_its_request_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_wait_cancels_its_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve()
     with RemotingClient(max_in_flight=1) as client:
         monkeypatch.setattr(Request, "result", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             client.invoke(server.address, request(SILENT), FOR_EVER)
         monkeypatch.undo()
-        assert client.invoke(server.address, request()).code == 0  # its permit has come back
+        assert client.invoke(server.address, request()).code == 0  # its permit was released
 
 
-# --- connecting, when it takes its time ----------------------------------------------------------------------------
+# --- slow connection attempts ----------------------------------------------------------------------------
 
 _dial = socket.create_connection
 
 
 class SlowConnect:
-    """Takes the place of ``socket.create_connection``: waits for a release, then fails or calls ``to``."""
+    """Replaces ``socket.create_connection``: waits for a release, then fails or connects to ``to``."""
 
     def __init__(self) -> None:
         self.started = threading.Semaphore(0)
@@ -264,7 +264,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> SlowConnect:
     return slow
 
 
-def test_one_attempt_is_for_all_who_wait_and_none_waits_longer_than_his_time(
+def test_callers_share_one_attempt_and_keep_their_deadlines(
     serve: Serve, client: RemotingClient, slow: SlowConnect
 ) -> None:
     server = serve()
@@ -274,7 +274,7 @@ def test_one_attempt_is_for_all_who_wait_and_none_waits_longer_than_his_time(
         with pytest.raises(RemotingConnectError, match="No connection to x:1 within 0"):
             call("x:1", request(), 0.01)
     assert not client.is_connected("x:1")
-    assert client.invoke(server.address, request()).code == 0  # others are not held up
+    assert client.invoke(server.address, request()).code == 0  # other addresses are not delayed
     assert not any(future.done() for future in futures)
     slow.go.set()
     for future in futures:
@@ -286,7 +286,7 @@ def test_one_attempt_is_for_all_who_wait_and_none_waits_longer_than_his_time(
     assert slow.attempts == 2
 
 
-def test_requests_that_wait_are_sent_in_their_order_once_there_is_a_connection(
+def test_pending_requests_are_sent_in_order_after_connecting(
     serve: Serve, client: RemotingClient, slow: SlowConnect
 ) -> None:
     server = serve()
@@ -301,7 +301,7 @@ def test_requests_that_wait_are_sent_in_their_order_once_there_is_a_connection(
     assert [each.ext_fields["n"] for each in server.requests] == [str(n) for n in range(21)]  # not the late one
 
 
-def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
+def test_new_requests_follow_pending_ones(
     serve: Serve, client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve()
@@ -320,7 +320,7 @@ def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
         if not later:
             later.append(threading.Thread(target=submit, args=(5,)))
             later[0].start()
-            later[0].join(0.2)  # it has to wait until the others are written
+            later[0].join(0.2)  # it waits until the others are written
 
     monkeypatch.setattr(Connection, "_write_waiting", write_and_submit)
     submit(2 * MAX_UNBATCHED_REQUESTS)
@@ -332,7 +332,7 @@ def test_requests_that_come_while_waiting_ones_are_written_keep_their_order(
     assert [each.ext_fields["n"] for each in server.requests] == numbers
 
 
-def test_an_invalid_connection_attempt_is_told_and_the_next_request_tries_again(
+def test_a_failed_attempt_is_reported_and_the_next_request_retries(
     serve: Serve, client: RemotingClient, slow: SlowConnect
 ) -> None:
     slow.error = ValueError("no such luck")
@@ -343,7 +343,7 @@ def test_an_invalid_connection_attempt_is_told_and_the_next_request_tries_again(
     assert client.invoke_async("x:1", request(), timeout=60).result(10).code == 0
 
 
-def test_no_thread_to_connect_on(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_for_connecting(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     address = serve().address
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
@@ -367,14 +367,14 @@ def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> N
 
 
 @pytest.mark.parametrize(("error", "attempts"), [(ConnectionRefusedError, 3), (TimeoutError, 1)])
-def test_an_attempt_that_took_long_speaks_for_as_long_again(
+def test_a_slow_failed_attempt_is_cached_for_its_duration(
     client: RemotingClient,
     slow: SlowConnect,
     monkeypatch: pytest.MonkeyPatch,
     error: type[OSError],
     attempts: int,
 ) -> None:
-    """Unless it was refused: then the CPU was short, and the server may be there."""
+    """A refused attempt is not cached: the machine was busy, and the server may be running."""
     slow.error = error("unreachable")
     slow.go.set()
     for name in ("client", "connection"):
@@ -387,7 +387,7 @@ def test_an_attempt_that_took_long_speaks_for_as_long_again(
 
 
 def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may give the port that is called as the local one, without a listener."""
+    """Without a listener, the kernel may choose the called port as the local one."""
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
         itself.connect(itself.getsockname())
@@ -397,6 +397,6 @@ def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pyt
             client.invoke(address, request())
 
 
-def test_what_is_not_connected(client: RemotingClient) -> None:
+def test_unknown_addresses_are_not_connected(client: RemotingClient) -> None:
     assert not client.is_connected("missing:1")
     client.disconnect("missing:1")

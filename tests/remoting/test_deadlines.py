@@ -15,13 +15,13 @@ from spark_rocket.remoting.client.deadlines import DeadlineTable, Timer
 
 @pytest.fixture
 def timer() -> Iterator[Timer]:
-    """Its clock stands still: the test decides what is due."""
+    """The clock stands still: the test decides which actions are due."""
     timer = Timer(lambda: 0.0)
     yield timer
     timer.close()
 
 
-def test_what_is_due_is_done_in_order_and_once(timer: Timer) -> None:
+def test_due_actions_run_once_and_in_order(timer: Timer) -> None:
     done: list[str] = []
     timer.call_at(3.0, lambda: done.append("c"))
     timer.call_at(1.0, lambda: done.append("a"))
@@ -35,7 +35,7 @@ def test_what_is_due_is_done_in_order_and_once(timer: Timer) -> None:
     assert done == ["a", "b", "c"]
 
 
-def test_an_action_may_enter_another(timer: Timer) -> None:
+def test_an_action_may_schedule_another(timer: Timer) -> None:
     done: list[str] = []
     timer.call_at(1.0, lambda: timer.call_at(1.0, lambda: done.append("second")))
     assert timer.run_due(1.0) is None
@@ -57,7 +57,7 @@ def test_the_thread_wakes_for_a_nearer_deadline() -> None:
     assert not thread.is_alive()
 
 
-def test_an_action_that_fails_is_not_the_next_ones_affair(timer: Timer) -> None:
+def test_a_failed_action_does_not_affect_the_next(timer: Timer) -> None:
     done: list[str] = []
     timer.call_at(1.0, lambda: sys.exit(1))
     timer.call_at(1.0, lambda: done.append("b"))
@@ -81,7 +81,7 @@ class Manual(Timer):
             action()  # type: ignore[operator]
 
 
-def test_a_table_watches_its_nearest_deadline(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_schedules_its_nearest_deadline(caplog: pytest.LogCaptureFixture) -> None:
     timer, now, late = Manual(), time.monotonic(), SimpleQueue[str]()
 
     def expire(name: str) -> None:

@@ -1,4 +1,4 @@
-"""The text is Prometheus' own format: read with its parser."""
+"""The Prometheus text format, read with its own parser."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_kinds() -> None:
 
 
 @given(st.text(max_size=20).filter(lambda text: text.isprintable() or "\n" in text))
-def test_any_label_comes_back(value: str) -> None:
+def test_any_label_round_trips(value: str) -> None:
     exposition = Exposition(TABLE)
     exposition.add("lag", label_text({"topic": value}), 1)
     text = exposition.render().decode()
-    if not any(mark in value for mark in "\x85\u2028\u2029\r\x0b\x0c\x1c\x1d\x1e"):  # which its parser takes for ends
+    if not any(mark in value for mark in "\x85\u2028\u2029\r\x0b\x0c\x1c\x1d\x1e"):  # line ends for its parser
         (family,) = text_string_to_metric_families(text)
         assert family.samples[0].labels == {"topic": value}
 
 
-def test_many_lines_in_parts() -> None:
+def test_many_lines_are_rendered_in_parts() -> None:
     exposition = Exposition(TABLE)
     for number in range(10_000):
         exposition.add("lag", f'n="{number}"', number)
@@ -85,7 +85,7 @@ class Source:
         return {"broker": "one"}
 
 
-def test_scrapers_share_a_collection_and_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrapes_share_a_collection_and_do_not_block_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(monitor_module, "SLICE_SECONDS", 0.0)
     source = Source()
     monitor = Monitor("127.0.0.1", 0, [source])
@@ -111,15 +111,15 @@ def test_scrapers_share_a_collection_and_others_have_their_turn(monkeypatch: pyt
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_a_failing_source_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Source):
+def test_a_failed_source_is_collected_again(caplog: pytest.LogCaptureFixture) -> None:
+    class FailingOnce(Source):
         def collect(self, exposition: Exposition) -> Iterator[None]:
             self.collected += 1
             if self.collected == 1:
                 raise ValueError("not yet")
             yield from ()
 
-    monitor = Monitor("127.0.0.1", 0, [Broken()])
+    monitor = Monitor("127.0.0.1", 0, [FailingOnce()])
 
     async def main() -> None:
         with pytest.raises(ValueError, match="not yet"):

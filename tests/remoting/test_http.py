@@ -1,4 +1,4 @@
-"""The HTTP server of figures: what it answers, and what peers get that are not Prometheus."""
+"""The HTTP server of metrics: responses to Prometheus and to other peers."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_get_and_head() -> None:
         (request("GET /fails HTTP/1.1"), 500),
     ],
 )
-def test_what_is_not_served(raw: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_requests(raw: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: HttpServer) -> None:
         answer = await ask(server, raw)
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
@@ -111,7 +111,7 @@ def test_what_is_not_served(raw: bytes, status: int, caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:5557", "localhost.evil.example", "a@localhost", "", "[", "10.0.0.1"]
 )
-def test_a_page_of_another_site_reads_nothing_of_a_loopback_server(host: str) -> None:
+def test_pages_of_other_sites_cannot_read_a_loopback_server(host: str) -> None:
     async def work(server: HttpServer) -> None:
         assert (await ask(server, request(host=host))).startswith(b"HTTP/1.1 403 ")
 
@@ -126,14 +126,14 @@ def test_names_of_this_machine(host: str) -> None:
     serve(work)
 
 
-def test_a_server_for_everyone_is_asked_by_any_name() -> None:
+def test_a_public_server_accepts_any_host_name() -> None:
     async def work(server: HttpServer) -> None:
         assert (await ask(server, request(host="prometheus.example"))).startswith(b"HTTP/1.1 200 ")
 
     serve(work, "0.0.0.0")
 
 
-def test_a_header_without_end_and_none() -> None:
+def test_incomplete_and_missing_headers() -> None:
     async def work(server: HttpServer) -> None:
         assert (await ask(server, b"GET / HTTP/1.1\r\nHost", ends=True)).startswith(b"HTTP/1.1 400 ")
         assert await ask(server, b"", ends=True) == b""
@@ -141,7 +141,7 @@ def test_a_header_without_end_and_none() -> None:
     serve(work)
 
 
-def test_a_slow_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_headers_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HEADER_SECONDS", 0.01)
 
     async def work(server: HttpServer) -> None:
@@ -150,7 +150,7 @@ def test_a_slow_header_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
     serve(work)
 
 
-def test_half_a_handshake_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_handshakes_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HEADER_SECONDS", 0.01)
 
     async def work() -> None:
@@ -172,7 +172,7 @@ def test_half_a_handshake_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_connections_are_bounded() -> None:
     async def work(server: HttpServer) -> None:
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
-        assert (await ask(server, request())).startswith(b"HTTP/1.1 200 ")  # the oldest silent one makes room
+        assert (await ask(server, request())).startswith(b"HTTP/1.1 200 ")  # the oldest silent connection is closed
         with suppress(ConnectionError):
             assert await held[0][0].read() == b""
         held[-1][1].write(request())
@@ -183,7 +183,7 @@ def test_connections_are_bounded() -> None:
     serve(work)
 
 
-def test_closing_half_a_request_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_during_a_request_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: HttpServer) -> None:
         held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
         for _, writer in held:
@@ -198,7 +198,7 @@ def test_closing_half_a_request_is_no_error(caplog: pytest.LogCaptureFixture) ->
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_who_is_being_answered_is_not_closed_for_a_newcomer() -> None:
+def test_active_requests_are_not_closed_for_new_connections() -> None:
     asked, go_on = asyncio.Semaphore(0), asyncio.Event()
 
     async def slow() -> HttpAnswer:
@@ -219,7 +219,7 @@ def test_who_is_being_answered_is_not_closed_for_a_newcomer() -> None:
     serve(work)
 
 
-def test_a_taken_port_is_said() -> None:
+def test_a_port_in_use() -> None:
     async def work(server: HttpServer) -> None:
         with pytest.raises(ConfigError, match="the port is in use"):
             await HttpServer("127.0.0.1", server.port, ROUTES).start()
@@ -240,6 +240,6 @@ def test_loopback() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
-def test_any_header_is_parsed_or_refused(raw: bytes) -> None:
+def test_any_header_is_parsed_or_rejected(raw: bytes) -> None:
     with suppress(http._BadRequestError):
         http._parse(raw + b"\r\n\r\n")

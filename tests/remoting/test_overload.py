@@ -28,11 +28,11 @@ KINDS = {SEND: "send", BEAT: "heartbeat"}
 NO_LIMIT = 1 << 40
 
 
-# --- a server that has too much to do -------------------------------------------------------------------------------
+# --- an overloaded server -------------------------------------------------------------------------------
 
 
 class Work:
-    """Handlers that note whom they serve, and a clock that moves with every send."""
+    """Handlers that record their requests, and a clock that advances with every send."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -68,7 +68,7 @@ def limits(capacity: int = 10_000, max_wait: float = 0.0, **more: int) -> Limits
 
 
 def busy_server(serve: Serve, work: Work, limits: Limits) -> ServerThread:
-    """One that serves a request at a time and counts time by ``work``."""
+    """A server that handles one request at a time and uses the clock of ``work``."""
     server = serve(work.handlers(), limits=limits, time_slice=0.0)
     server.server.request_queue.clock = lambda: work.now
     server.server.turn = -1.0
@@ -76,7 +76,7 @@ def busy_server(serve: Serve, work: Work, limits: Limits) -> ServerThread:
 
 
 def at_rest(server: ServerThread) -> None:
-    """Nothing waits any more."""
+    """No request is queued any more."""
     stats = server.server.overload
     assert server.run(lambda: (sum(stats.waiting.values()), stats.waiting_bytes, stats.unfinished_bytes)) == (0, 0, 0)
     assert server.run(lambda: all(count >= 0 for count in stats.waiting.values()))
@@ -86,7 +86,7 @@ def oneway(code: int) -> RemotingCommand:
     return RemotingCommand.request(code, {}, b"", oneway=True)
 
 
-def test_who_waited_too_long_is_sent_away_and_others_are_not(serve: Serve, dial: Dial, work: Work) -> None:
+def test_requests_that_waited_too_long_are_rejected(serve: Serve, dial: Dial, work: Work) -> None:
     server = busy_server(serve, work, limits(max_wait=0.2))
     client = dial(server.address)
     client.ask(request(ECHO))
@@ -105,7 +105,7 @@ def test_who_waited_too_long_is_sent_away_and_others_are_not(serve: Serve, dial:
     at_rest(server)
 
 
-def test_how_long_the_first_of_a_queue_has_waited(serve: Serve, dial: Dial, work: Work) -> None:
+def test_waiting_time_of_the_first_queued_request(serve: Serve, dial: Dial, work: Work) -> None:
     server = busy_server(serve, work, limits())
     seen: list[float] = []
 
@@ -130,26 +130,26 @@ def test_how_long_the_first_of_a_queue_has_waited(serve: Serve, dial: Dial, work
     assert server.run(lambda: server.server.request_queue.head_waited("no such kind")) == 0.0
 
 
-def test_a_queue_that_is_full_sends_its_oldest_away(serve: Serve, dial: Dial, work: Work) -> None:
+def test_a_full_queue_rejects_its_oldest_requests(serve: Serve, dial: Dial, work: Work) -> None:
     server = busy_server(serve, work, limits(capacity=10))
     client = dial(server.address)
     client.ask(request(ECHO))
     client.send(*(request(SEND, n) for n in range(100)))
     answers = [client.receive() for _ in range(100)]
     assert sorted(answer.opaque for answer in answers) == list(range(100))
-    assert work.served == [0, *range(95, 100)]  # half of the room is free then
+    assert work.served == [0, *range(95, 100)]  # then half of the capacity is free
     assert {answer.remark for answer in answers if answer.code} == {OVERLOAD}
     assert server.server.overload.refused == {("send", "overload"): 94}
     at_rest(server)
 
 
-def test_heartbeats_pass_a_flood_of_sends(serve: Serve, dial: Dial, work: Work) -> None:
+def test_heartbeats_overtake_a_flood_of_sends(serve: Serve, dial: Dial, work: Work) -> None:
     server = busy_server(serve, work, limits())
     first, *flood, other = [dial(server.address) for _ in range(12)]
     for client in (first, *flood, other):
         client.ask(request(ECHO))
     first.send(request(7, 1))
-    assert work.begun.wait(30)  # the loop reads nothing until all are there
+    assert work.begun.wait(30)  # the loop reads nothing until all requests have arrived
     for client in flood:
         client.send(*(request(SEND, n) for n in range(50)))
     other.send(request(BEAT, 777))
@@ -176,7 +176,7 @@ def test_bytes_of_requests_are_bounded(serve: Serve, dial: Dial, work: Work) -> 
 
 
 @pytest.mark.parametrize("kind", SerializeType)
-def test_a_large_frame_for_which_there_is_no_memory_is_answered_and_thrown_away(
+def test_a_large_frame_above_the_memory_limit_is_rejected_and_discarded(
     serve: Serve, dial: Dial, work: Work, kind: SerializeType
 ) -> None:
     server = busy_server(serve, work, limits(max_request_bytes=100_000))
@@ -185,7 +185,7 @@ def test_a_large_frame_for_which_there_is_no_memory_is_answered_and_thrown_away(
     large.serialize_type = kind
     data = large.encode()
     client.socket.sendall(data[:400_000])
-    answer = client.receive()  # before the rest is there
+    answer = client.receive()  # before the rest is sent
     assert (answer.code, answer.opaque, answer.remark) == (ResponseCode.SYSTEM_BUSY, 5, OVERLOAD)
     client.socket.sendall(data[400_000:-1])
     client.socket.sendall(data[-1:] + request(ECHO, 6).encode())
@@ -199,7 +199,7 @@ def test_a_large_frame_for_which_there_is_no_memory_is_answered_and_thrown_away(
 
 
 @pytest.mark.parametrize("end", ["garbage", "gone"])
-def test_what_waits_with_a_connection_that_ends_is_forgotten(serve: Serve, dial: Dial, work: Work, end: str) -> None:
+def test_queued_requests_of_a_closed_connection_are_dropped(serve: Serve, dial: Dial, work: Work, end: str) -> None:
     server = busy_server(serve, work, limits())
     first, client = dial(server.address), dial(server.address)
     assert first.ask(request(ECHO)).code == client.ask(request(ECHO)).code == 0
@@ -219,7 +219,7 @@ def test_what_waits_with_a_connection_that_ends_is_forgotten(serve: Serve, dial:
     at_rest(server)
 
 
-def test_time_in_which_a_peer_reads_nothing_is_no_waiting(serve: Serve, dial: Dial, work: Work) -> None:
+def test_time_waiting_for_the_peer_to_read_does_not_count(serve: Serve, dial: Dial, work: Work) -> None:
     """Only queued requests are rejected."""
     paused = threading.Event()
 
@@ -256,7 +256,7 @@ def small() -> Iterator[ServerThread]:
         max_size=4,
     )
 )
-def test_whoever_asks_is_answered_once(small: ServerThread, floods: list[list[tuple[int, int]]]) -> None:
+def test_each_request_gets_one_response(small: ServerThread, floods: list[list[tuple[int, int]]]) -> None:
     clients = [RawClient(small.address) for _ in floods]
     try:
         for client, flood in zip(clients, floods, strict=True):
@@ -272,8 +272,8 @@ def test_whoever_asks_is_answered_once(small: ServerThread, floods: list[list[tu
     at_rest(small)
 
 
-def test_nobody_is_sent_away_because_this_process_was_stopped(serve: Serve, dial: Dial) -> None:
-    """Only a thread that works through its backlog, and does not get to its end, lets requests wait."""
+def test_a_suspended_process_rejects_no_requests(serve: Serve, dial: Dial) -> None:
+    """Only a thread that cannot finish its backlog lets requests wait."""
 
     def stopped(channel: Channel, command: RemotingCommand) -> RemotingCommand:
         time.sleep(0.3)
@@ -292,7 +292,7 @@ def test_nobody_is_sent_away_because_this_process_was_stopped(serve: Serve, dial
     assert server.server.overload.busy_answers == 0
 
 
-def test_a_fault_with_one_connection_is_not_the_others(
+def test_an_error_of_one_connection_does_not_affect_others(
     serve: Serve, dial: Dial, work: Work, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = busy_server(serve, work, limits())

@@ -33,7 +33,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[RemotingClient]:
 
 
 def parked(client: RemotingClient, address: str) -> Connection:
-    """A connection that has served synchronous calls only: the thread that reads is parked, or soon is."""
+    """Make a connection with synchronous calls only, so that its reader thread parks."""
     for _ in range(3):
         promise = Request(ECHO, 20)
         promise.is_waited = True
@@ -47,7 +47,7 @@ def drain(arrived: threading.Semaphore) -> None:
         pass
 
 
-def test_a_caller_reads_its_own_answer(serve: Serve, client: RemotingClient) -> None:
+def test_a_caller_reads_its_own_response(serve: Serve, client: RemotingClient) -> None:
     address = serve().address
     parked(client, address)
     for size in (1, 100_000, 5_000_000):
@@ -101,7 +101,7 @@ def test_a_reading_caller_serves_the_others_and_hands_over(serve: Serve, client:
 
 @pytest.mark.parametrize("polls", [False, True])
 @pytest.mark.parametrize("end", ["closed", "lost", "garbage", "late"])
-def test_what_may_happen_to_a_reading_caller(
+def test_events_during_a_callers_read(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, polls: bool, end: str
 ) -> None:
     """With and without polling; other callers fail only when the connection does."""
@@ -137,10 +137,10 @@ def test_what_may_happen_to_a_reading_caller(
         assert type(waits.exception(10)) is RemotingConnectError
 
 
-def test_an_interrupted_reading_caller_ends_the_connection(
+def test_an_interrupted_reading_caller_closes_the_connection(
     serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that were received and not served are lost, so later frames cannot be separated."""
+    """Received but unprocessed bytes are lost, so later frames cannot be separated."""
     address = serve().address
     connection = parked(client, address)
 
@@ -156,8 +156,10 @@ def test_an_interrupted_reading_caller_ends_the_connection(
     assert connection.join(10)
 
 
-def test_the_thread_outlives_no_error(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is raised on the thread that reads, all requests of its connection fail."""
+def test_errors_in_the_reader_thread_fail_its_requests(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any error in the reader thread, all requests of its connection fail."""
     address = serve().address
     other = client.invoke_async(address, request(SILENT), FOR_EVER)
     client.connect(address, 10)

@@ -1,4 +1,4 @@
-"""OpenSSL accepts our self-signed certificate: it is read, and proves its name to clients that trust it."""
+"""OpenSSL accepts our self-signed certificate for clients that trust it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shake_hands(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> di
 
 
 @pytest.mark.parametrize("host", HOSTS)
-def test_a_client_that_trusts_it_is_served(tmp_path: Path, host: str) -> None:
+def test_a_trusting_client_accepts_the_certificate(tmp_path: Path, host: str) -> None:
     found = shake_hands(*contexts(self_signed(HOSTS), tmp_path), host)
     assert found["subjectAltName"] == (
         ("DNS", "localhost"),
@@ -52,7 +52,7 @@ def test_a_client_that_trusts_it_is_served(tmp_path: Path, host: str) -> None:
     )
 
 
-def test_it_proves_nothing_about_other_hosts_and_to_others(tmp_path: Path) -> None:
+def test_other_hosts_and_other_clients_reject_the_certificate(tmp_path: Path) -> None:
     server, client = contexts(self_signed(("localhost",)), tmp_path)
     with pytest.raises(ssl.SSLCertVerificationError, match=r"(?i)mismatch"):
         shake_hands(server, client, "elsewhere")
@@ -60,14 +60,14 @@ def test_it_proves_nothing_about_other_hosts_and_to_others(tmp_path: Path) -> No
         shake_hands(server, ssl.create_default_context(), "localhost")
 
 
-def test_when_it_is_good(tmp_path: Path) -> None:
+def test_validity_period(tmp_path: Path) -> None:
     server, client = contexts(self_signed(HOSTS, datetime(2045, 1, 2, 3, 4, 5, tzinfo=UTC)), tmp_path)
     client.check_hostname, client.verify_mode = False, ssl.CERT_OPTIONAL
     with pytest.raises(ssl.SSLCertVerificationError, match="not yet valid"):
         shake_hands(server, client, "localhost")
 
 
-def test_each_is_another() -> None:
+def test_certificates_are_unique() -> None:
     first, second = self_signed(HOSTS), self_signed(HOSTS)
     assert first.key != second.key
     assert first.certificate != second.certificate

@@ -36,7 +36,7 @@ def test_an_echo(serve: Serve, dial: Dial, loop_factory: object) -> None:
     assert bytes(answer.body) == b"body"
 
 
-def test_the_answer_is_spelt_as_the_request(serve: Serve, dial: Dial) -> None:
+def test_the_response_has_the_encoding_of_the_request(serve: Serve, dial: Dial) -> None:
     client = dial(serve().address)
     command = request(ECHO, 7, b"x", a="b")
     command.serialize_type = SerializeType.ROCKETMQ
@@ -56,7 +56,7 @@ def test_byte_at_a_time(serve: Serve, dial: Dial) -> None:
 
 @pytest.mark.parametrize("size", [200_000, 3_000_000])
 def test_large_requests_among_small_ones(serve: Serve, dial: Dial, loop_factory: object, size: int) -> None:
-    """What comes of them is received straight into its place."""
+    """Their bytes are received directly into their buffer."""
     client = dial(serve(loop_factory=loop_factory).address)
     bodies = [b"first", random.Random(size).randbytes(size), b"", random.Random(1).randbytes(size), b"last"]
     stream = b"".join(request(ECHO, n, body).encode() for n, body in enumerate(bodies))
@@ -68,9 +68,7 @@ def test_large_requests_among_small_ones(serve: Serve, dial: Dial, loop_factory:
     sender.join(30)
 
 
-def test_a_connection_that_ends_within_a_large_request_is_forgotten(
-    serve: Serve, dial: Dial, loop_factory: object
-) -> None:
+def test_a_connection_closed_within_a_large_request(serve: Serve, dial: Dial, loop_factory: object) -> None:
     server = serve(loop_factory=loop_factory)
     client, other = dial(server.address), dial(server.address)
     client.socket.sendall(request(ECHO, 1, bytes(2_000_000)).encode()[:1_500_000])
@@ -81,7 +79,14 @@ def test_a_connection_that_ends_within_a_large_request_is_forgotten(
 
 def test_many_requests_in_one_write_are_answered_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
     client = dial(serve(loop_factory=loop_factory).address)
-    sizes = [0, 1, 20_000, 3, 400_000, 5] * 3  # small ones are joined, large ones are written beside their heads
+    sizes = [
+        0,
+        1,
+        20_000,
+        3,
+        400_000,
+        5,
+    ] * 3  # only small bodies are joined with their headers
     client.send(*(request(ECHO, n, bytes([n]) * size) for n, size in enumerate(sizes)))
     for n, size in enumerate(sizes):
         answer = client.receive()
@@ -89,13 +94,13 @@ def test_many_requests_in_one_write_are_answered_in_order(serve: Serve, dial: Di
         assert answer.body == bytes([n]) * size
 
 
-def test_a_frame_as_large_as_allowed(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_a_frame_of_the_maximum_size(serve: Serve, dial: Dial, loop_factory: object) -> None:
     client = dial(serve(loop_factory=loop_factory).address)
     body = random.Random(1).randbytes(16_000_000)
     assert client.ask(request(ECHO, 1, body)).body == body
 
 
-def test_a_one_way_request_is_carried_out_and_not_answered(serve: Serve, dial: Dial) -> None:
+def test_a_one_way_request_is_handled_and_not_answered(serve: Serve, dial: Dial) -> None:
     server = serve()
     client = dial(server.address)
     for code in (ECHO, FAIL, 999):
@@ -123,7 +128,7 @@ def with_surrogate(channel: Channel, command: RemotingCommand) -> RemotingComman
     ],
     ids=["unknown code", "raises", "refuses", "answer that no header can carry"],
 )
-def test_requests_that_fail(serve: Serve, dial: Dial, code: int, answered: int, remark: str) -> None:
+def test_failed_requests(serve: Serve, dial: Dial, code: int, answered: int, remark: str) -> None:
     client = dial(serve({8: refusing, 9: with_surrogate}).address)
     answer = client.ask(request(code, 3))
     assert (answer.code, answer.opaque) == (answered, 3)
@@ -147,7 +152,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_closes_its_connection_only(
+def test_an_invalid_frame_closes_only_its_connection(
     name: str, serve: Serve, dial: Dial, loop_factory: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(max_frame_length=1 << 16, loop_factory=loop_factory)
@@ -159,7 +164,7 @@ def test_garbage_closes_its_connection_only(
     assert "invalid frame" in caplog.text
 
 
-def test_what_came_before_garbage_is_answered(serve: Serve, dial: Dial) -> None:
+def test_requests_before_an_invalid_frame_are_answered(serve: Serve, dial: Dial) -> None:
     client = dial(serve().address)
     client.socket.sendall(request(ECHO, 1).encode() + request(ECHO, 2).encode() + GARBAGE["no JSON"])
     assert client.receive().opaque == 1
@@ -177,7 +182,7 @@ def fuzzed() -> object:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(min_size=1, max_size=300), st.booleans(), st.integers(0, 120))
 def test_fuzz(fuzzed: ServerThread, noise: bytes, framed: bool, cut: int) -> None:
-    """Noise, noise in a right frame, and a good frame with noise in its middle: the server serves the next one."""
+    """Noise, noise in a valid frame, and a valid frame with noise: the server still serves the next connection."""
     good = request(ECHO, 1, b"body", topic="T").encode()
     sent = len(noise).to_bytes(4, "big") + noise if framed else good[:cut] + noise + good[cut:]
     bad = RawClient(fuzzed.address)
@@ -197,12 +202,12 @@ def test_fuzz(fuzzed: ServerThread, noise: bytes, framed: bool, cut: int) -> Non
 # --- bounds -------------------------------------------------------------------------------------------------------
 
 
-def test_a_flood_leaves_the_others_their_turn(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_a_flood_does_not_starve_others(serve: Serve, dial: Dial, loop_factory: object) -> None:
     asked = threading.Event()
     order: list[str] = []
 
     def one_of_many(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        assert asked.wait(10)  # until the bystander's request is there, the flood has its turn
+        assert asked.wait(10)  # the flood is served until the bystander's request arrives
         order.append("flood")
         return RemotingCommand.response(command)
 
@@ -220,10 +225,10 @@ def test_a_flood_leaves_the_others_their_turn(serve: Serve, dial: Dial, loop_fac
     assert [flood.receive().opaque for _ in range(500)] == list(range(500))
     assert len(order) == 501
     assert order.index("bystander") < 400
-    assert flood.ask(request(ECHO, 7)).opaque == 7  # reading goes on
+    assert flood.ask(request(ECHO, 7)).opaque == 7  # reading continues
 
 
-def test_a_flood_that_reads_late_is_served_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_a_flood_with_a_late_reader_is_served_in_order(serve: Serve, dial: Dial, loop_factory: object) -> None:
     client = dial(serve(loop_factory=loop_factory, time_slice=0.0, high_water=64 * 1024).address)
     body = random.Random(2).randbytes(40_000)
     sender = threading.Thread(target=client.send, args=[request(ECHO, n, body) for n in range(200)])
@@ -234,9 +239,7 @@ def test_a_flood_that_reads_late_is_served_in_order(serve: Serve, dial: Dial, lo
     sender.join()
 
 
-def test_a_flood_of_one_way_requests_is_carried_out_though_its_sender_leaves(
-    serve: Serve, dial: Dial, loop_factory: object
-) -> None:
+def test_one_way_requests_are_handled_after_their_sender_closes(serve: Serve, dial: Dial, loop_factory: object) -> None:
     server = serve(loop_factory=loop_factory, time_slice=0.0)
     client = dial(server.address)
     client.send(*(RemotingCommand.request(ECHO, {}, b"%d" % n, oneway=True) for n in range(500)))
@@ -246,7 +249,9 @@ def test_a_flood_of_one_way_requests_is_carried_out_though_its_sender_leaves(
     assert [bytes(seen.body) for seen in server.requests] == [b"%d" % n for n in range(500)]
 
 
-def test_what_came_before_garbage_is_answered_in_slices_too(serve: Serve, dial: Dial, loop_factory: object) -> None:
+def test_requests_before_an_invalid_frame_are_answered_in_slices(
+    serve: Serve, dial: Dial, loop_factory: object
+) -> None:
     client = dial(serve(loop_factory=loop_factory, time_slice=0.0).address)
     frames = b"".join(request(ECHO, n).encode() for n in range(50))
     client.socket.sendall(frames + GARBAGE["no JSON"] + request(ECHO, 99).encode())
@@ -284,10 +289,10 @@ def test_connections_above_the_limit_are_refused(serve: Serve, dial: Dial) -> No
     first.close()
 
 
-# --- life ---------------------------------------------------------------------------------------------------------
+# --- start and close --------------------------------------------------------------------------------------------------
 
 
-def test_each_close_is_told_once(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_close_is_reported_once(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
     closed: list[str] = []
     told = threading.Semaphore(0)
 
@@ -309,7 +314,7 @@ def test_each_close_is_told_once(serve: Serve, dial: Dial, caplog: pytest.LogCap
     assert closed == names
 
 
-def test_close_sends_what_was_written(serve: Serve, dial: Dial) -> None:
+def test_close_flushes_responses(serve: Serve, dial: Dial) -> None:
     server = serve()
     client = dial(server.address)
     client.send(request(ECHO, 1, b"last"))
@@ -345,7 +350,7 @@ def test_a_port_in_use() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no host at all"])
-def test_a_host_that_is_not_here(host: str) -> None:
+def test_an_address_of_another_host(host: str) -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
         run(RemotingServer(host, 0, {}).start())
 
@@ -371,13 +376,13 @@ def test_ipv6(serve: Serve, dial: Dial) -> None:
 
 
 @pytest.mark.parametrize("busy_poll", [0.0, 1e-6, 3600.0])
-def test_all_requests_are_served_however_long_the_loop_polls(serve: Serve, dial: Dial, busy_poll: float) -> None:
+def test_all_requests_are_served_for_any_busy_poll(serve: Serve, dial: Dial, busy_poll: float) -> None:
     client = dial(serve(busy_poll=busy_poll).address)
     for opaque in range(200):
         assert client.ask(request(ECHO, opaque)).opaque == opaque
 
 
-def test_a_bound_server_serves_nobody_until_it_is_started() -> None:
+def test_a_bound_server_refuses_connections_until_its_start() -> None:
     async def scene() -> None:
         server = RemotingServer("127.0.0.1", 0, {})
         await server.bind()
@@ -391,7 +396,7 @@ def test_a_bound_server_serves_nobody_until_it_is_started() -> None:
         await server.close()
         bound = RemotingServer("127.0.0.1", address[1], {})
         await bound.bind()
-        await bound.close()  # gives the port back
+        await bound.close()  # releases the port
         with socket.create_server(address), pytest.raises(ConfigError, match="the port is in use"):
             await RemotingServer("127.0.0.1", address[1], {}).bind()
 
@@ -399,7 +404,7 @@ def test_a_bound_server_serves_nobody_until_it_is_started() -> None:
 
 
 async def bind_two(server: RemotingServer, step: int) -> None:
-    """A free port that has another free one beside it."""
+    """A free port whose neighbour is free too."""
     while True:
         await server.bind()
         try:
@@ -408,12 +413,12 @@ async def bind_two(server: RemotingServer, step: int) -> None:
             await server.close()
 
 
-def test_a_second_port_is_served_with_the_first() -> None:
+def test_two_ports_are_served() -> None:
     async def scene() -> None:
         echo = {ECHO: lambda channel, command: RemotingCommand.response(command)}
         server = RemotingServer("127.0.0.1", 0, echo, limits=Limits(max_connections=1))
         await bind_two(server, -2)
-        second = RawClient(f"127.0.0.1:{server.port - 2}")  # waits in the kernel
+        second = RawClient(f"127.0.0.1:{server.port - 2}")  # queued in the kernel
         second.send(request(ECHO, 3))
         await server.start()
         await server.serve_second()
@@ -439,7 +444,7 @@ def test_a_second_port_in_use() -> None:
         with pytest.raises(ConfigError, match=f"{other.port}: the port is in use"):
             await server.bind_second(other.port - server.port, "")
         await server.start()
-        socket.create_connection(("127.0.0.1", server.port), 30).close()  # the first port is served all the same
+        socket.create_connection(("127.0.0.1", server.port), 30).close()  # the first port is still served
         await server.close()
         await other.close()
 

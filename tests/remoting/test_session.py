@@ -14,7 +14,7 @@ def test_numbers_count_up_and_wrap_within_31_bits() -> None:
     assert [session.next_opaque() for _ in range(3)] == [MAX_OPAQUE, 0, 1]
 
 
-def test_a_waiter_is_taken_once() -> None:
+def test_a_pending_request_is_taken_once() -> None:
     session: Session[str] = Session()
     session.expect(7, "seven")
     session.expect(8, "eight")
@@ -27,7 +27,7 @@ def test_a_waiter_is_taken_once() -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=5), st.data())
-def test_frames_come_out_however_the_bytes_come_in(bodies: list[bytes], data: st.DataObject) -> None:
+def test_frames_do_not_depend_on_the_split_of_bytes(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(request(opaque=n, body=body).encode() for n, body in enumerate(bodies))
     session: Session[str] = Session()
     out: list[RemotingCommand] = []
@@ -39,13 +39,13 @@ def test_frames_come_out_however_the_bytes_come_in(bodies: list[bytes], data: st
     assert [(command.opaque, bytes(command.body)) for command in out] == list(enumerate(bodies))
 
 
-def test_a_large_frame_is_handed_over_to_be_filled() -> None:
+def test_the_buffer_of_a_large_frame_is_filled_directly() -> None:
     first, large, last = (request(opaque=n, body=bytes([n]) * size) for n, size in enumerate((3, 100_000, 5)))
     stream = first.encode() + large.encode()
     cut = len(first.encode()) + 300
     session: Session[str] = Session()
     assert len(session.receive(stream[:cut])) == 1
-    assert session.detach(200_000) is None  # not so much is missing
+    assert session.detach(200_000) is None  # less is missing
     detached = session.detach(1_000)
     assert detached is not None
     frame, filled = detached
@@ -57,7 +57,7 @@ def test_a_large_frame_is_handed_over_to_be_filled() -> None:
     assert RemotingCommand.decode(session.receive(last.encode())[0]) == last
 
 
-def test_less_than_a_length_is_not_handed_over() -> None:
+def test_an_incomplete_length_has_no_buffer() -> None:
     session: Session[str] = Session()
     session.receive(b"\0\0")
     assert session.detach(0) is None

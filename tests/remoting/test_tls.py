@@ -69,7 +69,7 @@ def ask(address: str, tls: TlsSettings | None, body: bytes = b"hello", timeout: 
         return bytes(client.invoke(address, request(body=body), timeout).body)
 
 
-# --- who is served ------------------------------------------------------------------------------------------------
+# --- accepted connections ---------------------------------------------------------------------------------------------
 
 
 def test_tls_and_plaintext_on_one_port(permissive: ServerThread, certificates: Certificates) -> None:
@@ -78,9 +78,7 @@ def test_tls_and_plaintext_on_one_port(permissive: ServerThread, certificates: C
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_a_client_that_is_not_ours(
-    permissive: ServerThread, certificates: Certificates, version: ssl.TLSVersion
-) -> None:
+def test_a_foreign_client(permissive: ServerThread, certificates: Certificates, version: ssl.TLSVersion) -> None:
     context = certificates.openssl()
     context.minimum_version = context.maximum_version = version
     with certificates.dial(permissive.address, context) as sock:
@@ -91,8 +89,8 @@ def test_a_client_that_is_not_ours(
         assert [len(raw.receive().body) for _ in range(50)] == list(range(50))
 
 
-def test_a_server_that_is_not_ours(certificates: Certificates) -> None:
-    """Java's sends tickets after the handshake; this one does too, and is slow about everything."""
+def test_a_foreign_server(certificates: Certificates) -> None:
+    """Like Java's, this server sends tickets after the handshake, and it is slow."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificates.server)
     context.num_tickets = 5
@@ -105,7 +103,7 @@ def test_a_server_that_is_not_ours(certificates: Certificates) -> None:
             data = RemotingCommand.response(frame, 0, None, {}, bytes(frame.body)).encode()
             for at in range(0, len(data), 700):
                 sock.sendall(data[at : at + 700])
-            with contextlib.suppress(ssl.SSLError, OSError):  # the client does not say goodbye
+            with contextlib.suppress(ssl.SSLError, OSError):  # the client sends no close_notify
                 sock.unwrap()
 
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
@@ -116,7 +114,7 @@ def test_a_server_that_is_not_ours(certificates: Certificates) -> None:
 
 
 def test_large_messages_both_ways_by_many_threads(permissive: ServerThread, certificates: Certificates) -> None:
-    """One connection: readers must not keep writers out, nor bytes of two be mixed."""
+    """One connection: readers must not block writers, and records must not be mixed."""
     threads, rounds = 8, 12
 
     def work(number: int) -> None:
@@ -136,7 +134,7 @@ def test_large_messages_both_ways_by_many_threads(permissive: ServerThread, cert
         list(pool.map(work, range(threads)))
 
 
-def test_many_small_requests_are_posted(permissive: ServerThread, certificates: Certificates) -> None:
+def test_many_small_requests(permissive: ServerThread, certificates: Certificates) -> None:
     with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
         promises = [Request(1, LIMIT, batch=True) for _ in range(3000)]
         for number, promise in enumerate(promises):
@@ -145,7 +143,7 @@ def test_many_small_requests_are_posted(permissive: ServerThread, certificates: 
 
 
 def test_a_server_that_does_not_read(certificates: Certificates) -> None:
-    """Half a request is encrypted and not taken: the time-out gives the connection up, and nothing is mixed."""
+    """Half a request is encrypted and not sent: the timeout closes the connection, and no records are mixed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificates.server)
     held: list[ssl.SSLSocket] = []
@@ -165,7 +163,7 @@ def test_a_server_that_does_not_read(certificates: Certificates) -> None:
         held[0].close()
 
 
-def test_what_a_slow_reader_is_sent_is_held_within_bounds(certificates: Certificates) -> None:
+def test_data_for_a_slow_reader_is_bounded(certificates: Certificates) -> None:
     body = b"b" * 500_000
     with serving(certificates.server_tls(), high_water=64 * 1024) as server:
         sock = certificates.dial(server.address)
@@ -224,7 +222,7 @@ def test_clients_may_show_a_certificate(certificates: Certificates) -> None:
             ask(server.address, certificates.of_client(certificates.strange))
 
 
-# --- what a client finds wrong ------------------------------------------------------------------------------------
+# --- connections that clients reject ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -258,7 +256,7 @@ def test_checks_are_reduced_only_on_request(certificates: Certificates) -> None:
         assert ask(server.address, TlsSettings(enable=True, auth_server=False)) == b"hello"
 
 
-def test_servers_that_speak_no_tls(certificates: Certificates) -> None:
+def test_servers_without_tls(certificates: Certificates) -> None:
     with serving(None) as server:
         with pytest.raises(RemotingConnectError, match=r"tls.server.mode") as found:
             ask(server.address, certificates.of_client())
@@ -279,17 +277,17 @@ def test_servers_that_speak_no_tls(certificates: Certificates) -> None:
         served.result(LIMIT)
 
 
-def test_a_server_that_says_nothing_is_not_waited_for_long(certificates: Certificates) -> None:
+def test_a_silent_server_times_out(certificates: Certificates) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         with pytest.raises(RemotingConnectError, match="did not complete the TLS handshake in time") as found:
             ask(f"127.0.0.1:{listening.getsockname()[1]}", certificates.of_client(), timeout=2.0)
         assert found.value.code == "TLS_TIMEOUT"
 
 
-# --- what a server finds wrong ------------------------------------------------------------------------------------
+# --- connections that servers reject ----------------------------------------------------------------------------------
 
 
-def test_plaintext_to_a_port_that_enforces_tls(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
+def test_plaintext_at_a_port_that_enforces_tls(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     with serving(certificates.server_tls(mode=ENFORCING)) as server:
         assert ask(server.address, certificates.of_client()) == b"hello"
         for _ in range(5):
@@ -301,7 +299,7 @@ def test_plaintext_to_a_port_that_enforces_tls(certificates: Certificates, caplo
     assert re.search(r"connection of 127.0.0.1:\d+: it does not use TLS", lines[0])
 
 
-def test_tls_to_a_port_without(caplog: pytest.LogCaptureFixture, certificates: Certificates) -> None:
+def test_tls_at_a_port_without_tls(caplog: pytest.LogCaptureFixture, certificates: Certificates) -> None:
     with serving(None) as server, pytest.raises(RemotingConnectError):
         ask(server.address, certificates.of_client())
     assert "uses TLS, which is disabled here" in caplog.text
@@ -315,17 +313,17 @@ HELLO = b"\x16\x03\x01"
     [
         (HELLO + b"\x00\x05hello", "failed in the TLS handshake|sent an invalid TLS record"),
         (b"\x16" + b"garbage" * 10, "sent an invalid TLS record"),
-        (HELLO + b"\xff\xff" + b"x" * 1000, "TLS"),  # a record that is longer than one may be
+        (HELLO + b"\xff\xff" + b"x" * 1000, "TLS"),  # a record above the maximum length
         (b"\x16\x02\x00\x00\x10" + b"x" * 16, "TLS"),
     ],
 )
-def test_garbage_that_begins_like_tls(
+def test_invalid_tls_records(
     certificates: Certificates, caplog: pytest.LogCaptureFixture, start: bytes, text: str
 ) -> None:
     with serving(certificates.server_tls()) as server:
         with dialled(server.address) as sock, contextlib.suppress(OSError):
             sock.sendall(start)
-            while sock.recv(4096):  # an alert perhaps, and the end
+            while sock.recv(4096):  # possibly an alert, then the close
                 pass
         until(lambda: not server.run(lambda: server.server.channels))
         assert ask(server.address, certificates.of_client()) == b"hello"
@@ -333,7 +331,7 @@ def test_garbage_that_begins_like_tls(
 
 
 def client_hello(certificates: Certificates) -> bytes:
-    """As a client begins."""
+    """The start of a client's handshake."""
     outgoing = ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         certificates.openssl().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="127.0.0.1").do_handshake()
@@ -345,7 +343,7 @@ def dialled(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=LIMIT)
 
 
-def test_half_a_handshake(
+def test_an_incomplete_handshake(
     certificates: Certificates, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tls_server, "HANDSHAKE_SECONDS", 0.1)
@@ -355,7 +353,7 @@ def test_half_a_handshake(
     assert "did not complete the TLS handshake in time" in caplog.text
 
 
-def test_half_handshakes_count_as_connections(certificates: Certificates) -> None:
+def test_incomplete_handshakes_count_as_connections(certificates: Certificates) -> None:
     hello = client_hello(certificates)
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(serving(certificates.server_tls(), limits=Limits(max_connections=3)))
@@ -368,7 +366,7 @@ def test_half_handshakes_count_as_connections(certificates: Certificates) -> Non
 
 
 class InMemory:
-    """A client's TLS beside its socket, whose records can be cut and altered."""
+    """A client's TLS in memory, so that its records can be cut and altered."""
 
     def __init__(self, address: str, certificates: Certificates, piece: int = 1 << 20) -> None:
         self.socket = dialled(address)
@@ -394,7 +392,7 @@ class InMemory:
         return bytearray(self.outgoing.read())
 
 
-def test_a_client_hello_that_comes_in_pieces(permissive: ServerThread, certificates: Certificates) -> None:
+def test_a_client_hello_in_pieces(permissive: ServerThread, certificates: Certificates) -> None:
     client = InMemory(permissive.address, certificates, piece=1)
     with client.socket:
         client.send(client.encrypted(request(body=b"in pieces")))
@@ -405,7 +403,7 @@ def test_a_client_hello_that_comes_in_pieces(permissive: ServerThread, certifica
                 plain += client.tls.read(65536)
 
 
-def test_an_altered_record_ends_the_connection(permissive: ServerThread, certificates: Certificates) -> None:
+def test_an_altered_record_closes_the_connection(permissive: ServerThread, certificates: Certificates) -> None:
     seen = len(permissive.requests)
     client = InMemory(permissive.address, certificates)
     with client.socket, contextlib.suppress(ConnectionResetError):
@@ -418,7 +416,7 @@ def test_an_altered_record_ends_the_connection(permissive: ServerThread, certifi
 
 
 def test_renegotiation_is_refused(permissive: ServerThread, certificates: Certificates) -> None:
-    """As ``R`` of openssl s_client asks for: with TLS 1.2, where there is such a thing."""
+    """Like ``R`` in openssl s_client, with TLS 1.2, which supports it."""
     out, err = s_client(permissive.address, certificates, b"R\n", "-tls1_2")
     assert b"Verify return code: 0 (ok)" in out
     assert b"no renegotiation" in err
@@ -445,7 +443,7 @@ def _openssl() -> str:
 
 
 class Wire(asyncio.Transport):
-    """Where a newcomer's bytes would go."""
+    """A writer that records the bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -465,8 +463,8 @@ class Wire(asyncio.Transport):
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_bytes_of_a_handshake(certificates: Certificates, data: st.DataObject) -> None:
-    """A client's first flight with bytes changed, cut and in pieces: refused or waited for, and nothing else."""
+def test_any_altered_handshake(certificates: Certificates, data: st.DataObject) -> None:
+    """A client's first flight, altered, cut and split, is rejected or awaited."""
     hello = bytearray(client_hello(certificates))
     for _ in range(data.draw(st.integers(0, 4))):
         hello[data.draw(st.integers(1, len(hello) - 1))] = data.draw(st.integers(0, 255))
@@ -508,7 +506,7 @@ def test_a_new_certificate_is_used_for_new_connections(
             _touch(pair.certificate, 10)
             assert _serial(certificates, server.address) != first
             assert ask(server.address, trusting) == b"hello"
-            assert old.invoke(server.address, request(), LIMIT).code == 0  # the connection that stands goes on
+            assert old.invoke(server.address, request(), LIMIT).code == 0  # the existing connection continues
             second = _serial(certificates, server.address)
             for content in (b"nothing", certificates.strange.certificate.read_bytes()):
                 pair.certificate.write_bytes(content)
@@ -524,8 +522,8 @@ def test_a_new_certificate_is_used_for_new_connections(
     assert "is not the private key of" in said[1]
 
 
-def test_a_port_of_the_loops_own_reads_them_again_too(certificates: Certificates, tmp_path: Path) -> None:
-    """As HTTP's: ``create_server(ssl=…)`` keeps its context for ever."""
+def test_a_port_of_the_event_loop_reloads_certificates(certificates: Certificates, tmp_path: Path) -> None:
+    """Like HTTP: ``create_server(ssl=…)`` never replaces its context."""
     authority = CertificateAuthority(tmp_path)
     pair = authority.issue("server")
     context = certificates.server_tls(pair).listening()
@@ -543,7 +541,7 @@ def test_a_port_of_the_loops_own_reads_them_again_too(certificates: Certificates
     asyncio.run(serve())
 
 
-def test_a_client_reads_its_files_again(certificates: Certificates, tmp_path: Path) -> None:
+def test_a_client_reloads_its_files(certificates: Certificates, tmp_path: Path) -> None:
     trust = tmp_path / "trust.pem"
     trust.write_bytes(certificates.stranger.certificate.read_bytes())
     with (
@@ -558,7 +556,7 @@ def test_a_client_reads_its_files_again(certificates: Certificates, tmp_path: Pa
 
 
 def _touch(file: Path, seconds: int) -> None:
-    """As if it were written so many seconds from now: clocks of file systems are coarse."""
+    """Set the modification time this many seconds ahead: file systems have coarse clocks."""
     moment = time.time_ns() + seconds * 1_000_000_000
     os.utime(file, ns=(moment, moment))
 
@@ -596,7 +594,7 @@ def unreadable(certificates: Certificates, directory: Path) -> dict[str, tuple[T
 
 
 @pytest.mark.parametrize("case", ["missing", "folder", "text", "not its key", "encrypted", "wrong password", "no ca"])
-def test_files_that_cannot_be_used(certificates: Certificates, tmp_path: Path, case: str) -> None:
+def test_unusable_files(certificates: Certificates, tmp_path: Path, case: str) -> None:
     wrong, text = unreadable(certificates, tmp_path)[case]
     with pytest.raises(ConfigError, match=text) as found:
         ServerTls(wrong)
@@ -610,22 +608,22 @@ def test_an_encrypted_key(certificates: Certificates) -> None:
         assert ask(server.address, certificates.of_client()) == b"hello"
 
 
-def test_files_of_a_client_that_cannot_be_used(certificates: Certificates, tmp_path: Path) -> None:
+def test_unusable_files_of_a_client(certificates: Certificates, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"Cannot read tls\.client\.trustCertPath=.*none"):
         ClientTls(TlsSettings(enable=True, client_trust_cert_path=str(tmp_path / "none")))
 
 
-def test_the_test_mode_makes_a_certificate(certificates: Certificates) -> None:
+def test_test_mode_creates_a_certificate(certificates: Certificates) -> None:
     with serving(ServerTls(TlsSettings(mode=ENFORCING, test_mode=True))) as server:
         assert ask(server.address, TlsSettings(enable=True, test_mode=True)) == b"hello"
         with pytest.raises(RemotingConnectError, match="not trusted"):
             ask(server.address, certificates.of_client())
 
 
-# --- nothing is left ----------------------------------------------------------------------------------------------
+# --- leaks ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_leaks(certificates: Certificates) -> None:
+def test_no_leaks(certificates: Certificates) -> None:
     hello = client_hello(certificates)
     with serving(certificates.server_tls(mode=ENFORCING, auth=ClientAuth.REQUIRE)) as server:
         ask(server.address, certificates.of_client(certificates.client))
@@ -641,11 +639,11 @@ def test_nothing_leaks(certificates: Certificates) -> None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: not server.run(lambda: server.server.channels))
         port = int(server.address.rpartition(":")[2])
-        until(lambda: _open_sockets(port) == 1)  # the one that listens is left
+        until(lambda: _open_sockets(port) == 1)  # the listening socket remains
 
 
 def _open_sockets(port: int) -> int:
-    """With this port at either end, and a process that has them open."""
+    """Sockets with this port at either end that a process has open."""
     found = 0
     for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
         _, local, remote, _, *_, inode = line.split()[:10]

@@ -1,4 +1,4 @@
-"""Settings of TLS: where they come from, what they come to, and which are refused."""
+"""Settings of TLS: sources, effects, and invalid values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings,
 PAIR = {"tls.server.certPath": "c.pem", "tls.server.keyPath": "k.pem"}
 
 
-def test_what_was_given_counts_before_a_file_and_a_file_before_the_environment(tmp_path: Path) -> None:
+def test_arguments_override_the_file_and_the_file_the_environment(tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     file.write_text("tls.server.certPath=of-file.pem\ntls.server.keyPath=of-file.key\ntls.client.verify=ca\n")
     environment = {
@@ -35,7 +35,7 @@ def test_what_was_given_counts_before_a_file_and_a_file_before_the_environment(t
     assert TlsSettings.of({}, {}) == TlsSettings()
 
 
-def test_names_in_the_environment() -> None:
+def test_names_of_environment_variables() -> None:
     assert variable_of("tls.server.need.client.auth") == "ROCKETMQ_TLS_SERVER_NEED_CLIENT_AUTH"
     assert variable_of("tls.client.trustCertPath") == "ROCKETMQ_TLS_CLIENT_TRUST_CERT_PATH"
 
@@ -54,7 +54,7 @@ def test_names_in_the_environment() -> None:
         ({"tls.test.mode.enable": "true", "tls.client.verify": "full"}, TlsMode.PERMISSIVE, False, Verify.FULL),
     ],
 )
-def test_what_they_come_to(given: dict[str, str], mode: TlsMode, is_client: bool, checks: Verify) -> None:
+def test_effects_of_settings(given: dict[str, str], mode: TlsMode, is_client: bool, checks: Verify) -> None:
     found = TlsSettings.of(given, {})
     assert (found.server_mode, found.is_client, found.checks) == (mode, is_client, checks)
 
@@ -77,14 +77,14 @@ def test_what_they_come_to(given: dict[str, str], mode: TlsMode, is_client: bool
         ({"tls.config.file": "/nowhere"}, "cannot read tls.config.file=/nowhere"),
     ],
 )
-def test_settings_that_are_refused(given: dict[str, str], text: str) -> None:
+def test_invalid_settings(given: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigError) as found:
         TlsSettings.of(given, {}, source="here")
     assert re.search(text, found.value.message)
     assert found.value.remedy
 
 
-def test_a_file_with_what_does_not_belong_there(tmp_path: Path) -> None:
+def test_a_file_with_invalid_settings(tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     for line, text in (
         ("tls.server.moed=x", "line 2: unknown TLS setting 'tls.server.moed'"),
@@ -95,7 +95,7 @@ def test_a_file_with_what_does_not_belong_there(tmp_path: Path) -> None:
             TlsSettings.of({"tls.config.file": str(file)}, {})
 
 
-def test_what_clients_take() -> None:
+def test_settings_of_clients() -> None:
     trusting = TlsSettings(client_trust_cert_path="ca.pem")
     environment = {"ROCKETMQ_TLS_ENABLE": "true", "ROCKETMQ_TLS_CLIENT_TRUST_CERT_PATH": "ca.pem"}
     assert as_settings(None, {}) is None
@@ -107,7 +107,7 @@ def test_what_clients_take() -> None:
     assert as_settings(TlsSettings(enable=False), environment) is None
 
 
-def test_what_another_process_is_told() -> None:
+def test_environment_of_a_child_process() -> None:
     settings = TlsSettings.of({**PAIR, "tls.server.mode": "enforcing", "tls.client.trustCertPath": "ca.pem"}, {})
     told = as_settings(None, settings.client_environment())
     assert told == TlsSettings(enable=True, client_trust_cert_path="ca.pem", verify=Verify.FULL)
@@ -124,7 +124,7 @@ def test_passwords_are_not_shown() -> None:
     assert settings.properties()["tls.server.keyPassword"] == "******"
 
 
-def test_who_must_show_a_certificate_does_not_get_in_by_plaintext() -> None:
+def test_required_client_certificates_disable_plaintext() -> None:
     """Without a mode, a server that requires client certificates does not accept plaintext."""
     settings = TlsSettings(
         server_cert_path="c", server_key_path="k", server_trust_cert_path="t", need_client_auth=ClientAuth.REQUIRE

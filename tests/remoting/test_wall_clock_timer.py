@@ -1,4 +1,4 @@
-"""The timer runs when something is due, and sleeps otherwise."""
+"""The timer runs when deliveries are due, and sleeps otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Handle:
 
 
 class Loop:
-    """The part of an event loop that the driver uses, with a clock that only the test advances."""
+    """The part of an event loop that the timer uses, with a clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1_000_000
@@ -40,7 +40,7 @@ class Loop:
         return [handle.seconds for handle in self.handles if handle.call is not None]
 
     def run(self) -> None:
-        """Run what is armed, at its time."""
+        """Run the scheduled call at its time."""
         (handle,) = [handle for handle in self.handles if handle.call is not None]
         self.handles.clear()
         self.now += round(handle.seconds * 1000)
@@ -68,7 +68,7 @@ def driver(loop: Any, deliver: Deliveries) -> WallClockTimer:
     return WallClockTimer(loop, loop.clock, deliver, 0.5)
 
 
-def test_it_sleeps_until_something_is_due() -> None:
+def test_the_timer_sleeps_until_the_next_delivery() -> None:
     loop = Loop()
     deliver = Deliveries(loop.now + 300, loop.now, loop.now, None)
     woken = driver(loop, deliver)
@@ -77,14 +77,14 @@ def test_it_sleeps_until_something_is_due() -> None:
     loop.run()
     assert loop.armed() == [0.3]
     loop.run()
-    assert loop.armed() == [0.0]  # not done: again at once, after what else the loop has to do
+    assert loop.armed() == [0.0]  # unfinished: again at once, after other calls of the loop
     loop.run()
     loop.run()
     assert loop.armed() == []
     assert deliver.calls == [1_000_000, 1_000_300, 1_000_300, 1_000_300]
 
 
-def test_what_is_due_earlier_wakes_it_earlier() -> None:
+def test_an_earlier_delivery_wakes_the_timer_earlier() -> None:
     loop = Loop()
     deliver = Deliveries(None, None)
     woken = driver(loop, deliver)
@@ -102,7 +102,7 @@ def test_what_is_due_earlier_wakes_it_earlier() -> None:
     assert loop.armed() == [0.0]
 
 
-def test_no_sleep_is_long_because_the_wall_clock_may_be_set() -> None:
+def test_sleeps_are_short_because_the_wall_clock_can_change() -> None:
     loop = Loop()
     deliver = Deliveries(loop.now + 60_000, None)
     woken = driver(loop, deliver)
@@ -115,20 +115,20 @@ def test_no_sleep_is_long_because_the_wall_clock_may_be_set() -> None:
     assert loop.armed() == []
 
 
-def test_an_error_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_does_not_stop_the_timer(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     deliver = Deliveries(OSError("the disk is gone"), None)
     woken = driver(loop, deliver)
     woken.wake()
     loop.run()
     assert "the disk is gone" in caplog.text
-    woken.expect(loop.now)  # by a message that comes meanwhile: no reason to hurry into the same error
+    woken.expect(loop.now)  # a new message does not shorten the delay after an error
     assert loop.armed() == [ERROR_DELAY_S]
     loop.run()
     assert len(deliver.calls) == 2
 
 
-def test_a_closed_one_sleeps_for_good() -> None:
+def test_a_closed_timer_does_not_run() -> None:
     loop = Loop()
     woken = driver(loop, Deliveries())
     woken.expect(loop.now + 5)

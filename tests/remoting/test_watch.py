@@ -1,4 +1,4 @@
-"""Connections that cost without asking for anything."""
+"""Limits for connections that use resources without requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Dial = Callable[[str], RawClient]
 
 
 class Time:
-    """A clock for the looks at connections."""
+    """A clock for the checks of connections."""
 
     def __init__(self, server: ServerThread) -> None:
         self.now = 100.0
@@ -31,7 +31,7 @@ class Time:
         server.server.watch.clock = lambda: self.now
 
     def passes(self, seconds: int) -> None:
-        """A look every second."""
+        """Check the connections every second."""
         for _ in range(seconds):
             self.now += 1
             self.look()
@@ -45,7 +45,7 @@ def served(serve: Serve, **options: object) -> tuple[ServerThread, Time]:
     return server, Time(server)
 
 
-def test_connections_of_one_address_are_counted(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_per_address_are_limited(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
     server, time = served(serve, max_connections_per_address=2)
     clients = [dial(server.address) for _ in range(2)]
     for client in clients:
@@ -65,7 +65,7 @@ def test_connections_of_one_address_are_counted(serve: Serve, dial: Dial, caplog
     assert dial(server.address).ask(request(ECHO)).code == 0
 
 
-def test_who_never_says_anything_is_let_go_sooner(serve: Serve, dial: Dial) -> None:
+def test_silent_connections_are_closed_earlier(serve: Serve, dial: Dial) -> None:
     server, time = served(serve, first_request=30)
     silent, half, speaks = [dial(server.address) for _ in range(3)]
     speaks.ask(request(ECHO))
@@ -83,8 +83,8 @@ def test_who_never_says_anything_is_let_go_sooner(serve: Serve, dial: Dial) -> N
     assert server.server.overload.slow_writers == 1
 
 
-def test_a_name_server_lets_clients_be_that_ask_another(serve: Serve, dial: Dial) -> None:
-    """Java's of 5.x connect to each of them, and come back at once when they are let go."""
+def test_a_name_server_closes_silent_connections_after_120_s(serve: Serve, dial: Dial) -> None:
+    """Java clients of 5.x connect to each name server and reconnect at once when closed."""
     server = serve(limits=name_server_limits())
     time = Time(server)
     idle, speaks = dial(server.address), dial(server.address)
@@ -96,8 +96,8 @@ def test_a_name_server_lets_clients_be_that_ask_another(serve: Serve, dial: Dial
     assert idle.at_end()
 
 
-def test_half_a_frame(serve: Serve, dial: Dial) -> None:
-    """A large one has longer: a second for each 16 KiB that came."""
+def test_an_incomplete_frame(serve: Serve, dial: Dial) -> None:
+    """A large frame has more time: a second for each 16 KiB received."""
     server, time = served(serve, slow_writer=30)
     slow, large, other = [dial(server.address) for _ in range(3)]
     other.ask(request(ECHO))
@@ -118,8 +118,8 @@ def test_half_a_frame(serve: Serve, dial: Dial) -> None:
     assert stats.slow_writers == 1
 
 
-def test_half_a_frame_behind_a_whole_one(serve: Serve, dial: Dial) -> None:
-    """It is noticed when all connections are looked at, four times in the idle timeout."""
+def test_an_incomplete_frame_after_a_complete_one(serve: Serve, dial: Dial) -> None:
+    """It is detected when all connections are checked, four times per idle timeout."""
     server, time = served(serve, slow_writer=30)
     client = dial(server.address)
     client.socket.sendall(request(ECHO, 1).encode() + b"\0\0\1")
@@ -132,7 +132,7 @@ def test_half_a_frame_behind_a_whole_one(serve: Serve, dial: Dial) -> None:
 
 
 def big_answers(serve: Serve, size: int, **options: object) -> tuple[ServerThread, Time, threading.Semaphore]:
-    """A server whose code 9 is answered with more than a peer's buffers hold; the number of peers that fell behind."""
+    """A server whose responses to code 9 exceed a peer's buffers; the semaphore counts peers that fell behind."""
     paused = threading.Semaphore(0)
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:
@@ -144,7 +144,7 @@ def big_answers(serve: Serve, size: int, **options: object) -> tuple[ServerThrea
 
 
 def is_cut_off(client: RawClient) -> bool:
-    """Whether a large answer ends in its middle."""
+    """Whether a large response is truncated."""
     try:
         client.receive()
     except (EOFError, ConnectionResetError):
@@ -152,13 +152,13 @@ def is_cut_off(client: RawClient) -> bool:
     return False
 
 
-def test_who_reads_nothing_is_cut_off(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_reads_nothing_is_disconnected(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
     server, time, paused = big_answers(serve, 15_000_000, slow_reader=30)
     client, other = dial(server.address), dial(server.address)
     other.ask(request(ECHO))
     client.send(request(9, 1))
     assert paused.acquire(timeout=30)
-    time.look()  # the kernel's buffers are full soon
+    time.look()  # the kernel's buffers fill up soon
     unread = -1
     while unread != server.run(lambda: server.server.overload.unread_bytes):
         unread = server.run(lambda: server.server.overload.unread_bytes)
@@ -174,7 +174,7 @@ def test_who_reads_nothing_is_cut_off(serve: Serve, dial: Dial, caplog: pytest.L
     assert other.ask(request(ECHO)).code == 0
 
 
-def test_who_reads_slowly_is_not(serve: Serve, dial: Dial) -> None:
+def test_a_slow_reader_is_not_disconnected(serve: Serve, dial: Dial) -> None:
     server, time, paused = big_answers(serve, 15_000_000, slow_reader=30)
     client, other = dial(server.address), dial(server.address)
     other.ask(request(ECHO))
@@ -191,7 +191,7 @@ def test_who_reads_slowly_is_not(serve: Serve, dial: Dial) -> None:
         other.ask(request(ECHO))
 
 
-def test_answers_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None:
+def test_unread_responses_are_bounded(serve: Serve, dial: Dial) -> None:
     server, time, paused = big_answers(serve, 15_000_000, max_answer_bytes=15_000_000)
     told: list[bool] = []
     server.server.watch.on_unread = told.append
@@ -204,7 +204,7 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None
         assert server.run(lambda: stats.unread_bytes) <= 30_000_000
     assert stats.slow_readers >= 2
     assert told[0] is True
-    assert is_cut_off(clients[0])  # the one who has taken nothing for longest
+    assert is_cut_off(clients[0])  # the peer that has read nothing for the longest time
     assert clients[-1].receive().opaque == 1
     for client in clients:
         client.close()
@@ -214,8 +214,8 @@ def test_answers_that_nobody_reads_are_bounded(serve: Serve, dial: Dial) -> None
     assert stats.unread_bytes == 0
 
 
-def test_who_stops_within_a_large_frame_takes_nobodys_room(serve: Serve, dial: Dial) -> None:
-    """Sixteen such frames would have all the room for requests, a quarter of an hour long."""
+def test_a_stalled_large_frame_does_not_block_other_requests(serve: Serve, dial: Dial) -> None:
+    """Sixteen such frames would occupy all memory for requests for a quarter of an hour."""
     server, time = served(serve, max_request_bytes=1_000_000)
     stats = server.server.overload
     frame = request(ECHO, 1, bytes(1_000_000)).encode()
@@ -231,8 +231,8 @@ def test_who_stops_within_a_large_frame_takes_nobodys_room(serve: Serve, dial: D
     assert (stats.slow_writers, stats.unfinished_bytes, sum(stats.refused.values())) == (1, 0, 0)
 
 
-def test_nobody_is_let_go_because_this_process_was_stopped(serve: Serve, dial: Dial) -> None:
-    """As a laptop's are: what came meanwhile is in the sockets, and is read after the look."""
+def test_a_suspended_process_closes_no_connections(serve: Serve, dial: Dial) -> None:
+    """Like a suspended laptop: data that arrived meanwhile is in the sockets and is read after the check."""
     server, time, paused = big_answers(serve, 15_000_000)
     reader, half, silent = [dial(server.address) for _ in range(3)]
     reader.send(request(9, 1))
@@ -248,7 +248,7 @@ def test_nobody_is_let_go_because_this_process_was_stopped(serve: Serve, dial: D
     assert (half.receive().opaque, reader.receive().opaque, silent.ask(request(ECHO, 3)).opaque) == (2, 1, 3)
 
 
-def test_one_way_requests_to_who_is_behind_are_bounded(serve: Serve, dial: Dial) -> None:
+def test_one_way_requests_to_a_slow_reader_are_bounded(serve: Serve, dial: Dial) -> None:
     channels: list[Channel] = []
 
     def big(channel: Channel, command: RemotingCommand) -> RemotingCommand:

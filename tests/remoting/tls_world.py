@@ -61,7 +61,7 @@ class Certificates:
         )
 
     def openssl(self, pair: KeyPair | None = None) -> ssl.SSLContext:
-        """A client that is not ours."""
+        """A foreign client."""
         context = ssl.create_default_context(cafile=self.authority.certificate)
         if pair is not None:
             context.load_cert_chain(*pair)

@@ -1,4 +1,4 @@
-"""LocalCluster: in a process and on a thread, kept data and temporary, killed and started again."""
+"""LocalCluster: in a process and on a thread, with kept and temporary data, killed and restarted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.live
 
 
 @pytest.mark.parametrize("in_process", [False, True])
-def test_a_cluster_serves_and_leaves_nothing(in_process: bool) -> None:
+def test_a_cluster_serves_and_removes_its_data(in_process: bool) -> None:
     with LocalCluster(in_process=in_process) as cluster, RemotingClient() as client:
         data = cluster.data_dir
         assert (cluster.pid == os.getpid()) is in_process
@@ -39,7 +39,7 @@ def test_a_cluster_serves_and_leaves_nothing(in_process: bool) -> None:
 
 
 @pytest.mark.parametrize("in_process", [False, True])
-def test_data_that_is_given_a_place_is_kept(tmp_path: Path, in_process: bool) -> None:
+def test_data_in_a_given_directory_is_kept(tmp_path: Path, in_process: bool) -> None:
     for number in range(2):
         with LocalCluster(data_dir=tmp_path / "data", in_process=in_process) as cluster, RemotingClient() as client:
             answer = Wire(client, cluster.broker_address).send("T", b"x")
@@ -62,7 +62,7 @@ def test_a_kill_and_a_restart_on_the_same_ports() -> None:
         assert wire.pull("T", 0).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_the_grpc_endpoint_is_there_when_it_is_asked_for_or_not_at_all() -> None:
+def test_the_grpc_endpoint_starts_on_first_use() -> None:
     with LocalCluster() as cluster:
         endpoint = cluster.grpc_endpoint
         with socket.create_connection(("127.0.0.1", int(endpoint.rpartition(":")[2]))):
@@ -88,14 +88,14 @@ def test_settings_reach_the_broker() -> None:
 
 
 @pytest.mark.parametrize("in_process", [False, True])
-def test_a_wrong_setting_is_told_at_once(in_process: bool) -> None:
+def test_an_invalid_setting_fails_at_once(in_process: bool) -> None:
     cluster = LocalCluster(config={"flushDiskType": "SOMETIMES"}, in_process=in_process)
     with pytest.raises(ConfigError, match="flushDiskType needs one of"):
         cluster.start()
 
 
 def test_a_topic_can_be_used_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the broker tells the name server later than it answers, as it does when the machine is busy."""
+    """Also if the broker registers the topic after its response, as on a busy machine."""
     monkeypatch.setattr("spark_rocket.broker.service.REGISTER_TIMEOUT_S", 0.01)
     with LocalCluster(in_process=True) as cluster, RemotingClient() as client:
         service = service_of(cluster)
@@ -111,7 +111,7 @@ def test_a_topic_can_be_used_once_it_is_created(monkeypatch: pytest.MonkeyPatch)
         assert route.code == ResponseCode.SUCCESS
 
 
-def test_servers_that_do_not_start_say_why(tmp_path: Path) -> None:
+def test_failed_starts_are_explained(tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")

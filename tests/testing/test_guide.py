@@ -23,7 +23,7 @@ def _is_of_spark(example: Example) -> bool:
     return "totals" in (example.title or example.code)
 
 
-def test_its_tests_pass(tmp_path: Path) -> None:
+def test_tests_of_the_guide_pass(tmp_path: Path) -> None:
     files = [example for example in examples(PAGE) if example.language == "python" and not _is_of_spark(example)]
     for file in files:
         assert file.title
@@ -33,7 +33,7 @@ def test_its_tests_pass(tmp_path: Path) -> None:
     assert f"{len(files)} passed" in done.stdout, done.stdout + done.stderr
 
 
-def test_its_servers_start() -> None:
+def test_servers_of_the_guide_start() -> None:
     (transcript,) = (each for each in examples(PAGE) if each.language == "console" and not _is_of_spark(each))
     ((command, shown),) = commands(transcript.code)
     with started(*command[1:], *FREE_PORTS, last="Console:") as (_, printed):
@@ -41,7 +41,7 @@ def test_its_servers_start() -> None:
             assert line.split("127.0.0.1")[0].removesuffix("…") in printed
 
 
-def test_its_arguments_exist() -> None:
+def test_arguments_of_the_guide_exist() -> None:
     table = (
         (Path(__file__).parents[2] / PAGE)
         .read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""LocalCluster of several: its members killed, stopped, started again, paused and cut off, and no other the wiser."""
+"""LocalCluster with several members, which are killed, stopped, restarted, paused and cut off."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def brokers_of(client: RemotingClient, name_server: str, topic: str) -> set[str]
     return {name for name in ("broker-a", "broker-b", "broker-c") if f'"{name}"' in body}
 
 
-def test_both_brokers_take_messages_and_both_name_servers_know(two: LocalCluster) -> None:
+def test_both_brokers_store_messages_and_both_name_servers_have_routes(two: LocalCluster) -> None:
     two.create_topic("T", queues=2)
     with RemotingClient() as client:
         for name_server in two.name_servers:
@@ -53,7 +53,7 @@ def test_both_brokers_take_messages_and_both_name_servers_know(two: LocalCluster
         assert brokers_of(client, two.name_servers[1].address, "T") == set()
 
 
-def test_a_broker_killed_and_started_again(two: LocalCluster) -> None:
+def test_a_broker_killed_and_restarted(two: LocalCluster) -> None:
     second = two.brokers[1]
     two.create_topic("Kept")
     with RemotingClient() as client:
@@ -75,18 +75,18 @@ def test_a_broker_killed_and_started_again(two: LocalCluster) -> None:
     second.start()
 
 
-def test_a_name_server_killed_and_started_again(two: LocalCluster) -> None:
+def test_a_name_server_killed_and_restarted(two: LocalCluster) -> None:
     first = two.name_servers[0]
     two.create_topic("Known")
     first.kill()
     with Admin(two.name_server) as admin:
-        assert len(admin.topic_route("Known").queue_datas) == 2  # the other one answers
+        assert len(admin.topic_route("Known").queue_datas) == 2  # the other name server answers
     first.restart()
     with RemotingClient() as client:
         until(lambda: brokers_of(client, first.address, "Known") == {"broker-a", "broker-b"})
 
 
-def test_a_broker_cut_off_from_everyone_and_joined_again(two: LocalCluster) -> None:
+def test_a_broker_cut_off_from_everyone_and_healed(two: LocalCluster) -> None:
     first = two.brokers[0]
     two.create_topic("Cut")
     with RemotingClient() as client:
@@ -99,7 +99,7 @@ def test_a_broker_cut_off_from_everyone_and_joined_again(two: LocalCluster) -> N
         with RemotingClient() as other, pytest.raises(RemotingTimeoutError):  # a new connection
             other.invoke(first.address, question(), 0.2)
         assert answers == []
-        # Its process runs on, and is reached where no relay is between.
+        # Its process continues and is reachable without the relay.
         with RemotingClient() as direct:
             assert Wire(direct, f"127.0.0.1:{first.port}").send("Cut", b"direct").code == ResponseCode.SUCCESS
         first.heal()
@@ -115,7 +115,7 @@ def question() -> RemotingCommand:
 def test_a_broker_cut_off_from_one_name_server_only(two: LocalCluster) -> None:
     first, second = two.name_servers
     two.brokers[0].partition(first)
-    two.brokers[0].restart()  # unregisters from the one that it reaches, and registers there again
+    two.brokers[0].restart()  # unregisters from the reachable one and registers there again
     two.create_topic("Half")
     with RemotingClient() as client:
         assert brokers_of(client, second.address, "Half") == {"broker-a", "broker-b"}
@@ -137,7 +137,7 @@ def test_a_broker_paused(two: LocalCluster) -> None:
         assert len(wire.messages("T0")) == 1
 
 
-def test_much_goes_through_a_relay(two: LocalCluster) -> None:
+def test_large_messages_pass_a_relay(two: LocalCluster) -> None:
     two.create_topic("Much", queues=1)
     body = b"0123456789abcdef" * 60_000
     with Producer(name_server=two.name_server, compress_msg_body_over_howmuch=1 << 30) as producer:
@@ -170,7 +170,7 @@ def test_members_are_used_in_the_right_order() -> None:
         _ = cluster.brokers
 
 
-def test_where_there_is_one_loopback_address_only_nothing_can_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_need_several_loopback_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_rocket.testing.network.HAS_MORE_LOOPBACK", False)
     with LocalCluster(brokers=1) as cluster, RemotingClient() as client:
         assert cluster.broker_address == f"127.0.0.1:{cluster.brokers[0].port}"
@@ -179,7 +179,7 @@ def test_where_there_is_one_loopback_address_only_nothing_can_be_cut(monkeypatch
             cluster.brokers[0].partition()
 
 
-def test_all_is_gone_at_the_end() -> None:
+def test_close_removes_everything() -> None:
     with LocalCluster(brokers=1) as cluster:
         address, port, data = cluster.broker_address, cluster.brokers[0].port, cluster.data_dir
         cluster.kill_broker()

@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest run of its own, as a user's tests have it."""
+"""The pytest plugin, in a separate pytest run, as in a user's tests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _plain() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
 
 
-def test_the_plugin_imports_next_to_nothing() -> None:
+def test_the_plugin_imports_few_modules() -> None:
     program = (
         "import sys, pytest\n"
         "before = set(sys.modules)\n"
