@@ -1,4 +1,4 @@
-"""Brokers in memory for the exactly-once sink, in which any request can fail, be lost, or be the last one."""
+"""Brokers in memory for the exactly-once sink, in which any request can fail, get lost, or precede a crash."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEDGER_QUEUE = MessageQueue(LEDGER, "a", 0)
 
 
 class KilledError(BaseException):
-    """The process that asks is gone."""
+    """The requesting process was killed."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class FakeBrokers:
     target_queues: int = 2
     gone: set[MessageQueue] = field(default_factory=set)
 
-    # --- the sink's side ----------------------------------------------------------------------------------------
+    # --- methods for the sink ----------------------------------------------------------------------------------------
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         if topic == STAGING:
@@ -173,7 +173,7 @@ class FakeBrokers:
         self.offsets[group, queue] = offset
         self.after("commit", queue)
 
-    # --- the test's side ----------------------------------------------------------------------------------------
+    # --- methods for tests ----------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -185,11 +185,11 @@ class FakeBrokers:
         return Timing(5.0, 60_000, lambda: self.now, self.sleep)
 
     def alive(self) -> None:
-        """No request fails any more."""
+        """Stop failing requests."""
         self.before = self.after = lambda kind, queue: None
 
     def rows(self) -> list[str]:
-        """The bodies of all rows that are or will be visible."""
+        """The bodies of all rows that are visible now or later."""
         return [
             stored.body.decode()
             for queue, log in self.log.items()
@@ -198,7 +198,7 @@ class FakeBrokers:
         ]
 
     def staged(self, epoch: Epoch, bodies: Sequence[str], **more: object) -> list[StagedBlock]:
-        """What a task stages."""
+        """Stage the rows of a task."""
         columns = {"body": list(bodies), **{name: column for name, column in more.items() if name != "size"}}
         batch = pa.record_batch(columns)
         return stage_rows(iter([batch]), self.real(), options(sendBatchSize=str(more.get("size", 4))), epoch).blocks
@@ -211,7 +211,7 @@ class FakeBrokers:
         return Ledger(self.real(), LEDGER_QUEUE, STAGING, query, self.timing(), is_stream=is_stream)
 
     def commit_epoch(self, epoch: Epoch, blocks: Sequence[StagedBlock], *, is_stream: bool = True) -> Manifest | None:
-        """A call of ``commit`` in a process of its own."""
+        """Call ``commit`` as a new process."""
         ledger = self.ledger(epoch.query, is_stream=is_stream)
         return Commit(self.real(), ledger, epoch, STAGING, self.timing()).run(blocks)
 
@@ -222,7 +222,7 @@ def options(**more: str) -> WriteOptions:
 
 
 class Counted:
-    """Kills or fails the n-th of the requests that change something, or of all."""
+    """Kill or fail at the n-th request, of those that change something or of all."""
 
     def __init__(self, number: int, failure: type[BaseException] | RocketError, kinds: Collection[str] = ()) -> None:
         self.left = number
@@ -240,5 +240,5 @@ class Counted:
 
 
 def once(rows: Sequence[str], wanted: Sequence[str]) -> None:
-    """Each of the wanted rows is there once, and nothing else."""
+    """Check that each expected row exists once, and no others."""
     assert Counter(rows) == Counter(wanted)

@@ -1,4 +1,4 @@
-"""A cluster in a table, for tests of planning."""
+"""A fake cluster for tests of planning."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class FakeQueues:
         self.spans = {q(int(name.removeprefix("q"))): span for name, span in spans.items()}
         self.groups: dict[tuple[str, MessageQueue], int] = {}
         self.commits: list[tuple[str, MessageQueue, int]] = []
-        self.told: list[MessageQueue] = []  # whose offsets were to be committed
+        self.told: list[MessageQueue] = []  # queues with attempted commits
         self.down = False
         self.size_of: Callable[[MessageQueue, int], int] = lambda queue, offset: 100
-        self.hidden: dict[MessageQueue, tuple[int, int]] = {}  # a broker has them, and no route
-        self.masterless: set[MessageQueue] = set()  # their spans are what the slave has
+        self.hidden: dict[MessageQueue, tuple[int, int]] = {}  # on a broker, but not in the route
+        self.masterless: set[MessageQueue] = set()  # their spans are those of the slave
         self.from_slaves: set[MessageQueue] = set()
         self.began: dict[MessageQueue, int] = {}  # when offset 0 was stored, in ms; 0 for others
         self.says_times = True
-        self.regrown: dict[MessageQueue, tuple[int, int]] = {}  # stored so much later from an offset on
+        self.regrown: dict[MessageQueue, tuple[int, int]] = {}  # stored this much later from an offset on
         self.without_topics: set[str] = set()  # brokers
         self.looked_up: list[MessageQueue] = []
         self.unreadable: set[tuple[str, str]] = set()  # topics and brokers

@@ -1,4 +1,4 @@
-"""Brokers that are not in the route, though what is read is on them: a result is complete, or an error."""
+"""Brokers with requested queues that are not in the route: a result is complete, or an error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _what(given: dict[str, str]) -> dict[str, str]:
 
 @pytest.fixture
 def during(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
-    """What happens while brokers are waited for: one thing in each pause. No time passes."""
+    """Actions during the pauses of a wait for brokers, one in each pause. No time passes."""
     events: list[Callable[[], object]] = []
     pauses: list[float] = []
 
@@ -55,7 +55,7 @@ def during(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
 
 @pytest.fixture
 def queues() -> FakeQueues:
-    """Two brokers with a queue each."""
+    """Two brokers with one queue each."""
     there = FakeQueues(q0=(0, 100))
     there.spans[B0] = (0, 10)
     return there
@@ -70,7 +70,7 @@ def started(queues: FakeQueues, **given: str) -> tuple[StreamPlanner, StreamOffs
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("pinned", [False, True], ids=["stream", "AvailableNow"])
-def test_a_stream_whose_broker_left_the_route_waits_for_it_and_fails(
+def test_a_stream_waits_for_an_unregistered_broker_and_fails(
     queues: FakeQueues, during: list[Callable[[], object]], restarted: bool, pinned: bool
 ) -> None:
     plan, end = started(queues)
@@ -95,7 +95,7 @@ def test_a_stream_whose_broker_left_the_route_waits_for_it_and_fails(
 
 
 @pytest.mark.parametrize("pinned", [False, True], ids=["stream", "AvailableNow"])
-def test_a_stream_that_goes_on_without_a_broker_keeps_its_position(
+def test_a_stream_that_continues_without_a_broker_keeps_its_position(
     queues: FakeQueues, during: list[Callable[[], object]], pinned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, end = started(queues)
@@ -116,7 +116,7 @@ def test_a_stream_that_goes_on_without_a_broker_keeps_its_position(
     assert again.next_end(following, None) == StreamOffset({q(0): 120, B0: 15}), "nothing skipped, nothing read again"
 
 
-def test_a_broker_that_is_gone_for_good_is_left_out_by_naming_the_others(queues: FakeQueues) -> None:
+def test_a_removed_broker_is_excluded_by_expected_brokers(queues: FakeQueues) -> None:
     _, end = started(queues)
     del queues.spans[B0]
     queues.spans[q(0)] = (0, 120)
@@ -125,7 +125,7 @@ def test_a_broker_that_is_gone_for_good_is_left_out_by_naming_the_others(queues:
 
 
 @pytest.mark.parametrize("what", [{}, {"subscribePattern": "orders"}], ids=["subscribe", "pattern"])
-def test_a_topic_all_of_whose_brokers_left_the_route_is_not_deleted(
+def test_a_topic_without_registered_brokers_is_not_deleted(
     queues: FakeQueues, during: list[Callable[[], object]], what: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     _, end = started(queues)
@@ -144,7 +144,7 @@ def test_a_topic_all_of_whose_brokers_left_the_route_is_not_deleted(
         StreamPlanner(queues, stream(**what)).next_end(end, None)
 
 
-def test_a_broker_with_fewer_queues_is_not_away(queues: FakeQueues) -> None:
+def test_a_broker_with_fewer_queues_is_not_unavailable(queues: FakeQueues) -> None:
     queues.spans[q(1, broker="broker-b")] = (0, 10)
     plan, end = started(queues)
     queues.hidden[B0] = queues.spans.pop(B0)
@@ -155,7 +155,7 @@ def test_a_broker_with_fewer_queues_is_not_away(queues: FakeQueues) -> None:
 
 
 @pytest.mark.parametrize("how", ["configured", "expectedBrokers"])
-def test_a_batch_and_a_first_batch_know_what_should_be_there(
+def test_batch_reads_and_first_batches_check_expected_brokers(
     queues: FakeQueues, during: list[Callable[[], object]], how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     del queues.spans[B0]
@@ -178,7 +178,7 @@ def test_a_batch_and_a_first_batch_know_what_should_be_there(
     assert plan_batch(queues, batch(**given)) == [OffsetRange(q(0), 0, 100), OffsetRange(B0, 0, 10)]
 
 
-def test_of_several_topics_an_expected_broker_has_one(queues: FakeQueues) -> None:
+def test_an_expected_broker_needs_one_of_several_topics(queues: FakeQueues) -> None:
     del queues.spans[B0]
     queues.spans[q(0, "payments", "broker-b")] = (0, 5)
     given = {"subscribe": "orders,payments", "expectedBrokers": "broker-a,broker-b"}
@@ -187,7 +187,7 @@ def test_of_several_topics_an_expected_broker_has_one(queues: FakeQueues) -> Non
         plan_batch(queues, batch(**given | {"expectedBrokers": "broker-a,broker-c", "retryTimeout": "0"}))
 
 
-def test_a_topic_that_is_waited_for_is_on_no_broker_yet(queues: FakeQueues) -> None:
+def test_an_awaited_topic_is_on_no_broker_yet(queues: FakeQueues) -> None:
     given: dict[str, str] = {"subscribe": "later", "waitForTopic": "true", "expectedBrokers": "broker-a"}
     plan = StreamPlanner(queues, stream(**given))
     assert plan.next_end(None, None) == StreamOffset({}, {})
@@ -199,10 +199,10 @@ def test_a_topic_that_is_waited_for_is_on_no_broker_yet(queues: FakeQueues) -> N
     ids=["subscribe", "pattern", "waited for"],
 )
 @pytest.mark.parametrize("left", [0, 1], ids=["all away", "one away"])
-def test_expected_brokers_that_are_away_when_a_topic_is_not_there(
+def test_unavailable_expected_brokers_of_a_missing_topic(
     queues: FakeQueues, during: list[Callable[[], object]], what: dict[str, str], left: int
 ) -> None:
-    """Without one of its brokers a topic looks as if it did not exist."""
+    """Without one of its brokers, a topic seems not to exist."""
     spans, queues.spans = queues.spans, {q(0): (0, 100)} if left else {}
     given = {**what, "expectedBrokers": "broker-a,broker-b"}
     wrong = r"BROKER_AWAY\] broker broker-[ab] is unavailable.*expectedBrokers names it"
@@ -217,7 +217,7 @@ def test_expected_brokers_that_are_away_when_a_topic_is_not_there(
     assert end.ends == {q(0): 100, B0: 10}
 
 
-def test_a_pattern_knows_configured_topics_of_brokers_that_are_away(
+def test_a_pattern_includes_configured_topics_of_unavailable_brokers(
     queues: FakeQueues, during: list[Callable[[], object]]
 ) -> None:
     queues.ordered["orders-b"] = ("broker-b",)
@@ -241,7 +241,7 @@ def test_assigned_queues_name_their_brokers(queues: FakeQueues) -> None:
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_queues_that_may_not_be_read_are_an_error(queues: FakeQueues, fail: str) -> None:
+def test_queues_without_read_permission_are_an_error(queues: FakeQueues, fail: str) -> None:
     _, end = started(queues)
     queues.unreadable = {("orders", "broker-b")}
     wrong = r"BAD_OFFSETS.NOT_READABLE\] topic orders has no readable queue on broker-b\. .*perm 6"
@@ -259,8 +259,8 @@ def test_queues_that_may_not_be_read_are_an_error(queues: FakeQueues, fail: str)
 
 
 @pytest.mark.live
-def test_a_real_broker_that_dies() -> None:
-    """Its name server drops it from the topic's route, and knows it only from ORDER_TOPIC_CONFIG."""
+def test_a_live_broker_that_stops() -> None:
+    """The name server removes it from the topic's route, and has it only in ORDER_TOPIC_CONFIG."""
     with (
         LocalCluster(brokers=2, config={"grpcServerPort": -1}) as servers,
         Producer("g", name_server=servers.name_server) as producer,

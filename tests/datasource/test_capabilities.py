@@ -1,4 +1,4 @@
-"""Spark 4.0 and 4.1: options that need more are refused; a stream keeps its position without Spark's help."""
+"""Spark 4.0 and 4.1: options for newer versions are refused, and a stream keeps its own position."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ def parsed(name_server: str = "127.0.0.1:1", **options: str) -> ReadOptions:
 
 
 @pytest.mark.parametrize("option", ["maxOffsetsPerTrigger", "maxBytesPerTrigger"])
-def test_limits_are_refused_where_spark_has_none(option: str) -> None:
+def test_limits_are_refused_without_support_in_spark(option: str) -> None:
     options = parsed(**{option: "10"})
     capabilities.check_limits(options, has_read_limits=True)
     with pytest.raises(OptionError, match=rf"\[BAD_OPTION.NEWER_SPARK\].*{option} requires Spark 4.2.*PySpark 4.2"):
         capabilities.check_limits(options, has_read_limits=False)
 
 
-def test_a_minimum_is_no_limit() -> None:
+def test_a_minimum_is_not_a_limit() -> None:
     capabilities.check_limits(parsed(minOffsetsPerTrigger="10", maxTriggerDelay="1m"), has_read_limits=False)
 
 
 def test_the_order_of_spark_4_0s_calls() -> None:
-    """As seen in PySpark 4.0.5 and 4.1.4: a new query asks for the end first; a restarted one shows its offset."""
+    """As in PySpark 4.0.5 and 4.1.4: a new query first requests the end, a restarted one passes its offset."""
 
     def reader() -> UnlimitedStreamReader:
         return UnlimitedStreamReader(parsed(cluster.name_server, startingOffsets="earliest"), SOURCE_SCHEMA)

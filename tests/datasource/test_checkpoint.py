@@ -31,7 +31,7 @@ def test_the_stored_checkpoint() -> None:
     assert found.planned is None
 
 
-def test_a_batch_that_was_begun_is_read_again(tmp_path: Path) -> None:
+def test_a_planned_batch_is_read_again(tmp_path: Path) -> None:
     write(tmp_path, 0, StreamOffset({A: 10}, {A: 4}).to_json(), done=False)
     assert read_checkpoint(tmp_path).positions == {A: 4}
     write(tmp_path, 0, StreamOffset({A: 10}, {A: 4}).to_json())
@@ -40,14 +40,14 @@ def test_a_batch_that_was_begun_is_read_again(tmp_path: Path) -> None:
     assert (found.batch, found.positions, found.planned) == (0, {A: 10, B: 2}, {A: 20, B: 7})
 
 
-def test_other_sources_and_several_of_ours(tmp_path: Path) -> None:
+def test_other_sources_and_several_rocket_sources(tmp_path: Path) -> None:
     kafka = {"other": {"0": 5}}
     write(tmp_path, 10, "-", kafka, StreamOffset({A: 9}).to_json(), initial_offset(), StreamOffset({A: 7}).to_json())
     (tmp_path / "offsets" / ".11.tmp").write_text("half")
     assert read_checkpoint(tmp_path).positions == {A: 7}
 
 
-def test_what_is_no_checkpoint_of_ours(tmp_path: Path) -> None:
+def test_checkpoints_without_rocket_sources(tmp_path: Path) -> None:
     with pytest.raises(OffsetsError, match="NO_CHECKPOINT"):
         read_checkpoint(tmp_path / "nowhere")
     write(tmp_path, 0, {"other": {"0": 5}})

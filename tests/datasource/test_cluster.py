@@ -1,4 +1,4 @@
-"""The driver's questions: which are asked until there is an answer, and which only once."""
+"""Requests of the driver: which are retried, and which are sent once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class AwayReader:
-    """Fails so many times, then answers every question with 7."""
+    """Fails the configured number of times, then answers every request with 7."""
 
     def __init__(self, *failures: RocketError) -> None:
         self.failures = list(failures)
@@ -102,7 +102,7 @@ def cluster_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cluster]:
     return make
 
 
-def test_brokers_are_asked_once_whether_they_can_filter_so() -> None:
+def test_support_for_a_filter_is_checked_once() -> None:
     requests = Cluster(parse_read_options({"subscribe": "a,b", "nameServer": "x:1", "sqlFilter": "p > 1"}, Scope.READ))
     asked: list[tuple[str, str]] = []
 
@@ -129,7 +129,7 @@ def reader_of(cluster: Cluster) -> AwayReader:
     return cluster._reader  # type: ignore[return-value]
 
 
-def test_what_failed_is_asked_again_and_nothing_else(cluster_of: Callable[..., Cluster]) -> None:
+def test_only_failed_requests_are_retried(cluster_of: Callable[..., Cluster]) -> None:
     requests = cluster_of(RemotingTimeoutError("late"))
     assert requests.max_offsets([q(0), q(1)]) == {q(0): 7, q(1): 7}
     assert reader_of(requests).asked == [q(0), q(1), q(0)]
@@ -137,14 +137,14 @@ def test_what_failed_is_asked_again_and_nothing_else(cluster_of: Callable[..., C
     assert cluster_of().max_offsets([]) == {}
 
 
-def test_an_error_that_stays_is_not_waited_out(cluster_of: Callable[..., Cluster]) -> None:
+def test_permanent_errors_are_not_retried(cluster_of: Callable[..., Cluster]) -> None:
     with pytest.raises(BrokerError, match="no permission"):
         cluster_of(RemotingTimeoutError("late"), BrokerError("no permission")).max_offsets([q(0), q(1)])
     with pytest.raises(RemotingTimeoutError, match="Tried to ask for queues' ends for"):
         cluster_of(*[RemotingTimeoutError("late")] * 1000).max_offsets([q(0)])
 
 
-def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluster_of: Callable[..., Cluster]) -> None:
+def test_an_unreachable_broker_is_tried_once_for_all_its_queues(cluster_of: Callable[..., Cluster]) -> None:
     requests = cluster_of(RemotingConnectError("away"))
     other = q(0, broker="broker-b")
     failed = requests.commit_offsets("g", {q(0): 1, q(1): 1, other: 1})
@@ -152,7 +152,7 @@ def test_a_broker_that_cannot_be_reached_is_tried_once_for_all_its_queues(cluste
     assert reader_of(requests).asked == [q(0), other, other, other]
 
 
-def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Cluster]) -> None:
+def test_a_running_stream_continues_from_a_slave(cluster_of: Callable[..., Cluster]) -> None:
     away = RemotingConnectError("away")
     requests = cluster_of(away, away, away)
     requests._reader.slave_end = 30  # type: ignore[attr-defined]
@@ -172,14 +172,14 @@ def test_what_is_read_already_goes_on_from_a_slave(cluster_of: Callable[..., Clu
     assert requests.max_offsets([q(0)], {q(0): 3}) == {q(0): 7}, "so it is where no slave answers"
 
 
-def test_committing_tells_only_what_is_further_on_and_in_two_ways(cluster_of: Callable[..., Cluster]) -> None:
+def test_only_advanced_offsets_are_committed(cluster_of: Callable[..., Cluster]) -> None:
     telling = cluster_of()
     reader_of(telling).end = 9
     assert telling.commit_offsets("g", {q(0): 0, q(1): 9, q(2): 9, q(3): 7, q(4): 3}) == {}
     assert reader_of(telling).committed == {q(0): 0, q(1): 9, q(2): 9}
 
 
-def test_times_of_messages_that_are_there(cluster_of: Callable[..., Cluster]) -> None:
+def test_store_times_of_existing_messages(cluster_of: Callable[..., Cluster]) -> None:
     requests = cluster_of(RemotingTimeoutError("late"))
     assert requests.store_times({q(0): 5, q(1): 0, q(2): 7}) == {q(0): 5, q(2): 7}
     assert reader_of(requests).asked == [q(0), q(1), q(2), q(0)]
@@ -187,7 +187,7 @@ def test_times_of_messages_that_are_there(cluster_of: Callable[..., Cluster]) ->
 
 def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable[..., Cluster]) -> None:
     telling = cluster_of()
-    reader_of(telling).end = 5  # the group has committed 7, but in queue 0: the topic was created again
+    reader_of(telling).end = 5  # the group has committed 7, except in queue 0: the topic was recreated
     failed = telling.commit_offsets("g", {q(0): 6, q(1): 6, q(2): 5, q(3): 0})
     assert {queue: error.message for queue, error in failed.items()} == dict.fromkeys(
         (q(0), q(1)), "offset 6 is beyond the end of the queue, 5."
@@ -195,7 +195,7 @@ def test_no_offset_beyond_a_queues_end_is_committed_or_left(cluster_of: Callable
     assert reader_of(telling).committed == {q(2): 5, q(3): 0}
 
 
-def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: Callable[..., Cluster]) -> None:
+def test_a_name_server_that_never_responded_is_an_error(cluster_of: Callable[..., Cluster]) -> None:
     with pytest.raises(NameServerUnreachableError):
         cluster_of(NameServerUnreachableError("unreachable")).max_offsets([q(0)])
     met = cluster_of()
@@ -205,8 +205,8 @@ def test_a_name_server_that_never_answered_is_likely_the_wrong_one(cluster_of: C
 
 
 @pytest.mark.live
-def test_the_list_of_topics_and_sizes_of_messages() -> None:
-    """Asked of real servers: topics without those named after clusters and brokers, and the sizes of stored records."""
+def test_topics_and_sizes_of_messages() -> None:
+    """With live servers: topics without those of clusters and brokers, and sizes of stored records."""
     with LocalCluster(in_process=True) as servers, Producer("g", name_server=servers.name_server) as producer:
         topic = servers.create_topic("orders", 1)
         requests = Cluster(parse_read_options({"subscribe": topic, "nameServer": servers.name_server}, Scope.READ))

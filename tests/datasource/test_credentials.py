@@ -28,7 +28,7 @@ def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tools.yml"
     path.write_text("accessKey: file-key\nsecretKey: f1le-s3cr3t\n")
     assert read() is None
@@ -61,9 +61,7 @@ def test_where_they_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ({"accessKey": "alice-key", "secretKey": "s3cr3t\0"}, "secretKey is not a key"),
     ],
 )
-def test_what_does_not_go_together_is_told_without_the_secret(
-    tmp_path: Path, options: dict[str, str], message: str
-) -> None:
+def test_invalid_combinations_do_not_reveal_the_secret(tmp_path: Path, options: dict[str, str], message: str) -> None:
     file = tmp_path / "tools.yml"
     file.write_text("accessKey: file-key\nsecretKey: f1le-s3cr3t\n")
     given = {name: text.format(file=file, away=tmp_path / "away") for name, text in options.items()}
@@ -72,7 +70,7 @@ def test_what_does_not_go_together_is_told_without_the_secret(
     assert "s3cr3t" not in str(refused.value)
 
 
-def test_a_store_directory_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_directory_needs_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataSourceError, match="accessKey cannot be combined with storePath"):
         parse_read_options({"storePath": str(tmp_path), **KEYS}, Scope.READ)
     monkeypatch.setenv("ROCKETMQ_ACCESS_KEY", "env-key")
@@ -81,13 +79,13 @@ def test_a_store_directory_asks_nobody(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("name", ["secretKey", "securityToken", "SECRETKEY"])
-def test_a_table_that_would_show_a_secret_is_refused(name: str) -> None:
+def test_a_table_that_would_reveal_a_secret_is_refused(name: str) -> None:
     with pytest.raises(DataSourceError, match="SECRET_IN_TABLE") as refused:
         new_table({"topic": "orders", "accessKey": "alice-key", name: "s3cr3t"}, lambda _: pytest.fail("too late"))
     assert "s3cr3t" not in str(refused.value)
 
 
-def test_options_travel_and_do_not_show_the_secret() -> None:
+def test_pickled_options_do_not_reveal_the_secret() -> None:
     for options in (
         parse_read_options({"subscribe": "orders", **KEYS}, Scope.READ),
         parse_write_options({"topic": "orders", **KEYS}, Scope.WRITE),

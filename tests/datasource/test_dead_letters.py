@@ -1,4 +1,4 @@
-"""Of every message there can be a dead letter: whatever its bytes, and whatever brokers take."""
+"""Every message can become a dead letter, for any bytes and any limits of brokers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def message(body: bytes, properties: bytes, offset: int = 5) -> bytes:
 
 
 class Broker:
-    """Takes what is not too large, and stores it."""
+    """Stores messages up to its limit."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, largest: int = 1 << 30) -> None:
         self.largest = largest
@@ -105,7 +105,7 @@ ORIGIN = {BAD_RECORD_TOPIC: "orders", BAD_RECORD_BROKER: "b", BAD_RECORD_QUEUE: 
 @example(b"", [b"TAGS\x01" + b"\xff" * 32_000], 1, "")
 @example(b"", [b"UNIQ_KEY\x01" + b"\x01" * 32_000], 1, "\ud800\x01\x02")
 @example(b"", [b"p\x01" + b"x" * 32_700], 1, "€" * 300)
-def test_of_any_message_there_is_a_letter(body: bytes, properties: list[bytes], times: int, why: str) -> None:
+def test_any_message_has_a_dead_letter(body: bytes, properties: list[bytes], times: int, why: str) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         ((found, got),) = Broker(monkeypatch).letters(
             message(body, (b"".join(properties) * times)[:32_767]), reason(ValueError(why))
@@ -116,7 +116,7 @@ def test_of_any_message_there_is_a_letter(body: bytes, properties: list[bytes], 
     assert got[BAD_RECORD_REASON]
 
 
-def test_what_cannot_be_a_property_is_replaced_and_what_is_too_large_is_left_out(
+def test_invalid_properties_are_replaced_and_large_ones_omitted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = Broker(monkeypatch)
@@ -134,7 +134,7 @@ def test_what_cannot_be_a_property_is_replaced_and_what_is_too_large_is_left_out
     }
 
 
-def test_a_body_that_brokers_refuse_is_cut_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rejected_bodies_are_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(monkeypatch, largest=100_000)
     large = b"".join(number.to_bytes(4, "big") for number in range(30_000))
     records = b"".join(message(body, b"", 5 + at) for at, body in enumerate((b"a", large, b"c" * 90_000)))
@@ -149,7 +149,7 @@ def test_a_body_that_brokers_refuse_is_cut_and_the_others_are_not(monkeypatch: p
         broker.letters(records, "why", "why", "why")
 
 
-def test_bodies_that_were_compressed_are_again_and_those_above_every_limit_are_cut(
+def test_compressed_bodies_stay_compressed_and_large_ones_are_truncated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = Broker(monkeypatch, largest=4 << 20)

@@ -1,4 +1,4 @@
-"""Duplicates depend on the queue alone: compared with the definition, for any split into ranges."""
+"""Duplicates depend only on the queue: comparison with the definition, for any split into ranges."""
 
 from __future__ import annotations
 
@@ -88,9 +88,9 @@ def rows(batch: pa.RecordBatch) -> Log:
     window=st.integers(1, 12),
     cuts=st.lists(st.integers(0, 60), max_size=6),
     step=st.integers(1, 9),
-    wide=st.sampled_from(["", "a", "abcdefgh"]),  # which ids are 32 digits, as nearly all are
+    wide=st.sampled_from(["", "a", "abcdefgh"]),  # ids with 32 digits, as usual
 )
-def test_any_queue_in_any_ranges_gives_what_the_definition_says(
+def test_any_queue_and_ranges_match_the_definition(
     keys: list[Same | None], window: int, cuts: list[int], step: int, wide: str
 ) -> None:
     log = [
@@ -110,7 +110,7 @@ def test_any_queue_in_any_ranges_gives_what_the_definition_says(
     assert found == kept(log, window)
 
 
-def test_times_that_brokers_note_in_delayed_messages_are_not_compared() -> None:
+def test_times_added_by_brokers_are_not_compared() -> None:
     def stored(*pairs: str) -> bytes:
         return "".join(pair.replace("=", "\x01") + "\x02" for pair in pairs).encode()
 
@@ -131,8 +131,8 @@ def test_times_that_brokers_note_in_delayed_messages_are_not_compared() -> None:
         assert left == [0, 4, 5, 6]
 
 
-def test_a_row_that_has_another_rows_id_is_not_left_out() -> None:
-    """A task died behind A and B; repeated, it had the rows in another order, and A's and B's ids went to others."""
+def test_a_row_with_the_id_of_another_row_is_kept() -> None:
+    """A task failed after A and B. Its retry had the rows in another order and gave the ids of A and B to others."""
     key = write_key("query", "7", 0)
     written: dict[MessageQueue | None, list[bytes]] = {}
     for bodies, stored in (("ABCD", 2), ("CADB", 4)):
@@ -149,7 +149,7 @@ def test_a_row_that_has_another_rows_id_is_not_left_out() -> None:
     for window, left in ((100, b"ABCADB"), (1, b"ABCADB")):
         batch = decode_records(b"".join(records), columns, broker_name="b")
         assert b"".join(DuplicateFilter(window).drop(batch).column("body").to_pylist()) == left
-    # In the same order they are found.
+    # In the same order, they are detected.
     again = records[:2] + [
         record[:20] + offset.to_bytes(8, "big") + record[28:] for offset, record in enumerate(records[:2], 2)
     ]
@@ -157,7 +157,7 @@ def test_a_row_that_has_another_rows_id_is_not_left_out() -> None:
     assert DuplicateFilter(100).drop(batch).column("body").to_pylist() == [b"A", b"B"]
 
 
-def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_loss(
+def test_a_task_reads_ids_before_its_range_without_data_loss_errors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[int, int, bool, tuple[str, ...]]] = []
@@ -193,7 +193,7 @@ def test_a_task_reads_the_ids_before_its_range_and_what_is_deleted_there_is_no_l
     assert batch.num_rows == 9
 
 
-def test_the_option_and_what_it_does_not_go_with() -> None:
+def test_the_option_and_its_conflicts() -> None:
     assert options(dedupeWindow="1000").dedupe_window == 1000
     assert options().dedupe_window is None
     for wrong in ({"dedupeWindow": "0"}, {"dedupeWindow": "5", "lookupKeys": "a"}):
@@ -204,8 +204,8 @@ def test_the_option_and_what_it_does_not_go_with() -> None:
 
 
 @pytest.mark.live
-def test_what_attempts_leave_at_a_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain, compressed and delayed rows, written in whole and again with other sizes of batches and requests."""
+def test_duplicates_of_repeated_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain, compressed and delayed rows, written twice with different sizes of batches and requests."""
     with LocalCluster(data_dir=tmp_path) as cluster, Reader(cluster.name_server) as reader:
         topic = cluster.create_topic("t", 3)
         bodies = [(b"%d" % number).ljust(number % 20 * 100, b".") for number in range(600)]
@@ -231,7 +231,7 @@ def test_what_attempts_leave_at_a_broker(tmp_path: Path, monkeypatch: pytest.Mon
         write(600)
         write(70, sendBatchSize="11")
         time.sleep(max(0.0, (at - datetime.now(UTC)).total_seconds()))
-        write(200, sendBatchBytes="2000")  # what was to wait is delivered at once
+        write(200, sendBatchBytes="2000")  # delayed rows are delivered at once
         queues = reader.queues(topic)
         deadline = time.monotonic() + 30
         while sum(map(reader.max_offset, queues)) < 1800:

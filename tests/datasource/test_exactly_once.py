@@ -1,4 +1,4 @@
-"""The exactly-once sink's decisions, on brokers in memory: every request of a commit is its last one in turn."""
+"""The exactly-once sink's decisions, on brokers in memory: a commit is interrupted at each of its requests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kinds(brokers: FakeBrokers, query: str = "query") -> list[str]:
     return [record["kind"] for record in records if record["query"] == query]
 
 
-def test_a_manifest_is_what_it_was(brokers: FakeBrokers) -> None:
+def test_a_manifest_round_trips(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
     manifest = Manifest(blocks, {MessageQueue(TARGET, "a", 0): 7})
     assert Manifest.decode(manifest.encode()) == manifest
@@ -121,8 +121,8 @@ def test_an_epoch_and_the_next_one(brokers: FakeBrokers) -> None:
     assert remembered == {0: 4, 1: 3}
 
 
-def test_an_epoch_without_rows_is_decided_too(brokers: FakeBrokers) -> None:
-    """Another driver that computed rows for it, and was stopped meanwhile, does not publish them."""
+def test_an_epoch_without_rows_is_also_decided(brokers: FakeBrokers) -> None:
+    """Another driver that staged rows for it and was suspended does not publish them."""
     blocks = brokers.staged(EPOCH, ROWS)
 
     def overtake(kind: str, queue: MessageQueue) -> None:
@@ -138,8 +138,8 @@ def test_an_epoch_without_rows_is_decided_too(brokers: FakeBrokers) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("is_stream", [True, False])
-def test_a_driver_that_dies_at_any_request(when: str, is_stream: bool) -> None:
-    """The restarted query has other rows. Those that were decided count, and before that the later ones."""
+def test_a_driver_killed_at_any_request(when: str, is_stream: bool) -> None:
+    """The restarted query has other rows. The decided rows count; before a decision, the later ones do."""
     seen = set()
     for number in range(MANY):
         brokers = FakeBrokers(target_queues=1)
@@ -163,7 +163,7 @@ def test_a_driver_that_dies_at_any_request(when: str, is_stream: bool) -> None:
     assert last.hit is None
 
 
-def test_drivers_that_die_one_after_another() -> None:
+def test_successive_killed_drivers() -> None:
     for first in range(12):
         for second in range(0, 40, 3):
             brokers = FakeBrokers(target_queues=1)
@@ -190,7 +190,7 @@ def test_drivers_that_die_one_after_another() -> None:
     ids=["timeout", "busy", "permission"],
 )
 def test_a_request_that_fails_once(when: str, error: RocketError) -> None:
-    """``after``: it was carried out, and its response is lost, which no broker does to a request that it refuses."""
+    """``after``: the request was executed and its response is lost. Refused requests always get a response."""
     kinds = {"append", "publish", "commit", "end", "messages"}
     if error.response_code is not None:
         kinds = {"publish"} if when == "before" else {"none"}
@@ -207,7 +207,7 @@ def test_a_request_that_fails_once(when: str, error: RocketError) -> None:
 
 
 def test_the_first_decision_of_an_epoch_wins(brokers: FakeBrokers) -> None:
-    """Another driver decides between this one's look at the ledger and its append."""
+    """Another driver decides between this driver's read of the ledger and its append."""
     own, others = brokers.staged(EPOCH, ["own"]), brokers.staged(EPOCH, ROWS)
 
     def decide(kind: str, queue: MessageQueue) -> None:
@@ -227,8 +227,8 @@ def test_the_first_decision_of_an_epoch_wins(brokers: FakeBrokers) -> None:
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_a_driver_that_was_stopped_for_minutes_stops_by_name(brokers: FakeBrokers, at: int) -> None:
-    """Meanwhile another one published its epoch."""
+def test_a_driver_suspended_for_minutes_fails(brokers: FakeBrokers, at: int) -> None:
+    """Meanwhile another driver published its epoch."""
     blocks = brokers.staged(EPOCH, ROWS)
     sends = iter(range(at))
 
@@ -247,7 +247,7 @@ def test_a_driver_that_was_stopped_for_minutes_stops_by_name(brokers: FakeBroker
     once(brokers.rows(), ROWS)
 
 
-def test_a_driver_that_is_overtaken_by_a_later_batch(brokers: FakeBrokers) -> None:
+def test_a_driver_overtaken_by_a_later_batch(brokers: FakeBrokers) -> None:
     brokers.commit_epoch(Epoch("query", 7), brokers.staged(Epoch("query", 7), ROWS))
     with pytest.raises(ExactlyOnceError, match=r"OVERTAKEN.*batch 6 of query was overtaken by batch 7"):
         brokers.commit_epoch(Epoch("query", 6), brokers.staged(Epoch("query", 6), ["late"]))
@@ -258,7 +258,7 @@ def test_a_driver_that_is_overtaken_by_a_later_batch(brokers: FakeBrokers) -> No
     once(brokers.rows(), [*ROWS, "its own"])
 
 
-def test_a_request_of_a_dead_driver_that_is_stored_during_the_grace_period(brokers: FakeBrokers) -> None:
+def test_a_late_request_of_a_dead_driver_within_the_grace_period(brokers: FakeBrokers) -> None:
     brokers.before = Counted(2, KilledError, {"publish"})
     blocks = brokers.staged(EPOCH, ROWS)
     with pytest.raises(KilledError):
@@ -273,7 +273,9 @@ def test_a_request_of_a_dead_driver_that_is_stored_during_the_grace_period(broke
     once(brokers.rows(), ROWS)
 
 
-def test_one_that_is_stored_later_is_reported(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_late_request_after_the_grace_period_is_reported(
+    brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
     brokers.before = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -291,7 +293,7 @@ def test_one_that_is_stored_later_is_reported(brokers: FakeBrokers, caplog: pyte
     assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 4
 
 
-def test_a_send_that_is_stored_long_after_its_timeout_is_reported(
+def test_a_send_stored_long_after_its_timeout_is_reported(
     brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, sends = MessageQueue(TARGET, "a", 0), iter(range(4))
@@ -311,8 +313,8 @@ def test_a_send_that_is_stored_long_after_its_timeout_is_reported(
 
 
 @pytest.mark.parametrize("survived", range(1, 4))
-def test_a_batch_of_which_only_the_first_rows_survived(brokers: FakeBrokers, survived: int) -> None:
-    """As after a power failure, or on a slave that is promoted."""
+def test_a_batch_with_only_its_first_rows_stored(brokers: FakeBrokers, survived: int) -> None:
+    """As after a power failure, or on a promoted slave."""
     brokers.after = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -322,7 +324,7 @@ def test_a_batch_of_which_only_the_first_rows_survived(brokers: FakeBrokers, sur
     assert brokers.rows() == ROWS
 
 
-def test_a_block_of_which_a_part_survived_and_that_came_again(brokers: FakeBrokers) -> None:
+def test_a_partly_stored_block_that_was_sent_again(brokers: FakeBrokers) -> None:
     brokers.after = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -334,7 +336,7 @@ def test_a_block_of_which_a_part_survived_and_that_came_again(brokers: FakeBroke
     assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 2
 
 
-def test_a_torn_block_then_a_late_duplicate_then_the_remainder(brokers: FakeBrokers) -> None:
+def test_a_partial_block_then_a_late_duplicate_then_the_remainder(brokers: FakeBrokers) -> None:
     brokers.after = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -346,7 +348,7 @@ def test_a_torn_block_then_a_late_duplicate_then_the_remainder(brokers: FakeBrok
     assert json.loads(brokers.log[LEDGER_QUEUE][-1].body)["duplicates"] == 4
 
 
-def test_a_block_that_lost_its_end_before_another_one(brokers: FakeBrokers) -> None:
+def test_a_block_without_its_end_before_another_block(brokers: FakeBrokers) -> None:
     brokers.after = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -357,8 +359,8 @@ def test_a_block_that_lost_its_end_before_another_one(brokers: FakeBrokers) -> N
 
 
 @pytest.mark.parametrize(("topic", "queues"), [(SCHEDULE_TOPIC, 1), (SCHEDULE_TOPIC, 2), (TARGET, 1)])
-def test_a_delayed_row_that_is_stored_twice_is_reported(topic: str, queues: int) -> None:
-    """The copy that its delivery adds to the target queue is not a duplicate."""
+def test_a_delayed_row_stored_twice_is_reported(topic: str, queues: int) -> None:
+    """The copy that the delivery adds to the target queue is not a duplicate."""
     brokers = FakeBrokers(target_queues=queues)
     brokers.after = Counted(12, KilledError, {"publish"})
     with pytest.raises(KilledError):
@@ -377,7 +379,7 @@ def test_a_delayed_row_that_is_stored_twice_is_reported(topic: str, queues: int)
     st.lists(st.sampled_from(["", "no key", "A" * 20 + "00000000000g", "A" * 20 + "0" * 11, "C" * 32]), max_size=5),
 )
 def test_rows_that_were_found(chunks: list[list[tuple[int, int]]], foreign: list[str]) -> None:
-    """As a set of ids, whatever else is in the queue."""
+    """They are a set of ids, independent of other messages in the queue."""
     prefixes = [letter * 20 for letter in "ABD"]
     found, expected = RowSet(prefixes), set()
     for chunk in chunks:
@@ -392,8 +394,8 @@ def test_rows_that_were_found(chunks: list[list[tuple[int, int]]], foreign: list
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_delayed_rows_that_were_delivered_before_the_restart(brokers: FakeBrokers, at: int) -> None:
-    """They are in the target queue too by then, behind the other rows that had been sent."""
+def test_delayed_rows_delivered_before_the_restart(brokers: FakeBrokers, at: int) -> None:
+    """By then they are in the target queue too, after the other rows."""
     delayed, plain, sends = MessageQueue(SCHEDULE_TOPIC, "a", 2), MessageQueue(TARGET, "a", 0), iter(range(at))
     all_delayed = threading.Event()
 
@@ -416,7 +418,7 @@ def test_delayed_rows_that_were_delivered_before_the_restart(brokers: FakeBroker
     assert Counter(brokers.rows()) == Counter(ROWS) + Counter(stored.body.decode() for stored in delivered)
 
 
-def test_a_block_that_is_lost_before_another_one(brokers: FakeBrokers) -> None:
+def test_a_lost_block_before_another_block(brokers: FakeBrokers) -> None:
     brokers.after = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -426,7 +428,7 @@ def test_a_block_that_is_lost_before_another_one(brokers: FakeBrokers) -> None:
         brokers.commit_epoch(EPOCH, [])
 
 
-def test_offsets_that_went_back_and_retention(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_offsets_and_retention(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A promoted slave may have a slightly shorter queue than the one whose end was recorded."""
     monkeypatch.setattr(publish, "_READ_BACK_MESSAGES", 30)
     queue = MessageQueue(TARGET, "a", 0)
@@ -449,7 +451,7 @@ def test_offsets_that_went_back_and_retention(brokers: FakeBrokers, monkeypatch:
     assert [row for row in brokers.rows() if row != "older"] == ROWS
 
 
-def test_staged_rows_that_the_broker_does_not_show_yet(brokers: FakeBrokers) -> None:
+def test_staged_rows_not_yet_visible(brokers: FakeBrokers) -> None:
     """A broker acknowledges a message before it can be pulled."""
     blocks = brokers.staged(EPOCH, ROWS)
     hidden = {queue: log[-1:] for queue, log in brokers.log.items() if queue.topic == STAGING}
@@ -460,7 +462,7 @@ def test_staged_rows_that_the_broker_does_not_show_yet(brokers: FakeBrokers) -> 
     assert brokers.rows() == ROWS
 
 
-def test_staged_rows_that_are_gone(brokers: FakeBrokers) -> None:
+def test_deleted_staged_rows(brokers: FakeBrokers) -> None:
     brokers.after = Counted(1, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -478,7 +480,7 @@ def test_staged_rows_that_are_gone(brokers: FakeBrokers) -> None:
     assert brokers.rows() == ROWS[:8]
 
 
-def test_what_is_stored_but_not_yet_durable_is_confirmed(brokers: FakeBrokers) -> None:
+def test_stored_but_not_durable_rows_are_confirmed(brokers: FakeBrokers) -> None:
     brokers.status = lambda kind, queue: SendStatus.FLUSH_DISK_TIMEOUT
     blocks = brokers.staged(EPOCH, ROWS)
     assert sorted(brokers.confirmed) == ["a", "b"]
@@ -488,7 +490,7 @@ def test_what_is_stored_but_not_yet_durable_is_confirmed(brokers: FakeBrokers) -
     once(brokers.rows(), ROWS)
 
 
-def test_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBrokers) -> None:
+def test_rows_lost_before_confirmation(brokers: FakeBrokers) -> None:
     """The broker's machine fails between a FLUSH_DISK_TIMEOUT and the confirmation."""
     blocks = brokers.staged(EPOCH, ROWS)
     statuses = iter([SendStatus.FLUSH_DISK_TIMEOUT])
@@ -504,8 +506,8 @@ def test_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBrokers) -> N
 
 
 @pytest.mark.parametrize("left", [[], [Stored(b"another")]], ids=["shorter", "another message"])
-def test_staged_rows_that_are_lost_before_they_are_confirmed(brokers: FakeBrokers, left: list[Stored]) -> None:
-    """The task fails and is repeated; the epoch must not be decided with a block that is gone."""
+def test_staged_rows_lost_before_confirmation(brokers: FakeBrokers, left: list[Stored]) -> None:
+    """The task fails and is repeated; the epoch must not be decided with a lost block."""
     brokers.status = lambda kind, queue: SendStatus.FLUSH_DISK_TIMEOUT
 
     def lose(kind: str, queue: MessageQueue) -> None:
@@ -533,7 +535,7 @@ def test_missing_routes_are_retried_for_the_topics_of_options(monkeypatch: pytes
         assert caught.value.retriable == retriable
 
 
-def test_only_the_master_confirms_what_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_master_confirms_stored_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slave may show a message that the master has lost."""
     queue, timing = MessageQueue(STAGING, "a", 0), FakeBrokers().timing()
     shown = iter([False, True])
@@ -555,7 +557,7 @@ def test_only_the_master_confirms_what_is_stored(monkeypatch: pytest.MonkeyPatch
     assert len(sent) == 2
 
 
-def test_a_target_that_is_gone(brokers: FakeBrokers) -> None:
+def test_a_missing_target_queue(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.gone = {MessageQueue(TARGET, "a", 0)}
     with pytest.raises(ExactlyOnceError, match=r"TARGET_GONE.*orders/a/0.*Restore the queues of the topic"):
@@ -586,7 +588,7 @@ def test_a_target_that_does_not_exist_yet(brokers: FakeBrokers) -> None:
     assert brokers.rows() == [*ROWS, "next"]
 
 
-def test_rows_that_the_target_refuses(brokers: FakeBrokers) -> None:
+def test_rows_refused_by_the_target(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS)
     refused = BrokerError("timer too long", response_code=ResponseCode.MESSAGE_ILLEGAL)
     brokers.before = Counted(2, refused, {"publish"})
@@ -596,7 +598,7 @@ def test_rows_that_the_target_refuses(brokers: FakeBrokers) -> None:
     assert brokers.rows() == ROWS
 
 
-def test_a_broker_that_is_away_for_longer_than_retry_timeout(brokers: FakeBrokers) -> None:
+def test_a_broker_unavailable_for_longer_than_retry_timeout(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS)
 
     def away(kind: str, queue: MessageQueue) -> None:
@@ -625,7 +627,7 @@ def test_a_large_manifest_is_staged(brokers: FakeBrokers, monkeypatch: pytest.Mo
     once(brokers.rows(), ROWS)
 
 
-def test_staging_queues_that_are_not_found_at_once(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_queues_found_after_retries(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that restarts while a large manifest is staged is a delay, not a failure."""
     monkeypatch.setattr(commit, "INLINE_BYTES", 50)
     blocks, queues = brokers.staged(EPOCH, ROWS), brokers.queues
@@ -651,7 +653,7 @@ def test_a_foreign_message_in_the_ledger(brokers: FakeBrokers, body: bytes) -> N
     assert brokers.rows() == []
 
 
-def test_a_record_of_a_newer_version(brokers: FakeBrokers) -> None:
+def test_a_ledger_record_of_a_newer_version(brokers: FakeBrokers) -> None:
     brokers.log[LEDGER_QUEUE] = [
         Stored(b'{"rocketSink": 2, "query": "query"}'),
         Stored(b'{"rocketSink":2,"query":"x"}'),
@@ -663,7 +665,7 @@ def test_a_record_of_a_newer_version(brokers: FakeBrokers) -> None:
     once(brokers.rows(), ROWS)
 
 
-def test_records_that_have_expired(brokers: FakeBrokers) -> None:
+def test_expired_records(brokers: FakeBrokers) -> None:
     """The committed offsets include the batch: whether it is published is unknown, so it is not published again."""
     brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.log[LEDGER_QUEUE] = [Stored(b"")] * 2
@@ -675,7 +677,7 @@ def test_records_that_have_expired(brokers: FakeBrokers) -> None:
     once(brokers.rows(), [*ROWS, "next"])
 
 
-def test_a_ledger_whose_offsets_may_not_be_used(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_ledger_without_permission_for_offsets(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(kind: str, queue: MessageQueue) -> None:
         if kind in ("query", "commit"):
             raise BrokerError("no", response_code=ResponseCode.NO_PERMISSION)
@@ -699,7 +701,7 @@ def test_groups_of_ledgers() -> None:
 # --- tasks ------------------------------------------------------------------------------------------------------
 
 
-def test_a_row_that_does_not_fit_into_a_block(brokers: FakeBrokers) -> None:
+def test_a_row_larger_than_a_block(brokers: FakeBrokers) -> None:
 
     batch = pa.record_batch({"body": ["small", "x" * 1020]})
     with pytest.raises(RowError, match=r"row 1 of partition 0 takes \d+ bytes .* 1024 \(option maxMessageSize\)"):
@@ -707,7 +709,7 @@ def test_a_row_that_does_not_fit_into_a_block(brokers: FakeBrokers) -> None:
 
 
 @pytest.mark.parametrize("topic", [STAGING, LEDGER])
-def test_a_row_for_the_sinks_own_topics(brokers: FakeBrokers, topic: str) -> None:
+def test_a_row_for_the_topics_of_the_sink(brokers: FakeBrokers, topic: str) -> None:
     batch = pa.record_batch({"body": ["x"], "topic": [topic]})
     given = options(ledgerTopic=LEDGER)
     with pytest.raises(RowError, match=rf"row 0 of partition 0: topic {topic} is the sink's own"):
@@ -721,7 +723,7 @@ def test_delayed_rows_share_blocks(brokers: FakeBrokers) -> None:
     assert [row.body.decode() for row in brokers.log[MessageQueue(SCHEDULE_TOPIC, "a", 1)]] == ROWS
 
 
-def test_a_request_that_is_staged_twice_is_published_once(brokers: FakeBrokers) -> None:
+def test_a_request_staged_twice_is_published_once(brokers: FakeBrokers) -> None:
     brokers.after = Counted(1, RemotingTimeoutError("no response"), {"stage"})
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.commit_epoch(EPOCH, blocks)
@@ -729,7 +731,7 @@ def test_a_request_that_is_staged_twice_is_published_once(brokers: FakeBrokers) 
 
 
 @pytest.mark.parametrize("code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION])
-def test_topics_whose_rows_cannot_be_counted(code: ResponseCode) -> None:
+def test_topics_with_uncountable_rows(code: ResponseCode) -> None:
     """Brokers of 4.x do not know the request, and others may refuse it. Each broker is asked once for each topic."""
     attributes = {"a": {"queue.type": "BatchCQ"}, "b": {"queue.type": "SimpleCQ"}, "c": {}}
     asked = []
@@ -766,10 +768,10 @@ def test_a_task_checks_its_target_queues(brokers: FakeBrokers) -> None:
     assert {*checked} == {MessageQueue(TARGET, "a", 0)}
 
 
-# --- answers that are not what they seem ------------------------------------------------------------------------
+# --- misleading responses ------------------------------------------------------------------------
 
 
-def test_a_ledger_that_never_shows_its_messages(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_with_invisible_messages(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     brokers.log[LEDGER_QUEUE] = [Stored(b"")]
     monkeypatch.setattr(brokers, "messages", lambda queue, offset, **more: ([], offset))
     with pytest.raises(QueueNotFoundError, match="retryTimeout"):
@@ -777,14 +779,14 @@ def test_a_ledger_that_never_shows_its_messages(brokers: FakeBrokers, monkeypatc
 
 
 def test_a_busy_broker_that_may_have_stored_the_rows(brokers: FakeBrokers) -> None:
-    """A DLedger broker answers so when too few replicas confirm an entry that it has appended."""
+    """A DLedger broker sends this response if too few replicas confirm an appended entry."""
     busy = BrokerError("[PC_SYNCHRONIZED]broker busy", response_code=ResponseCode.SYSTEM_BUSY)
     brokers.after = Counted(1, busy, {"publish"})
     brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     assert brokers.rows() == ROWS
 
 
-def test_a_resumed_record_that_is_stored_again_later(brokers: FakeBrokers) -> None:
+def test_a_late_duplicate_of_a_resumed_record(brokers: FakeBrokers) -> None:
     brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     first, second = brokers.ledger("query"), brokers.ledger("query")
     for ledger in (first, second, first):
@@ -793,9 +795,7 @@ def test_a_resumed_record_that_is_stored_again_later(brokers: FakeBrokers) -> No
     assert second.owner(0) == second.publisher
 
 
-def test_a_lane_that_is_recovered_twice_is_read_back_once(
-    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lane_recovered_twice_is_read_back_once(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two threads must not share a lane."""
     sends, read = iter(range(20)), []
 
@@ -814,8 +814,8 @@ def test_a_lane_that_is_recovered_twice_is_read_back_once(
 
 
 @pytest.mark.parametrize("status", [PullStatus.OFFSET_ILLEGAL, PullStatus.NO_MATCHED_MSG])
-def test_a_slave_that_keeps_less_than_its_master(status: PullStatus) -> None:
-    """Skipping what only the slave lacks could miss the decision of an epoch."""
+def test_a_slave_with_fewer_messages_than_its_master(status: PullStatus) -> None:
+    """Skipping messages that only the slave lacks could miss the decision of an epoch."""
     brokers = Brokers.__new__(Brokers)
     answer = PullResult(status, 50, 50, 90, memoryview(b""), from_master=False)
     brokers.reader = SimpleNamespace(pull=lambda *given, **more: answer)  # type: ignore[assignment]
@@ -823,10 +823,8 @@ def test_a_slave_that_keeps_less_than_its_master(status: PullStatus) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
-def test_a_block_that_the_target_refuses_as_too_large(
-    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
-    """Its limit may be lower than the staging broker's. A restart goes on within a block."""
+def test_a_block_too_large_for_the_target(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """Its limit can be lower than the staging broker's. A restart continues within a block."""
     send, sends = brokers.publish, []
 
     def refuse(block: Block, queue: MessageQueue) -> SendResult:
@@ -844,8 +842,8 @@ def test_a_block_that_the_target_refuses_as_too_large(
     assert brokers.rows() == ROWS
 
 
-def test_messages_missing_from_what_is_read_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may be the epoch's, so it is not published again."""
+def test_missing_messages_in_the_read_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may belong to the epoch, so it is not published again."""
     brokers.after = Counted(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
@@ -857,7 +855,7 @@ def test_messages_missing_from_what_is_read_back(brokers: FakeBrokers, monkeypat
     assert brokers.rows() == ROWS[:12]
 
 
-def test_acknowledged_rows_that_are_missing_at_the_last_look(brokers: FakeBrokers) -> None:
+def test_acknowledged_rows_missing_before_done(brokers: FakeBrokers) -> None:
     """A broker lost rows while a restarted driver published. They are sent again before DONE is written."""
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.before = Counted(0, KilledError, ["publish"])
@@ -876,7 +874,7 @@ def test_acknowledged_rows_that_are_missing_at_the_last_look(brokers: FakeBroker
     assert kinds(brokers)[-1] == DONE
 
 
-def test_a_decision_that_the_broker_loses_before_it_confirms_it(brokers: FakeBrokers) -> None:
+def test_a_decision_lost_before_its_confirmation(brokers: FakeBrokers) -> None:
     def lose(kind: str, queue: MessageQueue) -> None:
         if kind == "confirm":
             other = {

@@ -85,14 +85,14 @@ def test_rows_are_visible_when_their_epoch_is_committed(cluster: LocalCluster, r
     assert sorted(stored(reader, topic)) == sorted([*map(str, range(10)), *(f"b{number}" for number in range(10))])
 
 
-def test_a_topic_that_the_first_row_creates(cluster: LocalCluster, reader: Reader) -> None:
+def test_a_topic_created_by_the_first_row(cluster: LocalCluster, reader: Reader) -> None:
     given = options(cluster, "created-by-a-row")
     frame = pa.record_batch({"body": ["now", "later"], "delayLevel": pa.array([None, 1], pa.int32())})
     commit_epoch(given, [stage(given, Epoch("created", 0), frame)], is_stream=True)
     until(lambda: sorted(stored(reader, "created-by-a-row")) == ["later", "now"])
 
 
-def test_ends_of_a_queue_whose_broker_is_away(cluster: LocalCluster) -> None:
+def test_ends_of_queues_of_an_unavailable_broker(cluster: LocalCluster) -> None:
     brokers = brokers_for(options(cluster, "t"), "readers")
     with pytest.raises(TopicNotFoundError) as caught:
         brokers.ends([MessageQueue("created-nowhere", "broker-x", 0)])
@@ -121,7 +121,7 @@ def test_keys_compression_topics_and_delays(cluster: LocalCluster, reader: Reade
     assert sorted(stored(reader, two)) == sorted(frame["body"].to_pylist()[1::2])
 
 
-def test_a_crash_while_publishing_is_gone_on_from(
+def test_publishing_continues_after_a_crash(
     cluster: LocalCluster, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first commit dies at its seventh send; the second one publishes the rest of the first one's rows."""
@@ -177,7 +177,7 @@ def test_a_send_without_a_response_is_not_repeated(
     assert len(sent) == 6
 
 
-def test_a_broker_that_is_killed_while_rows_are_published(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_killed_during_publishing(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalCluster(config={"flushDiskType": "SYNC_FLUSH"}) as cluster, Reader(cluster.name_server) as reader:
         topic = cluster.create_topic("killed", 2)
         given = options(cluster, topic, sendBatchSize="20")
@@ -205,7 +205,7 @@ def test_a_broker_that_is_killed_while_rows_are_published(monkeypatch: pytest.Mo
             assert numbers == sorted(numbers)
 
 
-def test_a_row_whose_time_has_passed_and_one_that_waits(cluster: LocalCluster, reader: Reader) -> None:
+def test_a_past_and_a_future_delivery_time(cluster: LocalCluster, reader: Reader) -> None:
     topic = cluster.create_topic("timers", 1)
     given = options(cluster, topic)
     now = datetime.now(UTC)
@@ -217,7 +217,7 @@ def test_a_row_whose_time_has_passed_and_one_that_waits(cluster: LocalCluster, r
 
 @pytest.mark.parametrize("more", [{}, {"compression": "zlib", "compressAbove": "1k"}])
 def test_a_restart_with_a_smaller_limit(cluster: LocalCluster, reader: Reader, more: dict[str, str]) -> None:
-    """Blocks that were staged with a higher one are published in halves."""
+    """Blocks staged with a higher limit are published in halves."""
     topic = cluster.create_topic(f"halves{len(more)}", 1)
     given = options(cluster, topic, **more)
     frame = pa.record_batch({"body": [f"{number}:" + "x" * 2000 for number in range(100)]})
@@ -232,7 +232,7 @@ def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
         options(cluster, "t", ledgerTopic="wide-ledger")
 
 
-def test_a_ledger_that_is_missing_beside_its_staging_topic(cluster: LocalCluster) -> None:
+def test_a_missing_ledger_with_an_existing_staging_topic(cluster: LocalCluster) -> None:
     """It is on an unavailable broker: a ledger on another broker would lack its decisions."""
     options(cluster, "t")
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*rocket topic create other-ledger .*--queues 1"):
@@ -249,7 +249,7 @@ def test_a_foreign_message_in_the_ledger(cluster: LocalCluster) -> None:
         commit_epoch(given, [stage(given, Epoch("foreign", 0), rows(1))], is_stream=True)
 
 
-def test_a_staging_topic_that_is_deleted(cluster: LocalCluster, reader: Reader) -> None:
+def test_a_deleted_staging_topic(cluster: LocalCluster, reader: Reader) -> None:
     topic = cluster.create_topic("unstaged")
     given = options(cluster, topic, ledgerTopic="lost-ledger", stagingTopic="lost-stage", retryTimeout="1s")
     staged = stage(given, Epoch("unstaged", 0), rows(10))
@@ -285,7 +285,7 @@ def test_two_brokers() -> None:
         assert [queue.broker_name for queue in reader.queues("ROCKET_SINK_LEDGER")] == ["broker-a"]
 
 
-def test_a_broker_that_is_back_is_confirmed_at_once() -> None:
+def test_a_restarted_broker_is_confirmed_at_once() -> None:
     """Its staging queues are missing in the route that was requested while it was unavailable."""
     with LocalCluster(brokers=2) as cluster:
         given = options(cluster, cluster.create_topic("back", 1))
@@ -300,7 +300,7 @@ def test_a_broker_that_is_back_is_confirmed_at_once() -> None:
 ROWS_OF_KEYS = [f"k{number % 9}:{number}" for number in range(200)]
 
 
-def test_missing_rights_are_named() -> None:
+def test_missing_permissions_are_named() -> None:
     keys = {"access_key": "admin-account", "secret_key": "admin-secret"}
     with LocalCluster(access_key="admin-account", secret_key="admin-secret") as cluster:
         cluster.create_topic("orders")

@@ -1,4 +1,4 @@
-"""The reading task against a broker in a list: what it does with every kind of answer."""
+"""The reading task against a fake broker: handling of every kind of response."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def record(offset: int, body: bytes | None = None, sys_flag: int = 0) -> bytes:
 
 
 class Answered:
-    """A pull whose answer is there, or that could not even be sent."""
+    """A pull that is already answered, or that could not be sent."""
 
     def __init__(self, answer: PullResult | RocketError) -> None:
         self.answer = answer
@@ -79,7 +79,7 @@ class Answered:
 
 
 class ListBroker:
-    """Messages ``low`` to ``high`` of one queue, at most ``most`` in an answer; answers may be replaced."""
+    """Messages ``low`` to ``high`` of one queue, at most ``most`` in a response. Responses can be replaced."""
 
     def __init__(self, low: int, high: int, *, most: int = 1000) -> None:
         self.low, self.high, self.most = low, high, most
@@ -115,7 +115,7 @@ class ListBroker:
     lacked: RocketError | None = None
 
     def lacks(self, queue: MessageQueue) -> RocketError | None:
-        """The master's word."""
+        """The queue's range at the master."""
         assert queue == QUEUE
         return self.lacked
 
@@ -171,7 +171,7 @@ def test_records_past_the_end_are_dropped() -> None:
     assert len(broker.asked) == 1
 
 
-def test_small_answers_are_put_together_and_large_ones_stay_apart() -> None:
+def test_small_responses_are_combined_and_large_ones_are_not() -> None:
     small = ListBroker(0, 1000, most=32)
     assert [batch.num_rows for batch in read(small, 0, 1000, arrowBatchRows="300")] == [288, 288, 288, 136]
     size = len(record(100))
@@ -188,7 +188,7 @@ def test_any_range_and_any_sizes(start: int, length: int, most: int, rows: int, 
     assert offsets(found) == list(range(start, start + length))
 
 
-def test_the_next_pull_is_under_way_before_a_batch_is_used() -> None:
+def test_the_next_pull_is_sent_before_a_batch_is_used() -> None:
     broker = ListBroker(0, 100, most=10)
     batches = read_range(
         OffsetRange(QUEUE, 0, 100),
@@ -200,7 +200,7 @@ def test_the_next_pull_is_under_way_before_a_batch_is_used() -> None:
     assert [offset for offset, _ in broker.asked] == [0, *range(10, 100, 10)]
 
 
-# --- several pulls at once --------------------------------------------------------------------------------------
+# --- concurrent pulls --------------------------------------------------------------------------------------
 
 
 class Lately:
@@ -213,7 +213,7 @@ class Lately:
         return False
 
 
-def test_brokers_that_give_little_are_asked_for_what_they_give_several_times_at_once() -> None:
+def test_small_responses_cause_concurrent_pulls() -> None:
     broker = ListBroker(0, 10_000, most=32)
     read(broker, 0, 320, maxPullsInFlight="4")
     assert broker.asked == [(0, 320), *((start, 32) for start in range(32, 320, 32))]
@@ -224,7 +224,7 @@ def test_brokers_that_give_little_are_asked_for_what_they_give_several_times_at_
         assert len(broker.asked) == taken + 4
 
 
-def test_pulls_at_once_ask_for_no_more_than_one_large_pull() -> None:
+def test_concurrent_pulls_request_at_most_one_large_pull() -> None:
     size = len(record(100))
     broker = ListBroker(100, 10_000, most=32)
     chunks = pull_chunks(
@@ -239,7 +239,7 @@ def test_pulls_at_once_ask_for_no_more_than_one_large_pull() -> None:
     assert large.asked == [(100, 300), (400, 300), (700, 300)]
 
 
-def test_an_answer_that_is_short_is_followed_by_its_rest() -> None:
+def test_a_short_response_is_followed_by_its_rest() -> None:
     broker = ListBroker(0, 1000, most=32)
     broker.instead[64] = [broker.result(PullStatus.FOUND, 70, b"".join(map(record, range(64, 70))))]
     assert offsets(read(broker, 0, 256, maxPullsInFlight="4")) == list(range(256))
@@ -247,14 +247,14 @@ def test_an_answer_that_is_short_is_followed_by_its_rest() -> None:
     assert len(broker.asked) == len({start for start, _ in broker.asked}), "nothing is asked for twice"
 
 
-def test_a_broker_that_cannot_be_reached_is_not_tried_for_each_pull() -> None:
+def test_an_unreachable_broker_is_not_tried_for_each_pull() -> None:
     broker = ListBroker(0, 1000, most=10)
     broker.instead = {at: [RemotingConnectError("away")] for at in range(10, 1000, 10)}
     assert offsets(read(broker, 0, 30)) == list(range(30))
     assert broker.asked == [(0, 30), (10, 10), (10, 20), (20, 10), (20, 10)]
 
 
-def test_answers_that_could_hold_more_are_found_out() -> None:
+def test_a_higher_limit_of_responses_is_detected() -> None:
     broker = ListBroker(0, 100_000, most=10)
     chunks = pull_chunks(OffsetRange(QUEUE, 0, 100_000), options(), broker)  # type: ignore[arg-type]
     for _ in range(1000):
@@ -300,7 +300,7 @@ class AnyBroker(ListBroker):
 
 @settings(max_examples=100)
 @given(st.integers(0, 10_000_000), st.integers(1, 1500), st.booleans(), st.integers(1, 40))
-def test_any_history_of_a_broker_gives_each_message_once_and_in_order(
+def test_any_broker_behavior_returns_each_message_once_and_in_order(
     seed: int, length: int, deletes: bool, in_flight: int
 ) -> None:
     broker = AnyBroker(Random(seed), 1500, deletes=deletes)
@@ -321,7 +321,7 @@ def test_any_history_of_a_broker_gives_each_message_once_and_in_order(
 
 
 class ChoosingBroker(ListBroker):
-    """Only every seventh message has the tag (by its hash), and it looks at 50 at once."""
+    """Only every seventh message has the tag (by its hash), and each pull checks 50 messages."""
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         if not self.low <= offset < self.high:
@@ -334,7 +334,7 @@ class ChoosingBroker(ListBroker):
 
 
 @pytest.mark.parametrize("given", [{"tags": "b || T"}, {"sqlFilter": "a > 5"}])
-def test_messages_that_the_broker_leaves_out_are_no_loss(given: dict[str, str]) -> None:
+def test_filtered_messages_are_not_data_loss(given: dict[str, str]) -> None:
     broker = ChoosingBroker(0, 1000)
     broker.instead[50] = [broker.result(PullStatus.NO_MATCHED_MSG, 57)]
     assert offsets(read(broker, 0, 993, **given)) == [at for at in range(993) if at % 7 == 0 and not 50 <= at < 57]
@@ -342,13 +342,13 @@ def test_messages_that_the_broker_leaves_out_are_no_loss(given: dict[str, str]) 
     assert max(end for _, end in broker.asked) <= 1000
 
 
-def test_tags_are_compared_again() -> None:
+def test_tags_with_equal_hashes_are_filtered_by_the_task() -> None:
     assert read(ListBroker(0, 100), 0, 100, tags="AaAa || BBBB") == []
     assert offsets(read(ListBroker(0, 100), 0, 100, tags="T")) == list(range(100))
 
 
-def test_what_was_deleted_while_it_was_looked_at_is_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """As it may have been passed over for that and not for its tag."""
+def test_messages_deleted_during_a_filtered_pull_are_data_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """The messages may have been skipped because of the deletion, not because of their tag."""
 
     def broker() -> ChoosingBroker:
         broker = ChoosingBroker(0, 1000)
@@ -363,7 +363,7 @@ def test_what_was_deleted_while_it_was_looked_at_is_a_loss(caplog: pytest.LogCap
     assert caplog.text.count("were deleted") == 1
 
 
-def test_a_filter_does_not_hide_that_the_queue_was_shortened_or_its_start_deleted() -> None:
+def test_a_filter_does_not_hide_deleted_messages() -> None:
     with pytest.raises(DataLossError, match="messages 0 to 99 were deleted"):
         read(ChoosingBroker(100, 200), 0, 200, tags="T")
     with pytest.raises(DataLossError, match="expected offset 300, but the queue ends at 200"):
@@ -374,8 +374,8 @@ def test_a_filter_does_not_hide_that_the_queue_was_shortened_or_its_start_delete
 
 
 @pytest.mark.parametrize("status", [PullStatus.NO_MATCHED_MSG, PullStatus.NO_NEW_MSG])
-def test_a_stretch_that_the_broker_jumps_over_is_a_loss(status: PullStatus, caplog: pytest.LogCaptureFixture) -> None:
-    """Brokers jump to the start of their next file; what is left before it is read all the same."""
+def test_a_range_skipped_by_the_broker_is_data_loss(status: PullStatus, caplog: pytest.LogCaptureFixture) -> None:
+    """Brokers skip to the start of their next file; the remaining messages before it are still read."""
 
     def broker(low: int) -> ListBroker:
         broker = ListBroker(low, 100, most=10)
@@ -401,8 +401,8 @@ def test_a_stretch_that_the_broker_jumps_over_is_a_loss(status: PullStatus, capl
     assert caplog.text.count("were deleted") == 2
 
 
-def test_messages_that_a_broker_leaves_out_are_a_loss(caplog: pytest.LogCaptureFixture) -> None:
-    """As Apache's does between deleting a file and correcting the queue's first offset: found, but not all."""
+def test_messages_omitted_by_a_broker_are_data_loss(caplog: pytest.LogCaptureFixture) -> None:
+    """As Apache's broker does between deleting a file and correcting the queue's first offset."""
 
     def broker() -> ListBroker:
         broker = ListBroker(0, 100, most=10)
@@ -418,7 +418,7 @@ def test_messages_that_a_broker_leaves_out_are_a_loss(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_slave_that_lags_behind_is_no_loss(fail: str, no_waiting: list[float]) -> None:
+def test_a_lagging_slave_is_not_data_loss(fail: str, no_waiting: list[float]) -> None:
     broker = ListBroker(0, 100, most=50)
     empty = memoryview(b"")
     broker.instead[50] = [
@@ -440,9 +440,7 @@ def test_a_slave_that_lags_behind_is_no_loss(fail: str, no_waiting: list[float])
     ("status", "following"),
     [(PullStatus.FOUND, 5), (PullStatus.NO_MATCHED_MSG, 5), (PullStatus.NO_NEW_MSG, 5), (PullStatus.OFFSET_ILLEGAL, 3)],
 )
-def test_an_answer_that_contradicts_itself_is_asked_for_again(
-    status: PullStatus, following: int, no_waiting: list[float]
-) -> None:
+def test_contradictory_responses_are_retried(status: PullStatus, following: int, no_waiting: list[float]) -> None:
     broker = ListBroker(0, 100)
     broker.instead[5] = [broker.result(status, following)] * 3
     assert offsets(read(broker, 5, 10, failOnDataLoss="false")) == list(range(5, 10))
@@ -453,7 +451,7 @@ def test_an_answer_that_contradicts_itself_is_asked_for_again(
     assert sum(no_waiting) < 62
 
 
-def test_what_cannot_be_decoded_is_named() -> None:
+def test_undecodable_messages_are_named() -> None:
     broker = ListBroker(0, 100)
     broken = bytearray(record(12) + record(13))
     broken[4:8] = b"\0\0\0\1"  # no record's magic code
@@ -484,14 +482,14 @@ def test_a_queue_that_ends_before_the_range_does(start: int) -> None:
     assert offsets(read(broker, start, 90, failOnDataLoss="false")) == list(range(start, 20))
 
 
-def test_failures_that_pass_are_waited_for(no_waiting: list[float]) -> None:
+def test_transient_failures_are_retried(no_waiting: list[float]) -> None:
     broker = ListBroker(0, 100, most=30)
     broker.instead[30] = [RemotingConnectError("away"), BrokerError("busy", response_code=2), RemotingConnectError("a")]
     assert offsets(read(broker, 0, 100)) == list(range(100))
     assert no_waiting == [0.1, 0.2, 0.4]
 
 
-def test_failures_that_do_not_pass_are_not(no_waiting: list[float]) -> None:
+def test_permanent_failures_are_not_retried(no_waiting: list[float]) -> None:
     broker = ListBroker(0, 100)
     broker.instead[0] = [RemotingConnectError("away") for _ in range(100)]
     with pytest.raises(RemotingConnectError, match="Tried to pull orders/broker-a/3 for") as refused:
@@ -509,8 +507,10 @@ def test_failures_that_do_not_pass_are_not(no_waiting: list[float]) -> None:
 
 
 @pytest.mark.parametrize("error", [TopicNotFoundError, QueueNotFoundError, NameServerUnreachableError])
-def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketError], no_waiting: list[float]) -> None:
-    """The driver has planned with the queue, so it is there; a worker that starts meanwhile knows no older route."""
+def test_a_route_without_the_queue_means_an_unavailable_broker(
+    error: type[RocketError], no_waiting: list[float]
+) -> None:
+    """The driver has planned with the queue, so it exists. A worker that starts now has no older route."""
     broker = ListBroker(0, 100)
     broker.instead[0] = [error("away"), error("away")]
     assert offsets(read(broker, 0, 100)) == list(range(100))
@@ -529,7 +529,7 @@ def test_a_route_without_the_queue_is_a_broker_that_is_away(error: type[RocketEr
     ids=["topic", "queue"],
 )
 @pytest.mark.parametrize("more", [{}, {"tags": "T"}], ids=["all", "filtered"])
-def test_a_queue_that_was_taken_away_after_planning_is_a_loss(
+def test_a_queue_removed_after_planning_is_data_loss(
     reported: RocketError, wrong: str, more: dict[str, str], no_waiting: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     def broker() -> ListBroker:
@@ -548,7 +548,7 @@ def test_a_queue_that_was_taken_away_after_planning_is_a_loss(
     assert no_waiting == []
 
 
-# --- answers that hold more than they say, or more than they seem to ------------------------------------------------
+# --- responses with more records than reported, or larger ones ------------------------------------------------
 
 
 class Generous(ListBroker):
@@ -562,19 +562,19 @@ class Generous(ListBroker):
         return self.result(PullStatus.FOUND, until, b"".join(map(record, given)))
 
 
-def test_records_beyond_what_an_answer_says_are_not_read_twice() -> None:
+def test_surplus_records_are_not_read_twice() -> None:
     assert offsets(read(Generous(0, 200), 0, 200)) == list(range(200))
 
 
-def test_records_that_are_there_twice_hide_none_that_are_missing() -> None:
+def test_duplicate_records_do_not_hide_missing_ones() -> None:
     broker = Generous(0, 128)
     broker.gone = range(96, 101)
     with pytest.raises(DataLossError, match="MESSAGES_MISSING"):
         read(broker, 0, 128)
 
 
-def test_pulls_at_once_may_hold_no_more_than_one_large_one() -> None:
-    """Small messages, then large ones: the pulls in flight were sent when they were small."""
+def test_concurrent_pulls_hold_at_most_one_large_pull() -> None:
+    """Small messages, then large ones: pulls in flight were sized for small ones."""
     sizes: list[int] = []
 
     class Measured(ListBroker):
@@ -586,7 +586,7 @@ def test_pulls_at_once_may_hold_no_more_than_one_large_one() -> None:
     assert max(sizes[40:]) <= 4 * 1024 * 1024 // 32
 
 
-def test_bodies_that_inflate_to_more_than_fits_one_batch_make_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_decompressed_bodies_are_split_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = [zlib.compress(bytes([number]) * 300_000) for number in range(40)]
     monkeypatch.setattr(columnar_unwrap, "MAX_RUN_BYTES", 1_000_000)
 
@@ -601,7 +601,7 @@ def test_bodies_that_inflate_to_more_than_fits_one_batch_make_several(monkeypatc
     assert max(batch.num_rows for batch in batches) <= 3
 
 
-def test_a_filters_check_believes_no_slave_that_lags_behind(no_waiting: list[float]) -> None:
+def test_the_check_of_a_filter_ignores_a_lagging_slave(no_waiting: list[float]) -> None:
     class Lagging(ListBroker):
         checks = 0
 
@@ -620,7 +620,7 @@ def test_a_body_that_cannot_be_decompressed_is_a_bad_record(policy: str) -> None
     class Damaged(ListBroker):
         def answer(self, offset: int, max_msgs: int) -> PullResult:
             until = min(self.high, offset + max_msgs)
-            bodies = {5: (b"7", 1), 6: (zlib.compress(b'{"id":6}'), 1)}  # 5 is marked as compressed
+            bodies = {5: (b"7", 1), 6: (zlib.compress(b'{"id":6}'), 1)}  # 5 has the compression flag
             records = [record(at, *bodies.get(at, (f'{{"id":{at}}}'.encode(), 0))) for at in range(offset, until)]
             return self.result(PullStatus.FOUND, until, b"".join(records))
 

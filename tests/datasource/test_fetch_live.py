@@ -1,4 +1,4 @@
-"""The reading task against real brokers: small pulls, a broker that goes away in the middle, one that stays away."""
+"""The reading task against live brokers: small pulls, and brokers that stop during a task."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ COUNT = 3000
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Its broker gives as little at a time as Apache's."""
+    """The broker returns as few messages per pull as Apache's."""
     with LocalCluster(data_dir=tmp_path, config={"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}) as running:
         yield running
 
 
-def test_a_broker_that_goes_away_in_the_middle_of_a_task(cluster: LocalCluster) -> None:
+def test_a_broker_stops_during_a_task(cluster: LocalCluster) -> None:
     topic = cluster.create_topic("t", 1)
     with (
         Producer("g", name_server=cluster.name_server) as producer,
         Reader(cluster.name_server) as reader,
     ):
         for start in range(0, COUNT, 100):
-            # Bodies of up to 30 KB: answers end at 32 messages here and at 256 KiB there.
+            # Bodies of up to 30 KB: some responses end at 32 messages, others at 256 KiB.
             producer.send(
                 [Message.of(topic, f"{n}:".ljust(n % 7 * 5_000 // (1 + n // 300))) for n in range(start, start + 100)]
             )
@@ -74,8 +74,8 @@ def test_a_broker_that_goes_away_in_the_middle_of_a_task(cluster: LocalCluster) 
 
 
 @pytest.mark.parametrize("dedupe", [{}, {"dedupeWindow": "5"}], ids=["plain", "dedupe"])
-def test_queues_and_topics_that_are_taken_away_after_planning(cluster: LocalCluster, dedupe: dict[str, str]) -> None:
-    """In the process that knows the route, and in one that has just started."""
+def test_queues_and_topics_removed_after_planning(cluster: LocalCluster, dedupe: dict[str, str]) -> None:
+    """In the process with the cached route, and in a new one."""
     topic = cluster.create_topic("t", 2)
     with (
         Producer("g", name_server=cluster.name_server) as producer,

@@ -126,10 +126,10 @@ def metrics(listener: RocketLagListener) -> dict[str, float]:
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 
-def test_what_a_progress_tells() -> None:
+def test_lag_from_a_progress() -> None:
     both = lags([source(offset(q0=10, q1=5), offset(q0=30, q1=5, q2=7))])
     assert both == ({q(0): 20, q(1): 0, q(2): 7}, {q(0): 10, q(1): 5, q(2): 0})
-    # Two sources that read one queue: the one that is further behind counts.
+    # Two sources that read one queue: the one with the larger lag counts.
     twice = [source(offset(q0=10), offset(q0=30)), source(offset(q0=20), offset(q0=30))]
     assert lags(twice) == lags(twice[::-1]) == ({q(0): 20}, {q(0): 10})
     others = [source('{"logOffset": 4}', "None"), source("7", "9"), source("null", "null"), source("{}", "[]")]
@@ -160,7 +160,7 @@ def test_log_and_metrics(listener: RocketLagListener, brokers: Brokers, lines: C
     assert metrics(listener) == {}
 
 
-def test_a_broker_that_hangs_delays_the_seconds_and_nothing_else(
+def test_an_unresponsive_broker_delays_only_the_lag_in_seconds(
     listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]
 ) -> None:
     brokers.ages = {q(1): 2.0}
@@ -176,7 +176,7 @@ def test_a_broker_that_hangs_delays_the_seconds_and_nothing_else(
     assert known.seconds == {q(1): 2.0}
 
 
-def test_a_query_that_ends_while_a_broker_is_asked_stays_gone(
+def test_a_query_that_ends_during_a_request_stays_removed(
     listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]
 ) -> None:
     listener.onQueryProgress(progress(source(offset(q0=0), offset(q0=5))))
@@ -189,7 +189,7 @@ def test_a_query_that_ends_while_a_broker_is_asked_stays_gone(
     assert [one.query for one in listener.queries()] == ["other"]
 
 
-def test_without_prometheus_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_prometheus_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigError, match=r"spark-rocket\[metrics\]"):
         RocketLagListener(port=0)

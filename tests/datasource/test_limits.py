@@ -1,4 +1,4 @@
-"""How much a batch takes: bytes, a least count, and how long it is waited for; all limits together."""
+"""Limits of a micro-batch: bytes, minimum count and delay, and all limits together."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_sizes_that_change_along_the_queue(old: int, new: int) -> None:
     assert 700_000 <= size <= 1_000_000
 
 
-def test_a_queue_that_tells_no_sizes_counts_as_the_others() -> None:
+def test_a_queue_without_sizes_counts_as_the_others() -> None:
     queues = FakeQueues(q0=(0, 1000), q1=(0, 1000))
     told = queues.message_sizes
     queues.message_sizes = lambda starts, count: {  # type: ignore[method-assign]
@@ -100,8 +100,8 @@ def test_without_any_size_a_batch_takes_a_few_messages_of_each_queue(
 
 
 @pytest.mark.parametrize("limit", [2, 150])
-def test_of_many_queues_some_are_asked_and_stand_for_the_others(limit: int) -> None:
-    """A few busy queues, many quiet ones, and a topic of messages that are much larger."""
+def test_many_queues_are_sampled(limit: int) -> None:
+    """A few busy queues, many quiet ones, and a topic with much larger messages."""
     queues = FakeQueues()
     for number in range(900):
         queues.spans[q(number, "a-quiet")] = (0, 3)
@@ -115,7 +115,7 @@ def test_of_many_queues_some_are_asked_and_stand_for_the_others(limit: int) -> N
 
 
 @pytest.mark.parametrize("count", [100, 1000])
-def test_few_questions_are_asked_whatever_there_is_to_read(count: int) -> None:
+def test_few_requests_are_sent_for_any_amount_of_data(count: int) -> None:
     queues = FakeQueues(**{f"q{number}": (0, 10_000_000) for number in range(count)})
     asked = 0
     told = queues.message_sizes
@@ -130,10 +130,10 @@ def test_few_questions_are_asked_whatever_there_is_to_read(count: int) -> None:
     assert asked <= MAX_ROUNDS * MAX_QUEUES
 
 
-# --- a least count, and all together ----------------------------------------------------------------------------
+# --- a minimum count, and all limits together -------------------------------------------------------------------------
 
 
-def test_few_messages_are_waited_with_until_there_are_enough_or_the_delay_is_over() -> None:
+def test_a_batch_waits_for_the_minimum_or_the_delay() -> None:
     now = [100.0]
     queues = FakeQueues(q0=(0, 3))
     plan = planner(queues, now, minOffsetsPerTrigger="10", maxTriggerDelay="30s")
@@ -160,7 +160,7 @@ def test_few_messages_are_waited_with_until_there_are_enough_or_the_delay_is_ove
     assert plan.next_end(StreamOffset({q(0): 15}), None) is None
 
 
-def test_a_new_queues_beginning_is_put_down_at_once_however_few_its_messages() -> None:
+def test_the_start_of_a_new_queue_is_recorded_at_once() -> None:
     queues = FakeQueues(q0=(0, 3))
     plan = planner(queues, minOffsetsPerTrigger="10")
     end = plan.next_end(None, None)
@@ -168,7 +168,7 @@ def test_a_new_queues_beginning_is_put_down_at_once_however_few_its_messages() -
     assert plan.next_end(end, None) == StreamOffset({q(0): 3, q(1): 6}, {q(1): 5})
 
 
-def test_all_limits_together_and_available_now_waits_for_nothing() -> None:
+def test_all_limits_together_and_available_now_without_waits() -> None:
     limits = {"minOffsetsPerTrigger": "50", "maxOffsetsPerTrigger": "60", "maxBytesPerTrigger": "4000"}
     queues = FakeQueues(q0=(0, 90), q1=(0, 30))
     plan = planner(queues, **limits)

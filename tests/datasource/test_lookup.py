@@ -1,4 +1,4 @@
-"""Look-ups in the brokers' index: found is what is there, and when that is not sure everything is read."""
+"""Lookups in the brokers' index: results are complete. If the index is not reliable, the queues are read."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_keys_and_ids_are_found() -> None:
     assert find(WHOLE, wanted("keys", "missing"), index) == []
 
 
-def test_an_offset_id_says_where_the_message_is() -> None:
+def test_an_offset_id_contains_the_position() -> None:
     index = FakeIndex()
     del index.messages[q(1), 30].properties["UNIQ_KEY"]
     assert offsets(find(WHOLE, wanted("msgId", f"7F00000100002A9F{61_000:016X}"), index)) == [(1, 30)]
     index.asked.clear()
     assert find(WHOLE, wanted("msgId", "7F0000010EC418B4AAC2" + "0" * 12), index) == []
-    assert not [what for what in index.asked if what.startswith("at")]  # a unique key that is not a position in the log
+    assert not [what for what in index.asked if what.startswith("at")]  # a unique key, not a position in the log
 
 
 def _no_index(index: FakeIndex) -> None:
@@ -145,7 +145,7 @@ def _down(index: FakeIndex) -> None:
     "spoil",
     [_no_index, _no_settings, _trimmed, _late, _first_gone, _no_keys, _too_many, _fewer_a_query, _too_large, _down],
 )
-def test_what_the_index_may_not_know_is_read(spoil: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_queues_with_an_incomplete_index_are_read(spoil: object, caplog: pytest.LogCaptureFixture) -> None:
     index = FakeIndex()
     spoil(index)  # type: ignore[operator]
     with caplog.at_level(logging.WARNING):
@@ -153,7 +153,7 @@ def test_what_the_index_may_not_know_is_read(spoil: object, caplog: pytest.LogCa
     assert "reading the queues on broker-a in full" in caplog.text
 
 
-def test_what_cannot_be_looked_up_is_read() -> None:
+def test_unsupported_lookups_are_read() -> None:
     index = FakeIndex()
     many = wanted("keys", *(f"k{n}" for n in range(MAX_LOOKUPS + 1)))
     assert find(WHOLE, many, index) == WHOLE
@@ -161,7 +161,7 @@ def test_what_cannot_be_looked_up_is_read() -> None:
     assert find(light, wanted("keys", "k7"), index) == light
 
 
-def test_each_broker_is_judged_by_itself() -> None:
+def test_each_broker_is_checked_separately() -> None:
     index = FakeIndex()
     other = OffsetRange(q(0, broker="broker-b"), 0, 50)
     assert find([*WHOLE, other], wanted("keys", "k7"), index)[-1] == other
@@ -183,8 +183,8 @@ IDS = ["A1", "A10", "a1", "A1 ", "A10", "A1", "B", "C"]
     ],
 )
 @pytest.mark.parametrize("names", [("body",), ("keys", "msgId", "body"), ()])
-def test_only_what_was_looked_up_is_kept(look_up: LookUp, rows: list[int], names: tuple[str, ...]) -> None:
-    """Whatever else was read: of the same hash, or of queues that were read through."""
+def test_only_matching_rows_are_kept(look_up: LookUp, rows: list[int], names: tuple[str, ...]) -> None:
+    """Other rows that were read, with the same hash or in scanned queues, are removed."""
     columns = {"keys": KEYS, "msgId": IDS, "body": [b"%d" % row for row in range(len(KEYS))]}
     projection = project(StructType([SOURCE_SCHEMA[name] for name in names]))
     lookup_filter = LookupFilter(look_up, projection)

@@ -33,7 +33,7 @@ QUEUES = st.builds(
 POSITIONS = st.dictionaries(QUEUES, st.integers(0, 2**62), max_size=20)
 
 
-def test_the_initial_marker_is_this_text_for_ever() -> None:
+def test_the_initial_marker_never_changes() -> None:
     assert json.dumps(initial_offset()) == '{"initial": true, "version": 1}'
     assert parse_stream_offset(initial_offset()) is None
 
@@ -47,7 +47,7 @@ def test_the_text_of_an_offset() -> None:
 
 
 @given(POSITIONS, POSITIONS)
-def test_an_offset_survives_its_text_and_the_text_is_canonical(
+def test_an_offset_round_trips_and_its_text_is_canonical(
     ends: dict[MessageQueue, int], starts: dict[MessageQueue, int]
 ) -> None:
     offset = StreamOffset(ends, starts)
@@ -58,7 +58,7 @@ def test_an_offset_survives_its_text_and_the_text_is_canonical(
     assert json.dumps(backwards.to_json()) == text
 
 
-def test_first_messages_go_along_in_the_text() -> None:
+def test_the_text_contains_first_messages() -> None:
     offset = StreamOffset({A10: 5, A2: 0}, {A10: 3}, {A10: (2, 1_769_860_800_000)})
     text = json.dumps(offset.to_json())
     assert text == (
@@ -71,7 +71,7 @@ def test_first_messages_go_along_in_the_text() -> None:
     assert again == offset == StreamOffset({A10: 5, A2: 0}, {A10: 3}), "they do not select what to read"
 
 
-def test_last_messages_go_along_in_the_text() -> None:
+def test_the_text_contains_last_messages() -> None:
     offset = StreamOffset({A10: 5}, {A10: 3}, {A10: (2, 1_769_860_800_000)}, {A10: (4, 1_769_860_803_217)})
     text = json.dumps(offset.to_json())
     assert text == (
@@ -84,13 +84,13 @@ def test_last_messages_go_along_in_the_text() -> None:
     assert again.lasts == offset.lasts
 
 
-def test_a_batch_begins_where_the_one_before_ended_unless_its_own_offset_says_otherwise() -> None:
+def test_a_batch_starts_at_the_previous_end_unless_its_offset_has_a_start() -> None:
     before = StreamOffset({A0: 10, A2: 20})
     assert starts_of(before, StreamOffset({A0: 11, A2: 30, B0: 9}, {A2: 25, B0: 4})) == {A0: 10, A2: 25, B0: 4}
     assert starts_of(None, StreamOffset({A0: 11}, {A0: 3})) == {A0: 3}
 
 
-def test_an_end_without_a_beginning_is_an_error() -> None:
+def test_an_end_without_a_start_is_an_error() -> None:
     with pytest.raises(OffsetsError, match="an end but no start for orders/broker-b/0"):
         starts_of(StreamOffset({A0: 10}), StreamOffset({A0: 11, B0: 9}))
 
@@ -120,7 +120,7 @@ def test_an_offset_of_another_version_is_refused(value: dict[str, object]) -> No
         ({"version": 1, "offsets": {}, "last": {"t": {"b": {"0": [1]}}}}, "invalid value [1] for t/b/0"),
     ],
 )
-def test_a_broken_checkpoint_is_refused_and_says_where(value: dict[str, object], wrong: str) -> None:
+def test_a_malformed_checkpoint_is_refused_with_the_position(value: dict[str, object], wrong: str) -> None:
     with pytest.raises(OffsetsError) as caught:
         parse_stream_offset(value)
     assert wrong in str(caught.value)
@@ -164,7 +164,7 @@ GOLDEN = sorted((Path(__file__).parents[1] / "spark" / "golden").glob("*/offsets
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.parents[1].name)
-def test_stored_offsets_are_read_and_written_as_they_are(path: Path) -> None:
+def test_stored_offsets_round_trip(path: Path) -> None:
     text = path.read_text().strip().splitlines()[-1]
     offset = parse_stream_offset(json.loads(text))
     assert json.dumps(offset.to_json() if offset is not None else initial_offset()) == text

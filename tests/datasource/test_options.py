@@ -38,12 +38,12 @@ def test_defaults_of_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pickle.loads(pickle.dumps(options)) == options
 
 
-def test_a_batch_begins_at_the_earliest_and_ends_at_the_latest() -> None:
+def test_defaults_of_a_batch_read() -> None:
     options = parse_read_options({"subscribe": "orders"}, BATCH)
     assert (options.starting, options.ending) == (Position(Start.EARLIEST), Position(Start.LATEST))
 
 
-def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_server_option_overrides_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "ns1:9876; ns2:9877")
     assert parse_read_options({"subscribe": "t"}, STREAM).name_server == "ns1:9876;ns2:9877"
     assert parse_read_options({"subscribe": "t", "nameserver": "h:1"}, STREAM).name_server == "h:1"
@@ -53,7 +53,7 @@ def test_the_name_server_comes_from_the_option_then_the_environment(monkeypatch:
 
 
 @pytest.mark.parametrize("key", ["maxOffsetsPerTrigger", "maxoffsetspertrigger", "MAXOFFSETSPERTRIGGER"])
-def test_names_are_looked_up_without_case(key: str) -> None:
+def test_names_are_case_insensitive(key: str) -> None:
     assert parse_read_options({"Subscribe": "t", key: "7"}, STREAM).max_offsets_per_trigger == 7
 
 
@@ -73,7 +73,7 @@ def test_names_are_looked_up_without_case(key: str) -> None:
         ("mode", "badRecords"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_nearest_known_one(typed: str, meant: str) -> None:
+def test_an_unknown_option_gets_a_suggestion(typed: str, meant: str) -> None:
     text = bad(**{typed: "x"})
     assert typed in text
     assert f"Did you mean {meant}?" in text
@@ -91,11 +91,11 @@ def test_an_unknown_option_is_answered_with_the_nearest_known_one(typed: str, me
         ("kafka.batch.size", "this source has no Kafka client"),
     ],
 )
-def test_an_option_that_is_not_needed_is_answered_with_what_is_there(typed: str, instead: str) -> None:
+def test_an_unneeded_option_names_its_replacement(typed: str, instead: str) -> None:
     assert instead in bad(**{typed.lower(): "x"})
 
 
-def test_an_option_like_no_other_is_answered_with_the_list() -> None:
+def test_an_option_without_similar_ones_gets_the_list() -> None:
     text = bad(zzzzzz="x")
     assert "zzzzzz" in text
     assert "startingOffsets" in text
@@ -109,12 +109,12 @@ def test_an_option_like_no_other_is_answered_with_the_list() -> None:
         ("path", {Scope.WRITE, Scope.WRITE_STREAM}, r'option\("topic", …\)'),
     ],
 )
-def test_habits_from_elsewhere_are_answered_with_the_way_here(key: str, scopes: set[Scope], hint: str) -> None:
+def test_options_of_other_connectors_get_a_hint(key: str, scopes: set[Scope], hint: str) -> None:
     with pytest.raises(OptionError, match=hint):
         check_options({key: "orders"}, frozenset(scopes))
 
 
-def test_options_of_something_else_are_refused() -> None:
+def test_options_of_another_scope_are_refused() -> None:
     assert "subscribe" in bad(topic="orders")
     assert "option endingOffsets is for batch reads, not for streaming reads" in bad(endingOffsets="latest")
     assert "maxOffsetsPerTrigger" in bad(BATCH, maxOffsetsPerTrigger="1")
@@ -122,7 +122,7 @@ def test_options_of_something_else_are_refused() -> None:
         parse_write_options({"subscribe": "t"}, WRITE)
 
 
-def test_what_spark_adds_is_let_through() -> None:
+def test_options_added_by_spark_are_accepted() -> None:
     parse_write_options({"checkpointlocation": "/tmp/x", "topic": "t"}, Scope.WRITE_STREAM)
 
 
@@ -205,14 +205,14 @@ NOT_WRITABLE = [
 
 
 @pytest.mark.parametrize("topic", NOT_WRITABLE)
-def test_topics_that_cannot_be_written(topic: str) -> None:
+def test_unwritable_topics(topic: str) -> None:
     assert not can_be_written(topic)
     with pytest.raises(OptionError, match="option topic is"):
         parse_write_options({"topic": topic}, WRITE)
 
 
 @pytest.mark.parametrize("topic", ["orders", "TBW1020", "x" * 127, "%DLQ%g", "RMQ_SYSTEM", "BenchmarkTest"])
-def test_topics_that_can(topic: str) -> None:
+def test_writable_topics(topic: str) -> None:
     assert parse_write_options({"topic": topic}, WRITE).topic == topic
 
 
@@ -292,7 +292,7 @@ def test_the_documented_limits_of_options_are_those_of_their_parsers() -> None:
     assert checked == sum(option.type.split()[0] in ("integer", "size", "duration") for option in OPTIONS) > 20
 
 
-def test_look_ups() -> None:
+def test_lookups() -> None:
     assert parse_read_options({"subscribe": "t"}, BATCH).look_up is None
     for text, keys in (("a", ("a",)), ("b, a,b", ("b", "a")), ('["a,b", "["]', ("a,b", "["))):
         found = parse_read_options({"subscribe": "t", "lookupKeys": text}, BATCH).look_up
@@ -311,7 +311,7 @@ def test_filter_pushdown_is_refused_with_the_reason(value: str) -> None:
     assert re.search(r"\[BAD_OPTION.UNKNOWN\].*Spark 4.1 to 4.3 .*use lookupKeys", bad(BATCH, filterPushdown=value))
 
 
-def test_what_brokers_are_to_choose() -> None:
+def test_filters_at_the_broker() -> None:
     options = parse_read_options({"subscribe": "t", "tags": " b ||a|| b"}, STREAM)
     assert (options.tags, options.sql_filter) == (("a", "b"), None)
     assert parse_read_options({"subscribe": "t"}, BATCH).tags is None

@@ -34,7 +34,7 @@ def first(queues: FakeQueues, **given: str) -> StreamOffset:
     return offset
 
 
-# --- where to begin ---------------------------------------------------------------------------------------------
+# --- start offsets ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_the_first_offset_carries_the_resolved_start(options: dict[str, str], st
     assert first(queues, **options) == StreamOffset({q(0): 100, q(1): 50}, starts)
 
 
-def test_the_first_batch_is_the_same_however_often_it_is_planned_and_whatever_arrives_meanwhile() -> None:
+def test_the_first_batch_is_planned_again_unchanged() -> None:
     queues = FakeQueues(q0=(0, 100))
     end = first(queues)
     queues.spans[q(0)] = (0, 261)
@@ -91,10 +91,10 @@ def test_starts_that_are_already_deleted() -> None:
         first(queues, startingOffsets="group", consumerGroup="g")
 
 
-# --- batch after batch ------------------------------------------------------------------------------------------
+# --- successive batches ------------------------------------------------------------------------------------------
 
 
-def test_nothing_new_is_nothing() -> None:
+def test_no_new_messages_no_batch() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues)
     end = plan.next_end(None, None)
@@ -111,7 +111,7 @@ def test_a_limit_is_shared_and_read_all_overrides_it() -> None:
     assert plan.next_end(end, None) == StreamOffset({q(0): 90, q(1): 10})
 
 
-def test_a_new_queue_begins_at_its_first_message_and_says_so_in_the_offset() -> None:
+def test_a_new_queue_starts_at_its_first_message() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues, startingOffsets="latest")
     end = plan.next_end(None, None)
@@ -132,7 +132,7 @@ def test_a_new_queue_begins_at_its_first_message_and_says_so_in_the_offset() -> 
         ({"startingOffsets": '{"orders": {"broker-a": {"0": 5}}}'}, 10),
     ],
 )
-def test_a_queue_whose_broker_was_away_at_the_start(options: dict[str, str], start: int) -> None:
+def test_a_queue_of_a_broker_unavailable_at_the_start(options: dict[str, str], start: int) -> None:
     queues = FakeQueues(q0=(0, 100))
     queues.groups["g", q(1)] = 90
     plan = planner(queues, **options)
@@ -146,13 +146,13 @@ def test_a_queue_whose_broker_was_away_at_the_start(options: dict[str, str], sta
     assert following.ends == {q(0): 100, q(1): 100, q(2): 100}
 
 
-def test_a_topic_that_is_no_longer_subscribed_to_is_dropped() -> None:
+def test_an_unsubscribed_topic_is_dropped() -> None:
     queues = FakeQueues(q0=(0, 100))
     before = StreamOffset({q(0): 100, q(0, "payments"): 5})
     assert planner(queues).next_end(before, None) == StreamOffset({q(0): 100})
 
 
-def test_available_now_ends_at_what_was_there_at_the_start() -> None:
+def test_available_now_ends_at_the_end_at_the_start() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues, startingOffsets="earliest")
     plan.pin()
@@ -167,7 +167,7 @@ def test_available_now_ends_at_what_was_there_at_the_start() -> None:
     assert ends == [30, 60, 90, 100]
 
 
-def test_available_now_from_latest_reads_nothing_that_comes_after_the_pin() -> None:
+def test_available_now_from_latest_reads_no_later_messages() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues, startingOffsets="latest")
     plan.pin()
@@ -178,7 +178,7 @@ def test_available_now_from_latest_reads_nothing_that_comes_after_the_pin() -> N
 # --- data loss --------------------------------------------------------------------------------------------------
 
 
-def test_deleted_messages_are_an_error_or_passed_over_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_deleted_messages_are_an_error_or_skipped_once(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(50, 100))
     before = StreamOffset({q(0): 20})
     with pytest.raises(DataLossError, match="orders/broker-a/0: messages 20 to 49 were deleted"):
@@ -191,7 +191,7 @@ def test_deleted_messages_are_an_error_or_passed_over_once(caplog: pytest.LogCap
     assert caplog.text.count("messages 20 to 49 were deleted") == 1
 
 
-def test_a_topic_that_was_created_again_is_an_error_or_begun_again() -> None:
+def test_a_recreated_topic_is_an_error_or_read_from_its_start() -> None:
     queues = FakeQueues(q0=(0, 7))
     before = StreamOffset({q(0): 100})
     with pytest.raises(DataLossError, match="expected offset 100, but the queue ends at 7"):
@@ -231,19 +231,19 @@ def test_retention_that_passes_the_end_of_an_available_now_query(
     assert [record.getMessage().partition("]")[0] for record in caplog.records] == ["[DATA_LOSS.MESSAGES_DELETED"]
 
 
-def test_available_now_still_sees_a_topic_that_was_created_again() -> None:
+def test_available_now_detects_a_recreated_topic() -> None:
     plan = planner(FakeQueues(q0=(0, 7)))
     plan.pin()
     with pytest.raises(DataLossError, match=r"QUEUE_SHORTENED.*expected offset 100"):
         plan.next_end(StreamOffset({q(0): 100}), None)
 
 
-def test_a_stream_goes_on_from_slaves_while_masters_are_away(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_continues_from_slaves(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50))
     plan = planner(queues, startingOffsets="earliest", failOnDataLoss="true")
     end = plan.next_end(None, None)
     queues.masterless = {q(0)}
-    queues.spans[q(0)] = (30, 80)  # the slave lags behind, and began late
+    queues.spans[q(0)] = (30, 80)  # the slave lags behind and has a later first offset
     assert plan.next_end(end, None) is None, "nothing new, and nothing lost"
     queues.spans |= {q(0): (30, 120), q(1): (0, 60)}
     end = plan.next_end(end, None)
@@ -255,21 +255,21 @@ def test_a_stream_goes_on_from_slaves_while_masters_are_away(caplog: pytest.LogC
     assert end is not None
     assert end.ends == {q(0): 130, q(1): 60}
     queues.spans[q(0)] = (0, 125)
-    with pytest.raises(DataLossError, match="QUEUE_SHORTENED"):  # a master that has lost messages is still found out
+    with pytest.raises(DataLossError, match="QUEUE_SHORTENED"):  # a master that has lost messages is still detected
         plan.next_end(end, None)
 
 
-def test_where_to_begin_is_for_masters_to_say() -> None:
+def test_start_offsets_require_the_master() -> None:
     queues = FakeQueues(q0=(0, 100))
     queues.masterless = {q(0)}
     with pytest.raises(RemotingConnectError):
         planner(queues, startingOffsets="earliest").next_end(None, None)
 
 
-# --- the group --------------------------------------------------------------------------------------------------
+# --- the consumer group -----------------------------------------------------------------------------------------------
 
 
-def test_asking_for_the_next_batch_commits_the_one_before_and_never_backwards() -> None:
+def test_the_next_batch_commits_the_previous_one_and_never_backwards() -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 10))
     queues.groups["g", q(1)] = 8
     plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
@@ -284,7 +284,7 @@ def test_asking_for_the_next_batch_commits_the_one_before_and_never_backwards() 
 
 @pytest.mark.parametrize("end", [7, 250], ids=["shorter", "longer"])
 @pytest.mark.parametrize("stale", [False, True], ids=["forgotten", "still at the broker"])
-def test_a_group_is_never_beyond_the_end_of_a_topic_that_was_created_again(end: int, stale: bool) -> None:
+def test_a_group_is_never_beyond_the_end_of_a_recreated_topic(end: int, stale: bool) -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50))
     given = {"consumerGroup": "g", "startingOffsets": "earliest"}
     before = first(queues, **given)
@@ -305,7 +305,7 @@ def test_a_group_is_never_beyond_the_end_of_a_topic_that_was_created_again(end: 
     assert queues.groups == {("g", q(0)): end, ("g", q(1)): 50}
 
 
-def test_the_group_of_queues_that_a_slave_serves_is_told_when_the_master_has_been_checked() -> None:
+def test_offsets_are_committed_once_the_master_has_been_checked() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
     end = plan.next_end(None, None)
@@ -317,7 +317,7 @@ def test_the_group_of_queues_that_a_slave_serves_is_told_when_the_master_has_bee
     assert queues.groups == {("g", q(0)): 100}
 
 
-def test_a_group_that_cannot_be_committed_does_not_stop_the_stream(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_commit_does_not_stop_the_stream(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues, consumerGroup="g", startingOffsets="earliest")
     end = plan.next_end(None, None)
@@ -331,8 +331,8 @@ def test_a_group_that_cannot_be_committed_does_not_stop_the_stream(caplog: pytes
     assert queues.commits == [("g", q(0), 100)]
 
 
-def test_committing_waits_for_nobody() -> None:
-    """An unavailable broker must not delay the batches of the others, least of all for committed offsets."""
+def test_commits_do_not_wait_for_unavailable_brokers() -> None:
+    """An unavailable broker must not delay the batches of the others for committed offsets."""
     queues, other = FakeQueues(q0=(0, 100)), q(0, broker="broker-b")
     queues.spans[other] = (0, 10)
     plan = planner(queues, consumerGroup="g", startingOffsets="earliest", failOnDataLoss="false")
@@ -346,13 +346,13 @@ def test_committing_waits_for_nobody() -> None:
     assert queues.groups["g", other] == 10, "offsets are committed when it is back"
 
 
-def test_what_a_broker_forgot_is_committed_again_within_a_minute_of_an_idle_stream() -> None:
+def test_an_idle_stream_repeats_lost_commits_within_a_minute() -> None:
     now = [0.0]
     queues = FakeQueues(q0=(0, 100))
     plan = StreamPlanner(queues, stream(consumerGroup="g", startingOffsets="earliest"), clock=lambda: now[0])
     end = plan.next_end(None, None)
     assert plan.next_end(end, None) is None
-    queues.groups.clear()  # killed before it had written them down
+    queues.groups.clear()  # killed before it persisted them
     now[0] = 59.0
     assert plan.next_end(end, None) is None
     assert queues.groups == {}
@@ -424,7 +424,7 @@ def test_a_batch_read() -> None:
     assert plan_batch(queues, batch(endingOffsets=ending)) == [OffsetRange(q(0), 10, 11)]
 
 
-def test_only_a_stream_is_told_of_its_checkpoint_when_messages_are_lost() -> None:
+def test_only_stream_errors_mention_the_checkpoint() -> None:
     queues = FakeQueues(q0=(50, 100))
     starting = '{"orders": {"broker-a": {"0": 20}}}'
     with pytest.raises(DataLossError, match="messages 20 to 49 were deleted") as of_batch:
@@ -436,7 +436,7 @@ def test_only_a_stream_is_told_of_its_checkpoint_when_messages_are_lost() -> Non
     assert "fileReservedSize" in of_batch.value.remedy
 
 
-def test_a_batch_read_whose_end_is_before_its_start() -> None:
+def test_a_batch_read_with_its_end_before_its_start() -> None:
     queues = FakeQueues(q0=(10, 100))
     ends = {"startingTimestamp": "500", "endingOffsets": '{"orders": {"broker-a": {"0": 20}}}'}
     with pytest.raises(OffsetsError, match="orders/broker-a/0 would be read from 50 to 20"):
@@ -447,9 +447,7 @@ def test_a_batch_read_whose_end_is_before_its_start() -> None:
 
 
 @pytest.mark.parametrize("start", ["earliest", '{"orders": {"broker-a": {"0": 2, "1": -2}}}', "group", "-1d"])
-def test_a_batch_read_of_which_a_queue_is_deleted_up_to_its_end_and_beyond(
-    start: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_batch_read_with_a_queue_deleted_beyond_its_end(start: str, caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50))
     queues.groups["g", q(0)] = 2
     given = {"startingTimestamp" if start == "-1d" else "startingOffsets": start}
@@ -466,7 +464,7 @@ def test_a_batch_read_of_which_a_queue_is_deleted_up_to_its_end_and_beyond(
         assert plan_batch(queues, batch(**given)) == [OffsetRange(q(1), 0, 30)], "nothing was wanted of it"
 
 
-def test_a_deleted_stretch_does_not_excuse_an_end_before_the_start() -> None:
+def test_deleted_messages_do_not_excuse_an_end_before_the_start() -> None:
     queues = FakeQueues(q0=(10, 100))
     queues.groups["g", q(0)] = 50
     ending = '{"orders": {"broker-a": {"0": 5}}}'

@@ -1,4 +1,4 @@
-"""Spark's processes: a worker's settings, and errors without the calls beneath them."""
+"""Spark's processes: settings of a worker, and errors without internal stack frames."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from spark_rocket.errors import OptionError, RecordError
 
 
 class Ring:
-    """In a cycle with itself: only the collector finds it."""
+    """A reference cycle that only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.own = self
 
 
-def test_what_is_there_is_left_alone_and_what_comes_is_collected() -> None:
+def test_existing_objects_are_frozen_and_new_ones_collected() -> None:
     from spark_rocket.datasource.processes import settle_worker
 
     settle_worker.cache_clear()
@@ -44,7 +44,7 @@ def frames(error: BaseException) -> list[str]:
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
 
-def test_a_refusal_is_one_line_below_sparks_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_option_error_has_one_stack_frame(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "spark_rocket.datasource"), pytest.raises(OptionError) as caught:
         RocketDataSource({"subscribe": "orders", "startingofsets": "latest"}).schema()
     assert frames(caught.value)[1:] == ["called"]
@@ -52,7 +52,7 @@ def test_a_refusal_is_one_line_below_sparks_own(caplog: pytest.LogCaptureFixture
     assert "check_options" in caplog.text, "where it was found is in the log"
 
 
-def test_so_it_is_in_tasks() -> None:
+def test_an_error_in_a_task_has_one_stack_frame() -> None:
     def deep(count: int) -> None:
         if not count:
             raise RecordError("the message cannot be decoded")
@@ -69,7 +69,7 @@ def test_so_it_is_in_tasks() -> None:
     assert frames(caught.value)[1:] == ["hide_traceback_while"]
 
 
-def test_an_error_that_is_none_of_ours_says_where_it_happened() -> None:
+def test_an_internal_error_keeps_its_stack_frames() -> None:
     @hide_traceback
     def broken() -> None:
         raise KeyError("x")

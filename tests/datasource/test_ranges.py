@@ -34,15 +34,15 @@ def test_a_range_that_runs_backwards_is_an_error_that_names_the_queue() -> None:
         ranges_between({q(0): 0, q(1): 261}, {q(0): 5, q(1): 257})
 
 
-def test_ranges_are_left_whole_without_options() -> None:
+def test_without_options_ranges_are_not_split() -> None:
     assert split(spans(10, 1, 7)) == spans(10, 1, 7)
 
 
-def test_no_partition_is_larger_than_asked() -> None:
+def test_no_partition_exceeds_the_limit() -> None:
     assert [piece.size for piece in split(spans(10, 3), max_records=4)] == [3, 3, 4, 3]
 
 
-def test_the_hot_range_is_the_one_that_is_split() -> None:
+def test_the_largest_range_is_split() -> None:
     pieces = split(spans(900, 50, 50), min_partitions=6)
     assert [piece.queue.queue_id for piece in pieces] == [0, 0, 0, 0, 1, 2]
 
@@ -68,7 +68,7 @@ def test_pieces_cover_their_ranges_exactly_once(
 
 
 @given(SIZES, st.integers(1, 20_000))
-def test_a_limit_is_met_exactly_and_nobody_starves(lags: list[int], limit: int) -> None:
+def test_a_limit_is_met_exactly_and_no_queue_starves(lags: list[int], limit: int) -> None:
     starts = {q(index): 17 * index for index in range(len(lags))}
     latest = {q(index): 17 * index + lag for index, lag in enumerate(lags)}
     ends = limit_ends(starts, latest, limit)
@@ -86,7 +86,7 @@ def test_shares_are_in_proportion_to_lag() -> None:
     assert ends == {q(0): 9, q(1): 1}, "a queue with a small lag is not skipped"
 
 
-def test_with_fewer_messages_than_queues_the_turn_goes_round() -> None:
+def test_with_fewer_messages_than_queues_the_queues_take_turns() -> None:
     starts = {q(index): 0 for index in range(5)}
     latest = {q(index): 100 for index in range(5)}
     for _ in range(5):
@@ -94,7 +94,7 @@ def test_with_fewer_messages_than_queues_the_turn_goes_round() -> None:
     assert list(starts.values()) == [2, 2, 2, 2, 2]
 
 
-def test_the_same_question_has_the_same_answer_whatever_the_order_of_the_queues() -> None:
+def test_limits_do_not_depend_on_the_order_of_the_queues() -> None:
     starts = {q(index): index for index in range(7)}
     latest = {q(index): 100 * index + 13 for index in range(7)}
     turned = dict(reversed(latest.items()))

@@ -1,4 +1,4 @@
-"""Queues that lost their newest messages and have grown again, and batches that another process had planned."""
+"""Queues that lost their newest messages and have grown again, and batches planned by another process."""
 
 from __future__ import annotations
 
@@ -44,14 +44,12 @@ def first(queues: FakeQueues, **given: str) -> StreamOffset:
     return through_a_checkpoint(planner(queues, **given).next_end(None, None))
 
 
-# --- the log's tail ---------------------------------------------------------------------------------------------
+# --- the end of the log ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
-def test_messages_that_took_the_place_of_others(
-    restarted: bool, starting: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_replaced_messages(restarted: bool, starting: str, caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50))
     plans = {fail: planner(queues, startingOffsets=starting, failOnDataLoss=fail) for fail in ("true", "false")}
     ends = {fail: through_a_checkpoint(plan.next_end(None, None)) for fail, plan in plans.items()}
@@ -75,15 +73,15 @@ def test_messages_that_took_the_place_of_others(
     assert "Continuing from message 90 (failOnDataLoss=false)" in caplog.text
 
 
-def test_a_clock_that_went_back_too() -> None:
-    """The first message that was replaced cannot be found by time: the last one that was read is included."""
+def test_replaced_messages_after_a_clock_reset() -> None:
+    """The first replaced message cannot be found by time: the last read one is included."""
     queues = FakeQueues(q0=(0, 100))
     end = first(queues)
     queues.spans[q(0)], queues.regrown[q(0)] = (0, 130), (99, -500)
     assert planner(queues, failOnDataLoss="false").next_end(end, None) == StreamOffset({q(0): 130}, {q(0): 99})
 
 
-def test_a_trigger_looks_up_only_queues_that_moved() -> None:
+def test_a_trigger_checks_only_queues_with_new_messages() -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50), q2=(0, 0))
     plan = planner(queues)
     end = plan.next_end(None, None)
@@ -99,7 +97,7 @@ def test_a_trigger_looks_up_only_queues_that_moved() -> None:
     assert end.lasts == {q(0): (99, 990), q(1): (59, 590)}
 
 
-def test_last_messages_that_nobody_tells() -> None:
+def test_unknown_last_messages() -> None:
     """An old checkpoint has none, compaction or retention may have removed one, and an empty queue has none."""
     queues = FakeQueues(q0=(0, 100), q1=(0, 50), q2=(0, 0))
     queues.says_times = False
@@ -125,7 +123,7 @@ def test_last_messages_that_nobody_tells() -> None:
         planner(queues).next_end(end, None)
 
 
-def test_a_slave_that_serves_in_its_masters_place_is_not_suspected_and_one_that_was_promoted_is() -> None:
+def test_promoted_slaves_are_checked_and_serving_slaves_are_not() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues)
     end = plan.next_end(None, None)
@@ -137,14 +135,14 @@ def test_a_slave_that_serves_in_its_masters_place_is_not_suspected_and_one_that_
         plan.next_end(end, None)
 
 
-# --- batches that are planned again -----------------------------------------------------------------------------
+# --- replanned batches -----------------------------------------------------------------------------
 
 
 def spans_of(end: StreamOffset) -> list[OffsetRange]:
     return ranges_between(starts_of(None, end), end.ends)
 
 
-def test_a_batch_that_is_planned_again_of_a_topic_that_was_created_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_replanned_batch_of_a_recreated_topic(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50))
     end = first(queues)
     spans = spans_of(end)
@@ -163,7 +161,7 @@ def test_a_batch_that_is_planned_again_of_a_topic_that_was_created_again(caplog:
     assert "QUEUE_MADE_ANEW" in caplog.text, "a topic that is no longer read does not stop the query"
 
 
-def test_a_batch_that_is_planned_again_after_messages_were_replaced() -> None:
+def test_a_replanned_batch_after_replaced_messages() -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 50))
     end = first(queues)
     spans = spans_of(end)
@@ -177,7 +175,7 @@ def test_a_batch_that_is_planned_again_after_messages_were_replaced() -> None:
     assert planner(queues, failOnDataLoss="false").remaining(end, spans) == [OffsetRange(q(1), 0, 50)]
 
 
-def test_what_this_process_has_planned_is_not_asked_about() -> None:
+def test_batches_of_this_process_are_not_checked() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues)
     end = plan.next_end(None, None)
@@ -191,7 +189,7 @@ def test_what_this_process_has_planned_is_not_asked_about() -> None:
 
 
 @pytest.mark.parametrize("gone", ["topic", "broker", "master"])
-def test_what_cannot_be_asked_about_is_for_the_tasks_to_find_out(gone: str) -> None:
+def test_unavailable_queues_are_left_to_the_tasks(gone: str) -> None:
     queues = FakeQueues(q0=(0, 100))
     queues.spans[q(0, broker="broker-b")] = (0, 10)
     end = first(queues)
@@ -204,15 +202,15 @@ def test_what_cannot_be_asked_about_is_for_the_tasks_to_find_out(gone: str) -> N
     assert sorted(planner(queues).remaining(end, spans_of(end)), key=str) == sorted(spans_of(end), key=str)
 
 
-# --- a real broker ----------------------------------------------------------------------------------------------
+# --- a live broker ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.live
-def test_a_broker_that_was_restored_from_a_copy(tmp_path: Path) -> None:
+def test_a_broker_restored_from_a_copy(tmp_path: Path) -> None:
     data, copy = tmp_path / "data", tmp_path / "copy"
 
     def run(count: int) -> tuple[LocalCluster, MessageQueue]:
-        """So many messages more."""
+        """Send this many more messages."""
         cluster = LocalCluster(data_dir=data, in_process=True)
         cluster.start()
         topic = cluster.create_topic("orders", 1)

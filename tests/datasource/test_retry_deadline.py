@@ -28,7 +28,7 @@ def test_a_restart_is_a_delay() -> None:
     assert clock.pauses[-1] == 0.1, "after a success it begins again"
 
 
-def test_the_time_is_bounded_and_the_error_says_what_was_tried() -> None:
+def test_retries_end_and_the_error_names_the_attempt() -> None:
     clock = Clock(0.0)
     retry_deadline = RetryDeadline(10_000, clock=clock, sleep=clock.sleep)
     with pytest.raises(RemotingConnectError, match=r"away.*Tried to ask for \d+ s \(option retryTimeout\)"):
@@ -36,7 +36,7 @@ def test_the_time_is_bounded_and_the_error_says_what_was_tried() -> None:
     assert 6 < clock.now <= 10
 
 
-def test_what_cannot_succeed_is_not_tried_again() -> None:
+def test_permanent_errors_are_not_retried() -> None:
     clock = Clock(0.0)
     with pytest.raises(TopicNotFoundError):
         RetryDeadline(10_000, clock=clock, sleep=clock.sleep).call(failing(1, TopicNotFoundError("no")), "to ask")  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ def test_rows_are_numbered_through_the_whole_task() -> None:
         list(target.blocks(pa.record_batch({"body": pa.array([b"x", None])})))
 
 
-def test_a_sharding_key_goes_where_a_java_producer_puts_it() -> None:
+def test_a_sharding_key_selects_the_queue_of_a_java_producer() -> None:
     keys = ["order-17", "order-18", None, "Ünicode", "order-17", ""]
     batch = pa.record_batch({"body": pa.array([str(i) for i in range(6)]), "shardingKey": pa.array(keys)})
     found = messages(list(encoder(topic="t").blocks(batch)))
@@ -95,8 +95,8 @@ def test_a_sharding_key_goes_where_a_java_producer_puts_it() -> None:
     assert len(found) == 6
 
 
-def test_a_copied_message_goes_to_the_queue_of_its_sharding_key() -> None:
-    """As Java's producer would send it again: the key is among the properties, as a read gives them."""
+def test_a_copied_message_keeps_the_queue_of_its_sharding_key() -> None:
+    """As Java's producer resends it: the key is among the properties, as in a read message."""
     keys = ["order-17", None, "order-18", "Ünicode", None, "order-17", "k"]
     marks: list[list[tuple[str, str | None]] | None] = [
         [("__SHARDINGKEY", key), ("p", "1")] if key else [("p", "1")] for key in keys
@@ -119,7 +119,7 @@ def test_a_copied_message_goes_to_the_queue_of_its_sharding_key() -> None:
     batch = pa.record_batch(columns)
     check(batch, every)
     check(batch.slice(2, 3), {body: every[body] for body in (b"2", b"3", b"4")})
-    # A column overrides the message that was read.
+    # A column overrides the property of the read message.
     given = ["mine", "mine", *([None] * 5)]
     check(pa.record_batch(columns | {"shardingKey": pa.array(given)}), every | {b"0": "mine", b"1": "mine"})
     queue_id = pa.record_batch(columns | {"queueId": pa.array([2] * 7, pa.int32())})
@@ -130,7 +130,7 @@ def test_a_copied_message_goes_to_the_queue_of_its_sharding_key() -> None:
     assert {block.first_row: block.order for block in encoder(topic="t").blocks(delayed_rows)} == dict(enumerate(keys))
 
 
-def test_a_queue_id_wins_and_always_means_the_same_queue() -> None:
+def test_a_queue_id_takes_precedence_and_is_stable() -> None:
     ids = [2, 0, None, 1, 2, 0]
     batch = pa.record_batch(
         {"body": pa.array([str(i) for i in range(6)]), "queueId": pa.array(ids, pa.int64()), "shardingkey": ["k"] * 6}
@@ -164,7 +164,7 @@ def test_blocks_are_cut_by_bytes_and_by_rows() -> None:
     assert [body for _, body, _ in messages(blocks)] == bodies.to_pylist()
 
 
-def test_a_message_above_the_limit_is_found_before_anything_is_yielded() -> None:
+def test_a_message_above_the_limit_fails_before_the_first_block() -> None:
     target = encoder(topic="t", maxMessageSize="2000", sendBatchBytes="1024")
     bodies = pa.array([b"x" * 2000, b"y" * 2001])
     with pytest.raises(RowError) as caught:
@@ -196,7 +196,7 @@ def test_a_bad_row_is_named(columns: dict[str, pa.Array], text: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ["4194304", "1024"])
-def test_properties_leave_room_for_what_brokers_add(limit: str) -> None:
+def test_properties_leave_room_for_those_of_brokers(limit: str) -> None:
     def keys(total: int) -> pa.Array:
         return pa.array(["", "x" * (total - len("KEYS\1\2UNIQ_KEY\1\2") - 32), ""])
 
@@ -210,7 +210,7 @@ def test_properties_leave_room_for_what_brokers_add(limit: str) -> None:
     assert "maxMessageSize" not in str(e.value)
 
 
-def test_a_slice_of_a_batch_is_only_that() -> None:
+def test_a_slice_of_a_batch_has_only_its_rows() -> None:
     entries = [[("mine", "0")], [("mine", "1"), ("CLUSTER", "c")], None, [("mine", "3")]]
     batch = pa.record_batch(
         {"body": ["0", "1", "2", "3"], "properties": pa.array(entries, pa.map_(pa.string(), pa.string()))}
@@ -237,7 +237,7 @@ def delayed(count: int = 6) -> pa.RecordBatch:
     )
 
 
-def test_delayed_rows_are_blocks_of_their_own_and_the_others_are_not() -> None:
+def test_delayed_rows_have_separate_blocks() -> None:
     blocks = list(encoder(topic="t").blocks(delayed()))
     plain, single = [block for block in blocks if not block.is_delayed], [block for block in blocks if block.is_delayed]
     assert sorted(body for _, body, _ in messages(plain)) == [b"2", b"5"]
@@ -256,7 +256,7 @@ def test_delayed_rows_are_blocks_of_their_own_and_the_others_are_not() -> None:
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-def test_compressed_rows_have_blocks_with_the_flag_that_says_so(kind: str) -> None:
+def test_compressed_rows_have_blocks_with_the_compression_flag(kind: str) -> None:
     sizes = [10, 5000, 20, 4096, 4095, 6000]
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
     keys = [None, None, None, "k", "k", None]
@@ -269,7 +269,7 @@ def test_compressed_rows_have_blocks_with_the_flag_that_says_so(kind: str) -> No
             found[row] = (decompress_body(body, block.sys_flag) if block.sys_flag else body, bool(block.sys_flag))
             assert not block.sys_flag or len(body) < 100
     assert [found[row][0] for row in range(6)] == bodies
-    # Rows of one key are compressed all or none: their order stays.
+    # Either all or no rows of a key are compressed, which keeps their order.
     assert [found[row][1] for row in range(6)] == [False, True, False, True, True, True]
     large = encoder(topic="t", compression=kind, maxMessageSize="60000", compressAbove="0").blocks(
         pa.record_batch({"body": [b"x" * 60_000, b"y" * 5]})
@@ -287,7 +287,7 @@ def test_only_one_row_is_named() -> None:
     assert "row 0 of partition 3: it has a separator" in str(caught.value)
 
 
-def test_bad_rows_keep_their_number_when_rows_are_put_in_order_of_queues() -> None:
+def test_bad_rows_keep_their_number_after_sorting_by_queue() -> None:
     batch = pa.record_batch(
         {"body": ["0", "1", "2"], "queueId": pa.array([2, 1, 0], pa.int32()), "tags": ["\x01", "b", "c"]}
     )
@@ -299,13 +299,13 @@ def test_bad_rows_keep_their_number_when_rows_are_put_in_order_of_queues() -> No
     ("topics", "row"),
     [(["a", None], 1), (["", "a"], 0), (["a", "no spaces"], 1), (["a", "TBW102"], 1), (["%RETRY%g", "a"], 0)],
 )
-def test_a_row_without_a_topic_that_can_be_written_is_named(topics: list[str | None], row: int) -> None:
+def test_a_row_without_a_writable_topic_is_named(topics: list[str | None], row: int) -> None:
     batch = pa.record_batch({"body": pa.array(["a", "b"]), "topic": pa.array(topics, pa.string())})
     with pytest.raises(RowError, match=f"row {row} of partition 3: topic is"):
         list(encoder().blocks(batch))
 
 
-def test_a_message_that_was_read_can_be_written_again() -> None:
+def test_a_read_message_can_be_written_again() -> None:
     entries = [
         ("UNIQ_KEY", "OLD"), ("CLUSTER", "c"), ("TAGS", "from-map"), ("mine", "1"), ("DELAY", "3"), ("REAL_TOPIC", "t"),
         ("TRAN_MSG", "true"), ("PGROUP", "g"), ("TIMER_DELIVER_MS", "1"), ("__RMQ.TRANSIENT.x", "y"),
@@ -325,7 +325,7 @@ def test_a_message_that_was_read_can_be_written_again() -> None:
 
 
 def lots_of(batch: pa.RecordBatch, batch_rows: int, **given: str) -> dict[bytes, tuple[str, int]]:
-    """Where each row's queue is drawn by, with Arrow batches of so many rows."""
+    """The value that selects each row's queue, with Arrow batches of this many rows."""
     target = encoder(**given)
     return {
         bytes(properties)[:80]: (block.topic, block.lot)
@@ -336,7 +336,7 @@ def lots_of(batch: pa.RecordBatch, batch_rows: int, **given: str) -> dict[bytes,
     }
 
 
-def test_a_free_rows_queue_does_not_depend_on_where_batches_and_requests_are_cut(
+def test_a_free_rows_queue_does_not_depend_on_batch_boundaries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rows, "LOT_ROWS", 1000)
@@ -365,14 +365,14 @@ def test_a_free_rows_queue_does_not_depend_on_where_batches_and_requests_are_cut
     assert len(sizes) > 10
 
 
-def test_the_default_lot_costs_an_ordinary_batch_no_request() -> None:
+def test_the_default_lot_adds_no_request_to_a_typical_batch() -> None:
     batch = pa.record_batch({"body": pa.array([b"x" * 100] * 10_000, pa.binary())})
     target = encoder(topic="t")
     blocks = [block for _ in range(3) for block in target.blocks(batch)]
     assert [(block.count, block.lot >> 32) for block in blocks] == [(10_000, 0), (10_000, 1), (10_000, 2)]
 
 
-def test_large_rows_are_in_smaller_lots() -> None:
+def test_large_rows_have_smaller_lots() -> None:
     batch = pa.record_batch({"body": pa.array([b"x" * (1 << 20)] * 9, pa.binary())})
     target = encoder(topic="t")
     lots = [block.lot for _ in range(2) for block in target.blocks(batch) for _ in range(block.count)]

@@ -15,7 +15,7 @@ def test_all_columns_by_default() -> None:
     assert projection.target == arrow_schema(SOURCE_SCHEMA)
 
 
-def test_a_users_order_case_and_nullability_are_kept() -> None:
+def test_order_case_and_nullability_are_kept() -> None:
     wanted = StructType(
         [
             StructField("QUEUEOFFSET", LongType(), True),

@@ -39,7 +39,7 @@ class Wire:
         self.errors: dict[int, RocketError] = {}
         self.most_open = 0
         self.status = SendStatus.SEND_OK
-        self.route: list[list[MessageQueue] | RocketError] = []  # what the look-ups give, in turn; then QUEUES
+        self.route: list[list[MessageQueue] | RocketError] = []  # results of the next route lookups; then QUEUES
 
     def queues_of(self, topic: str) -> list[MessageQueue]:
         found = self.route.pop(0) if self.route else QUEUES
@@ -79,7 +79,7 @@ def messages(sender: BlockSender) -> int:
     return sum(sent.messages for sent in sender.topics.values())
 
 
-def test_free_blocks_are_spread_and_a_queue_that_goes_moves_only_its_own() -> None:
+def test_free_blocks_are_spread_and_a_removed_queue_moves_only_its_blocks() -> None:
     wire = Wire()
     sender = wire.sender()
     for number in range(200):
@@ -97,7 +97,7 @@ def test_free_blocks_are_spread_and_a_queue_that_goes_moves_only_its_own() -> No
     assert sender.topics == {"t": Sent(messages=2000, bytes=4000, requests=400)}
 
 
-def test_delayed_rows_are_bounded_by_themselves_and_ordered_by_their_key() -> None:
+def test_delayed_rows_have_a_separate_limit_and_are_ordered_by_key() -> None:
     wire = Wire(at_once=False)
     sender = wire.sender(limit=1)
 
@@ -120,7 +120,7 @@ def test_delayed_rows_are_bounded_by_themselves_and_ordered_by_their_key() -> No
     assert (messages(sender), sender.retries) == (9, 1)
 
 
-def test_a_block_that_is_sent_again_is_not_overtaken_by_its_queues_next() -> None:
+def test_a_retried_block_is_not_overtaken() -> None:
     wire = Wire()
     wire.errors = {0: RemotingTimeoutError("late"), 1: RemotingTimeoutError("late")}
     sender = wire.sender()
@@ -130,7 +130,7 @@ def test_a_block_that_is_sent_again_is_not_overtaken_by_its_queues_next() -> Non
     assert [each.first_row for each, queue in wire.sent if queue == QUEUES[0]] in ([0, 0, 2], [0, 0, 0, 2])
 
 
-def test_a_block_for_a_queue_waits_for_the_one_before_it() -> None:
+def test_a_block_for_a_queue_waits_for_the_previous_one() -> None:
     wire = Wire(at_once=False)
     sender = wire.sender()
     sender.put(block(0, QUEUES[0]))
@@ -144,7 +144,7 @@ def test_a_block_for_a_queue_waits_for_the_one_before_it() -> None:
     assert sender.topics["t"].requests == 3
 
 
-def test_no_more_than_the_limit_is_under_way() -> None:
+def test_requests_in_flight_are_limited() -> None:
     wire = Wire(at_once=False)
     sender = wire.sender(limit=2)
     sender.put(block(0))
@@ -165,7 +165,7 @@ def test_a_failed_free_block_goes_to_another_broker() -> None:
     assert messages(sender) == 5
 
 
-def test_a_failed_block_for_a_queue_stays_with_it() -> None:
+def test_a_failed_block_for_a_queue_keeps_its_queue() -> None:
     wire = Wire()
     wire.errors = {0: RemotingTimeoutError("late")}
     sender = wire.sender()
@@ -174,7 +174,7 @@ def test_a_failed_block_for_a_queue_stays_with_it() -> None:
     assert [queue for _, queue in wire.sent] == [QUEUES[3], QUEUES[3]]
 
 
-def test_a_broker_that_does_not_take_the_topic_is_left_out() -> None:
+def test_a_broker_that_refuses_the_topic_is_excluded() -> None:
     for error in (
         BrokerError("no right", response_code=16),
         TopicNotFoundError("not here", response_code=17),
@@ -201,7 +201,7 @@ def test_when_every_broker_refuses_the_error_is_final() -> None:
     assert len(wire.sent) == 2
 
 
-def test_a_block_for_a_queue_does_not_go_elsewhere() -> None:
+def test_a_block_for_a_queue_is_not_moved() -> None:
     wire = Wire()
     wire.errors = {0: BrokerError("no right", response_code=16)}
     sender = wire.sender()
@@ -210,7 +210,7 @@ def test_a_block_for_a_queue_does_not_go_elsewhere() -> None:
         sender.finish()
 
 
-def test_a_route_that_cannot_be_asked_for_is_a_delay() -> None:
+def test_an_unavailable_route_is_retried() -> None:
     wire = Wire()
     wire.route = [NameServerUnreachableError("restarting"), NameServerUnreachableError("restarting")]
     sender = wire.sender()
@@ -222,7 +222,7 @@ def test_a_route_that_cannot_be_asked_for_is_a_delay() -> None:
         sender.put(block(1))
 
 
-def test_a_failed_free_block_keeps_its_queue_while_no_route_can_be_had() -> None:
+def test_a_failed_free_block_keeps_its_queue_without_a_route() -> None:
     wire = Wire()
     wire.errors = {0: RemotingTimeoutError("late")}
     wire.route = [QUEUES, QueueNotFoundError("no master now", retriable=True)]
@@ -234,9 +234,7 @@ def test_a_failed_free_block_keeps_its_queue_while_no_route_can_be_had() -> None
 
 
 @pytest.mark.parametrize("status", [status for status in SendStatus if status is not SendStatus.SEND_OK])
-def test_what_is_stored_but_not_confirmed_is_counted_and_said_once(
-    status: SendStatus, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unconfirmed_rows_are_counted_and_logged_once(status: SendStatus, caplog: pytest.LogCaptureFixture) -> None:
     wire = Wire()
     sender = wire.sender()
     sender.put(block(0))
@@ -271,7 +269,7 @@ def test_what_is_stored_but_not_confirmed_is_counted_and_said_once(
         ),
     ],
 )
-def test_an_error_that_is_final_surfaces(error: RocketError, expected: type[RocketError], text: str) -> None:
+def test_a_final_error_is_raised(error: RocketError, expected: type[RocketError], text: str) -> None:
     wire = Wire()
     wire.errors = {0: error}
     sender = wire.sender()
@@ -281,7 +279,7 @@ def test_an_error_that_is_final_surfaces(error: RocketError, expected: type[Rock
     assert len(wire.sent) == 1
 
 
-def test_a_time_that_a_broker_does_not_take_is_called_by_its_column() -> None:
+def test_a_rejected_delivery_time_names_its_column() -> None:
     wire = Wire()
     wire.errors = {0: BrokerError("timer message illegal, the delay time should not be bigger", response_code=13)}
     sender = wire.sender()

@@ -1,4 +1,4 @@
-"""``storePath`` without Spark: the stores of a real broker and ours, whole, killed, damaged, shortened."""
+"""``storePath`` without Spark: stores of Apache's and this package's broker: intact, killed, damaged, truncated."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def plan(path: Path, **options: object) -> list[SpanPartition]:
 
 
 def read(path: Path, columns: str | None = None, **options: object) -> list[Row]:
-    """All rows, as executors would make them: of pickled partitions, with the schema that Spark demands."""
+    """All rows as executors read them: from pickled partitions, with the schema that Spark requires."""
     texts = {name: str(value) for name, value in options.items()}
     parsed = parse_read_options({"storePath": str(path), **texts}, Scope.READ)
     fields = [field for field in SOURCE_SCHEMA if columns is None or field.name in columns.split()]
@@ -103,7 +103,7 @@ def log_files(directory: Path) -> list[Path]:
 
 
 def positions(directory: Path) -> list[int]:
-    """Where the records of a one-file log start."""
+    """The start positions of the records of a one-file log."""
     return [row[0] for row in _records(log_files(directory)[0].read_bytes())]
 
 
@@ -121,12 +121,12 @@ def garble(file: Path, position: int, data: bytes = b"\xee" * 8) -> None:
         opened_file.write(data)
 
 
-# --- stores of a real broker ------------------------------------------------------------------------------------
+# --- stores of Apache's broker ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
 @pytest.mark.parametrize("partitions", [1, 15])
-def test_every_message_of_a_real_brokers_store(name: Any, partitions: int, tmp_path: Path) -> None:
+def test_every_message_of_an_apache_store(name: Any, partitions: int, tmp_path: Path) -> None:
     directory = extract_store(name, tmp_path)
     wanted = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in expected(name)}
     topics = sorted({topic for topic, _, _ in wanted})
@@ -149,7 +149,7 @@ def test_every_message_of_a_real_brokers_store(name: Any, partitions: int, tmp_p
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
-def test_without_subscribe_every_topic_of_users_is_read(name: Any, tmp_path: Path) -> None:
+def test_without_subscribe_all_user_topics_are_read(name: Any, tmp_path: Path) -> None:
     directory = extract_store(name, tmp_path)
     counts = Counter(row["topic"] for row in expected(name))
     users = {topic: count for topic, count in counts.items() if topic.startswith("Golden")}
@@ -159,7 +159,7 @@ def test_without_subscribe_every_topic_of_users_is_read(name: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/GoldenA", "index", "config", "checkpoint", "lock"])
-def test_what_follows_from_the_log_may_be_missing(name: Any, lost: str, tmp_path: Path) -> None:
+def test_derived_files_may_be_missing(name: Any, lost: str, tmp_path: Path) -> None:
     directory = extract_store(name, tmp_path)
     whole = places(read(directory))
     if (directory / lost).is_dir():
@@ -180,7 +180,7 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
             path.chmod(0o700)
 
 
-# --- where the store is, and whose -------------------------------------------------------------------------------
+# --- paths and owners of a store -------------------------------------------------------------------------------
 
 
 def test_the_data_directory_of_rocket_up_relative_paths_and_uris(
@@ -203,7 +203,7 @@ def test_the_data_directory_of_rocket_up_relative_paths_and_uris(
         assert first.span.path.is_file()
 
 
-def test_what_rocksdb_has_instead_is_not_taken_for_deleted(tmp_path: Path) -> None:
+def test_metadata_in_rocksdb_is_not_treated_as_deleted(tmp_path: Path) -> None:
     directory = extract_store("clean", tmp_path)
     whole = places(read(directory))
     shutil.rmtree(directory / "consumequeue")
@@ -218,7 +218,7 @@ def test_what_rocksdb_has_instead_is_not_taken_for_deleted(tmp_path: Path) -> No
         plan(directory)
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_invalid_store_directories(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is not a directory on the driver's machine"):
         plan(tmp_path / "nowhere")
     with pytest.raises(StoreError, match="is not a store directory") as caught:
@@ -230,14 +230,14 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     assert str(directory) in caught.value.remedy
 
 
-def test_a_store_whose_parts_are_on_disks_of_their_own(tmp_path: Path, directory: Path) -> None:
+def test_a_store_with_parts_on_separate_disks(tmp_path: Path, directory: Path) -> None:
     paths = StorePaths(directory, tmp_path / "log", tmp_path / "queues", tmp_path / "keys")
     store = opened(small(directory).at(paths))
     for number in range(3):
         put(store, "Orders", 0, b"%d" % number)
     store.close()
     assert bodies(directory) == [b"0", b"1", b"2"]
-    (directory / "config" / "storePaths.json").unlink()  # as Apache's broker leaves it
+    (directory / "config" / "storePaths.json").unlink()  # as with Apache's broker
     with pytest.raises(StoreError, match="has no commit log") as caught:
         plan(directory)
     assert "storePathCommitLog" in caught.value.remedy
@@ -253,7 +253,7 @@ def test_a_store_without_messages_has_no_rows(store: MessageStore, directory: Pa
     assert list(reader.read(None)) == []  # type: ignore[arg-type]
 
 
-def test_a_store_that_a_broker_has_open_is_refused(store: MessageStore, directory: Path) -> None:
+def test_a_store_in_use_by_a_broker_is_refused(store: MessageStore, directory: Path) -> None:
     put(store, "Orders", 0, b"1")
     with pytest.raises(StoreLockedError, match="in use") as caught:
         plan(directory)
@@ -277,7 +277,7 @@ def test_the_brokers_name(tmp_path: Path) -> None:
         return {row["brokerName"] for row in read(directory, "brokerName", subscribe="GoldenB", **options)}
 
     assert name() == {"broker-a"}
-    topics = directory / "config" / "topics.json"  # where a broker has a topic of its own name
+    topics = directory / "config" / "topics.json"  # a broker has a topic with its own name
     topics.write_text(topics.read_text().replace('"broker-a"', '"broker-x"'))
     assert name() == {"broker-x"}
     before = topics.read_text()
@@ -295,7 +295,7 @@ def test_the_brokers_name(tmp_path: Path) -> None:
     assert name(brokerName="broker-d") == {"broker-d"}
 
 
-# --- which messages ----------------------------------------------------------------------------------------------
+# --- selected messages ----------------------------------------------------------------------------------------------
 
 
 def test_topics_queues_hosts_versions_and_batches_are_mixed(directory: Path) -> None:
@@ -321,7 +321,7 @@ def test_topics_queues_hosts_versions_and_batches_are_mixed(directory: Path) -> 
     assert check_store(directory) == []
 
 
-def test_the_columns_asked_for_in_their_order(tmp_path: Path) -> None:
+def test_selected_columns_in_their_order(tmp_path: Path) -> None:
     directory = extract_store("clean", tmp_path)
     rows = read(directory, "queueOffset body", subscribe="GoldenOrder")
     assert len(rows) == 40
@@ -385,12 +385,12 @@ def test_topics_that_an_apache_broker_deleted(tmp_path: Path) -> None:
     with pytest.raises(TopicNotFoundError, match="no topic GoldenA") as caught:
         plan(directory, subscribe="GoldenA")
     assert "GoldenB" in caught.value.remedy
-    (directory / "abort").touch()  # after a kill topics.json may be behind: rather too much than too little
+    (directory / "abort").touch()  # after a kill, topics.json can be outdated: include more messages, not fewer
     assert len(read(directory, "topic", subscribe="GoldenA")) == 1000
 
 
-def test_an_apache_brokers_topic_that_was_made_again(directory: Path) -> None:
-    """Its broker keeps no note of a deletion; the consume queue's first entry shows where the later topic begins."""
+def test_a_recreated_topic_of_an_apache_broker(directory: Path) -> None:
+    """The broker does not record deletions; the first entry of the consume queue shows the start of the later topic."""
     store = opened(small(directory))
     for number in range(100):
         put(store, "Orders", number % 2, b"old %d" % number * 20)
@@ -402,13 +402,13 @@ def test_an_apache_brokers_topic_that_was_made_again(directory: Path) -> None:
         note.unlink()
     found = bodies(directory, minPartitions=5)
     assert [body for body in found if body.startswith(b"new")] == [b"new %d" % number for number in range(7)]
-    # Queue 0 is ambiguous: the later topic has no message in it yet.
+    # Queue 0 is ambiguous: the later topic has no messages in it yet.
     assert sorted(body for body in found if body.startswith(b"old")) == sorted(
         b"old %d" % number * 20 for number in range(0, 100, 2)
     )
 
 
-def test_a_queue_that_lost_its_first_entries_hides_nothing(directory: Path) -> None:
+def test_a_queue_without_its_first_entries_hides_no_messages(directory: Path) -> None:
     store = opened(small(directory))
     for number in range(100):
         put(store, "Orders", 0, b"%d" % number * 10)
@@ -417,7 +417,7 @@ def test_a_queue_that_lost_its_first_entries_hides_nothing(directory: Path) -> N
     assert len(bodies(directory)) == 100
 
 
-def test_a_store_whose_oldest_files_are_gone(directory: Path) -> None:
+def test_a_store_without_its_oldest_files(directory: Path) -> None:
     store = opened(small(directory))
     for number in range(200):
         put(store, "Orders", 0, b"%d" % number * 300)
@@ -429,7 +429,7 @@ def test_a_store_whose_oldest_files_are_gone(directory: Path) -> None:
     assert whole[-len(left) :] == left
 
 
-# --- from and to -------------------------------------------------------------------------------------------------
+# --- start and end -------------------------------------------------------------------------------------------------
 
 
 def test_from_and_to_by_time(directory: Path) -> None:
@@ -540,7 +540,7 @@ def test_damage_before_whole_records(
 
 
 class Killed:
-    """What a kill inside a long batch's first write leaves, as a copy; the batch itself goes on."""
+    """Copy the store during the first write of a long batch, as after a kill."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, after: int) -> None:
         self.path = directory.with_name("killed")
@@ -561,7 +561,7 @@ class Killed:
 def test_a_kill_while_a_long_batch_is_written(
     directory: Path, before: str, after: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Complete records after a size of zero: they were never acknowledged, and no broker serves them."""
+    """Complete records after a zero size were never acknowledged, and no broker serves them."""
     clock = Clock()
     store = opened(config := small(directory), clock)
     count = {"nothing": 0, "file full": 70}.get(before, 20)
@@ -601,9 +601,7 @@ def test_a_kill_while_a_long_batch_is_written(
 @pytest.mark.parametrize("place", [0, 12, 30, 95])
 @pytest.mark.parametrize("width", [4, 80])
 @pytest.mark.parametrize("lost", ["nothing", "consumequeue"])
-def test_zeros_in_what_a_killed_broker_had_flushed_are_damage(
-    directory: Path, place: int, width: int, lost: str
-) -> None:
+def test_zeros_in_flushed_data_are_damage(directory: Path, place: int, width: int, lost: str) -> None:
     store = opened(small(directory), clock := Clock())
     for number in range(100):
         clock.now += 1000
@@ -624,7 +622,7 @@ def test_zeros_in_what_a_killed_broker_had_flushed_are_damage(
     assert rows == [b"%03d" % number * 100 for number in range(100) if number != place]
 
 
-def test_messages_that_only_the_consume_queue_remembers(full: Path) -> None:
+def test_messages_that_only_the_consume_queue_has(full: Path) -> None:
     (log,) = log_files(full)
     starts = positions(full)
     garble(log, starts[-3], bytes((32 << 10) - starts[-3]))
@@ -636,7 +634,7 @@ def test_messages_that_only_the_consume_queue_remembers(full: Path) -> None:
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_files_that_are_missing_or_short(directory: Path, index: int) -> None:
+def test_missing_and_short_files(directory: Path, index: int) -> None:
     store = opened(small(directory))
     for number in range(200):
         put(store, "Orders", 0, b"%d" % number * 250)
@@ -659,7 +657,7 @@ def test_files_that_are_missing_or_short(directory: Path, index: int) -> None:
     assert set(bodies(directory, failOnDataLoss="false")) < set(whole)
 
 
-def test_the_last_file_or_all_of_them_missing(directory: Path) -> None:
+def test_the_last_file_or_all_files_missing(directory: Path) -> None:
     store = opened(small(directory))
     for number in range(200):
         put(store, "Orders", 0, b"%d" % number * 250)
@@ -677,7 +675,7 @@ def test_the_last_file_or_all_of_them_missing(directory: Path) -> None:
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """200 messages in several files, stopped cleanly; bodies of bytes that no damage leaves as they are."""
+    """200 messages in several files, stopped cleanly; every damage changes the bodies."""
     directory = tmp_path_factory.mktemp("image") / "store"
     store = opened(small(directory))
     chance = random.Random(1)
@@ -688,10 +686,10 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_no_damage_makes_a_silent_gap_or_hides_what_is_whole(image: Path, directory: Path, seed: int) -> None:
+def test_damage_hides_no_intact_messages_and_is_always_reported(image: Path, directory: Path, seed: int) -> None:
     chance = random.Random(seed)
     shutil.copytree(image, directory)
-    whole = {}  # where each record's bytes are, and its body
+    whole = {}  # position and body of each record
     for file in log_files(directory):
         raw = file.read_bytes()
         whole |= {(file.name, at, size): raw[at + 88 : at + 91] for at, size in _records(raw)}
@@ -729,7 +727,7 @@ def test_a_log_without_any_whole_record(full: Path) -> None:
     assert plan(full, failOnDataLoss="false") == []
 
 
-def test_files_made_ahead_and_leftovers_are_no_damage(full: Path) -> None:
+def test_preallocated_and_leftover_files_are_not_damage(full: Path) -> None:
     os.truncate(_touch(full / "commitlog" / f"{32 << 10:020d}"), 32 << 10)
     _touch(full / "commitlog" / f"{64 << 10:020d}")
     assert bodies(full) == NUMBERS
@@ -747,8 +745,8 @@ def test_garbled_consume_queues_change_nothing(full: Path) -> None:
     assert bodies(full) == NUMBERS
 
 
-def test_a_body_that_holds_whole_records_is_no_place_to_cut(directory: Path) -> None:
-    """A body contains copies of records; none has that position, so no partition begins among them."""
+def test_records_within_a_body_do_not_start_a_partition(directory: Path) -> None:
+    """A body contains copies of records, whose positions do not match, so no partition starts at them."""
     store = opened(small(directory))
     for number in range(30):
         put(store, "Orders", 0, b"%d" % number * 50)
@@ -760,12 +758,12 @@ def test_a_body_that_holds_whole_records_is_no_place_to_cut(directory: Path) -> 
         assert len(bodies(directory, minPartitions=partitions)) == 32
 
 
-def test_a_body_made_to_look_like_a_record_in_its_place_is_told(directory: Path) -> None:
+def test_a_forged_record_in_a_body_is_detected(directory: Path) -> None:
     store = opened(small(directory))
     result = put(store, "Orders", 0, b"x" * 8000)
     size = 8000 + 91 + len("Orders")
     inner = bytearray(store.get_message("Orders", 0, 0, 1, 1 << 20).records)
-    offset = result.physical_offset + size + 88 + 4000  # where the copy is going to stand
+    offset = result.physical_offset + size + 88 + 4000  # the later position of the copy
     inner[28:36] = offset.to_bytes(8, "big")
     put(store, "Orders", 0, b"y" * 4000 + bytes(inner) + b"y" * 4000)
     store.close()
@@ -776,24 +774,22 @@ def test_a_body_made_to_look_like_a_record_in_its_place_is_told(directory: Path)
 
 
 def _cut_at(directory: Path, offset: int) -> dict[str, object]:
-    """A number of partitions that makes a cut just before an offset."""
+    """A number of partitions with a boundary just before an offset."""
     for count in range(1, 200):
         if any(partition.span.start == offset for partition in plan(directory, minPartitions=count)):
             return {"minPartitions": count}
     raise AssertionError("no number of partitions cuts there")
 
 
-def test_a_file_of_the_log_that_the_driver_may_not_read_is_not_passed_over(
-    full: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As root everything may be read, so that the system is asked by a stand-in."""
+def test_an_unreadable_log_file_is_not_skipped(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root can read everything, so the system calls are replaced."""
     access = os.access
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != log_files(full)[0] and access(path, mode))
     with pytest.raises(StoreError, match=r"it cannot be read: Permission denied \(on the driver\)"):
         plan(full, failOnDataLoss="false")
 
 
-def test_the_way_out_of_damage_serves_what_is_read_around_it(full: Path) -> None:
+def test_a_repaired_store_serves_the_same_messages(full: Path) -> None:
     garble(log_files(full)[0], positions(full)[3] + 100)
     with pytest.raises(DataLossError, match="CRC") as caught:
         read(full)
@@ -804,7 +800,7 @@ def test_the_way_out_of_damage_serves_what_is_read_around_it(full: Path) -> None
     assert places(read(full, failOnDataLoss="false")) == whole
 
 
-def test_executors_that_do_not_see_the_directory_say_so(full: Path) -> None:
+def test_executors_without_the_directory_report_it(full: Path) -> None:
     (partition,) = plan(full)
     options = parse_read_options({"storePath": str(full)}, Scope.READ)
     shutil.rmtree(full / "commitlog")
@@ -830,13 +826,13 @@ def test_executors_that_do_not_see_the_directory_say_so(full: Path) -> None:
         ({"storePath": " "}, "storePath is ' '"),
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, str], message: str) -> None:
+def test_conflicting_options(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message.replace("(", r"\(")) as caught:
         parse_read_options({"storePath": "/data"} | options, Scope.READ)
     assert caught.value.remedy
 
 
-def test_latest_is_answered_with_what_goes_with_a_store() -> None:
+def test_latest_is_refused_with_the_alternatives() -> None:
     for options, remedy in (
         ({"storePath": "/data"}, "Use earliest, timestamp or JSON."),
         ({"subscribe": "t"}, "Use earliest, timestamp, group or JSON, or spark.readStream."),
@@ -846,7 +842,7 @@ def test_latest_is_answered_with_what_goes_with_a_store() -> None:
         assert caught.value.remedy == remedy
 
 
-def test_brokers_are_not_named_without_a_store() -> None:
+def test_broker_names_require_a_store() -> None:
     with pytest.raises(OptionError, match="brokerName has no effect without storePath"):
         parse_read_options({"subscribe": "t", "brokerName": "b"}, Scope.READ)
     with pytest.raises(OptionError, match="storePath is for batch reads, not for streaming reads") as caught:

@@ -32,7 +32,7 @@ def created(**options: str) -> dict[str, str]:
 
 
 def table(**options: str) -> StructType:
-    """The schema that the table then comes with: Spark shows VARCHAR as a string with metadata."""
+    """The schema of the created table: Spark shows VARCHAR as a string with metadata."""
     made = RocketDataSource(created(**options)).schema()
     fields = []
     for field in made.fields:
@@ -50,34 +50,34 @@ def inserted(schema: StructType) -> StructType:
     return StructType([StructField(f.name, f.dataType, True, m) for f, m in zip(schema.fields, kept, strict=True)])
 
 
-def test_a_new_tables_options_are_told_from_the_catalogs() -> None:
+def test_options_of_a_new_table_differ_from_those_of_the_catalog() -> None:
     assert table_options(created(**READ)) == READ
     assert table_options(created()) == {}
     assert table_options(READ) is None
 
 
-def test_options_come_back_with_the_schema() -> None:
+def test_the_schema_contains_the_options() -> None:
     schema = table(**READ)
     assert plain(schema) == SOURCE_SCHEMA
     assert options_to_read({}, schema) == READ
     assert options_to_read({"tags": "a"}, schema) == READ | {"tags": "a"}
 
 
-def test_who_says_what_to_read_has_no_options_of_a_table() -> None:
-    """A schema may be taken from a table's frame and given to another read."""
+def test_a_read_with_its_own_target_ignores_table_options() -> None:
+    """The schema of a table's frame can be passed to another read."""
     schema = table(**READ, tags="paid", consumerGroup="g")
     assert options_to_read({"subscribe": "others"}, schema) == {"subscribe": "others"}
     assert options_to_read({"storePath": "/data"}, schema) == {"storePath": "/data"}
 
 
-def test_a_table_to_insert_into_has_the_columns_that_can_be_written() -> None:
+def test_a_table_for_inserts_has_the_writable_columns() -> None:
     schema = table(**WRITE)
     assert plain(schema) == INSERT_SCHEMA
     assert options_to_write({}, inserted(schema)) == WRITE
     assert written(inserted(schema), {}).names == INSERT_SCHEMA.names
 
 
-def test_a_table_for_both_ways() -> None:
+def test_a_table_for_reads_and_writes() -> None:
     schema = table(**BOTH)
     assert schema.names == SOURCE_SCHEMA.names
     assert all(field.nullable for field in schema.fields), "an insert leaves columns out"
@@ -86,14 +86,14 @@ def test_a_table_for_both_ways() -> None:
     assert written(inserted(schema), {}).names == ["topic", "queueId", "body", "tags", "keys", "properties"]
 
 
-def test_rows_that_bring_another_tables_options_are_not_written_there() -> None:
+def test_rows_with_options_of_another_table_are_not_written_to_it() -> None:
     with pytest.raises(OptionError, match=r"WHICH_TABLE.*INSERT INTO t \(body, tags\)"):
         options_to_write({}, table(**BOTH))
     assert options_to_write({"topic": "elsewhere"}, table(**BOTH)) == {"topic": "elsewhere"}
 
 
-def test_a_write_with_options_of_its_own_writes_every_column() -> None:
-    """Columns that came from a table bring its options along."""
+def test_a_write_with_its_own_options_writes_every_column() -> None:
+    """Columns from a table carry its options in their metadata."""
     for schema in (table(**READ), table(**BOTH)):
         more = StructType([*inserted(schema).fields, StructField("extra", StringType())])
         assert written(more, {"topic": "elsewhere", "bodyFormat": "json"}).names == more.names
@@ -115,7 +115,7 @@ def test_varchar_that_spark_shows_is_text() -> None:
     assert plain(RocketDataSource(created(**READ)).schema()) == SOURCE_SCHEMA
 
 
-def test_a_view_for_both_ways() -> None:
+def test_a_view_for_reads_and_writes() -> None:
     assert is_two_way({"Topic": "a", "SUBSCRIBEPATTERN": ".*"})
     assert not is_two_way(READ)
     assert all(field.nullable for field in RocketDataSource(dict(BOTH)).schema().fields), "an insert leaves columns out"
@@ -133,19 +133,19 @@ def test_a_view_for_both_ways() -> None:
     [{"subscrib": "orders"}, {"topic": "orders", "startingOffsets": "latest"}, READ | {"sendBatchSize": "10"}, {}],
     ids=str,
 )
-def test_bad_options_are_found_when_the_table_is_created(options: dict[str, str]) -> None:
+def test_invalid_options_fail_when_the_table_is_created(options: dict[str, str]) -> None:
     with pytest.raises(OptionError):
         RocketDataSource(created(**options)).schema()
 
 
-def test_a_table_with_columns_of_its_own_has_lost_its_options() -> None:
+def test_a_table_with_explicit_columns_loses_its_options() -> None:
     schema = StructType([StructField("body", BinaryType())])
     for find in (options_to_read, options_to_write):
         with pytest.raises(OptionError, match=r"NONE.*without a list of columns"):
             find({"checkpointlocation": "here"}, schema)
 
 
-def test_what_is_kept_is_stable_text() -> None:
+def test_stored_options_have_a_stable_text() -> None:
     first, second = (new_table(dict(pairs), lambda _: SOURCE_SCHEMA) for pairs in (BOTH.items(), [*BOTH.items()][::-1]))
     assert first == second
     assert json.loads(first.fields[0].metadata["rocket.options"]) == BOTH
@@ -167,13 +167,13 @@ def test_names_of_the_scala_connector() -> None:
     assert source.schema() == SOURCE_SCHEMA
 
 
-def test_an_expression_of_all_is_none() -> None:
+def test_an_expression_for_all_messages_sets_no_filter() -> None:
     source = RocketMQDataSource({})
     assert source._to_read({"subExpression": "a || b"}) == {"tags": "a || b"}
     assert source._to_read({"subExpression": " * "}) == {}
 
 
-def test_both_names_at_once_are_refused() -> None:
+def test_both_names_together_are_refused() -> None:
     with pytest.raises(OptionError, match=r"topic cannot be combined with subscribe"):
         RocketMQDataSource({"topic": "a", "subscribe": "b"}).schema()
     with pytest.raises(OptionError, match=r"pulltimeoutms cannot be combined with requestTimeout"):

@@ -1,4 +1,4 @@
-"""TLS of the connector: its options, what they come to, and a query over it."""
+"""TLS of the connector: options, their effects, and a query over TLS."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"ROCKETMQ_TLS_{name}", raising=False)
 
 
-def test_what_options_come_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effects_of_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read() is None
     assert read(tls="false") is None
@@ -41,7 +41,7 @@ def test_what_options_come_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert parse_view_options({"view": "topics", "tls": "true"}).tls == TlsSettings(enable=True)
 
 
-def test_what_the_drivers_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROCKETMQ_TLS_ENABLE", "true")
     monkeypatch.setenv("ROCKETMQ_TLS_CLIENT_TRUST_CERT_PATH", "/env/ca.pem")
     monkeypatch.setenv("ROCKETMQ_TLS_CLIENT_KEY_PASSWORD", "hunter2")
@@ -64,7 +64,7 @@ def test_what_the_drivers_environment_says(monkeypatch: pytest.MonkeyPatch) -> N
         ({"tls": "true", "storePath": "/store"}, "tls .*storePath"),
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, str], text: str) -> None:
+def test_conflicting_options(options: dict[str, str], text: str) -> None:
     subscribed = {} if "storePath" in options else {"subscribe": "orders"}
     with pytest.raises(OptionError, match=text):
         parse_read_options({**subscribed, **options}, Scope.READ)

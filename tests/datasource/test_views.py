@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """Orders in two queues, of which a group has consumed some; one message was given up."""
+    """Orders in two queues, partly consumed by a group, with one dead letter."""
     with LocalCluster() as running:
         topic = running.create_topic("orders", 2)
         with Producer("shop", name_server=running.name_server) as producer, Reader(running.name_server) as reader:
@@ -45,7 +45,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def read(cluster: str | LocalCluster, view: str, schema: StructType | None = None, **options: str) -> list[Row]:
-    """What Spark would get, each batch of the very schema that it expects."""
+    """The rows for Spark, after a check of each batch's exact schema."""
     name_server = cluster if isinstance(cluster, str) else cluster.name_server
     parsed = checked_view_options({"view": view, "nameServer": name_server, "requestTimeout": "5000"} | options)
     schema = schema or VIEWS[view].schema
@@ -104,7 +104,7 @@ def test_every_view(cluster: LocalCluster) -> None:
     assert found == by_key[0]
     with Reader(cluster.name_server) as reader:
         [stored] = reader.messages(reader.queues("orders")[0], 2)[:1]
-    assert read(cluster, "messages", subscribe="orders", msgId=stored.offset_msg_id) == []  # the column has another
+    assert read(cluster, "messages", subscribe="orders", msgId=stored.offset_msg_id) == []  # msgId has another value
     assert read(cluster, "messages", subscribe="orders", key="missing") == []
 
     [dead] = read(cluster, "dlq", consumerGroup="billing")
@@ -139,13 +139,13 @@ def test_views_of_clients(cluster: LocalCluster) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize("view", ["topics", "queues", "lag"])
-def test_a_topic_that_is_not_there(cluster: LocalCluster, view: str) -> None:
+def test_a_missing_topic(cluster: LocalCluster, view: str) -> None:
     with pytest.raises(TopicNotFoundError, match="'no-such'"):
         read(cluster, view, subscribe="orders,no-such")
 
 
 @pytest.mark.live
-def test_brokers_that_are_away(
+def test_unavailable_brokers(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     info = _with(Admin.cluster_info, {"broker-b": {1: "127.0.0.1:1"}, "broker-c": {0: "127.0.0.1:1"}})
@@ -200,12 +200,12 @@ def _only(info: ClusterInfo, name: str) -> ClusterInfo:
         ({"view": "messages", "key": "k"}, "which requires subscribe"),
     ],
 )
-def test_options_that_do_not_belong_to_a_view(given: dict[str, str], text: str) -> None:
+def test_options_that_are_invalid_for_a_view(given: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=re.escape(text)):
         view_schema(given)
 
 
-def test_options_of_views_elsewhere() -> None:
+def test_options_of_views_in_other_scopes() -> None:
     for scope, remedy in ((Scope.READ_STREAM, "Read views with spark.read"), (Scope.WRITE, "is for views")):
         with pytest.raises(OptionError, match=remedy):
             check_options({"view": "lag"}, frozenset({scope}))
@@ -214,7 +214,7 @@ def test_options_of_views_elsewhere() -> None:
 
 
 @pytest.mark.live
-def test_a_schema_names_some_of_the_columns(cluster: LocalCluster) -> None:
+def test_a_schema_can_select_columns(cluster: LocalCluster) -> None:
     some = StructType([StructField("QUEUES", StringType())])
     with pytest.raises(SchemaError, match="the view queues has no column QUEUES"):
         read(cluster, "queues", some)

@@ -1,4 +1,4 @@
-"""Topics by pattern, assigned queues, topics that are waited for or that go away, and where new queues begin."""
+"""Topics by pattern, assigned queues, awaited and deleted topics, and start offsets of new queues."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_pattern_means_whole_names_of_users_topics(pattern: str, found: list[s
     assert matching(pattern, [*there, "BenchmarkTest"]) == found
 
 
-def test_topics_that_begin_to_match_are_read_from_their_first_message() -> None:
+def test_newly_matching_topics_are_read_from_their_first_message() -> None:
     queues = topics(orders_a=(0, 10), payments=(0, 10))
     plan = StreamPlanner(queues, stream(**PATTERN))
     end = plan.next_end(None, None)
@@ -87,7 +87,7 @@ def test_a_pattern_that_matches_nothing_yet(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("starting", ["latest", "earliest", "group"])
-def test_a_topic_that_is_waited_for(starting: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_awaited_topic(starting: str, caplog: pytest.LogCaptureFixture) -> None:
     queues = topics(orders=(5, 10))
     options = {"subscribe": "orders,later", "startingOffsets": starting, "consumerGroup": "g"}
     with pytest.raises(TopicNotFoundError, match="later"):
@@ -104,7 +104,7 @@ def test_a_topic_that_is_waited_for(starting: str, caplog: pytest.LogCaptureFixt
     assert starts_of(end, following)[q(0)] == 10, "the other one continues as usual"
 
 
-def test_a_topic_that_is_named_in_a_checkpoints_new_options_must_exist() -> None:
+def test_a_new_topic_in_the_options_of_a_checkpoint_must_exist() -> None:
     queues = topics(orders=(5, 10))
     end = StreamOffset({q(0): 7})
     with pytest.raises(TopicNotFoundError, match="later"):
@@ -128,7 +128,7 @@ def test_assigned_queues() -> None:
         StreamPlanner(queues, stream(assign='{"orders": {"broker-a": [2, 7]}}')).next_end(end, None)
 
 
-def test_an_assigned_queue_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_assigned_queue(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 10), q1=(0, 10))
     with pytest.raises(OffsetsError, match=r"NO_SUCH_QUEUE.*assign names orders/broker-a/2.*orders/broker-a/1"):
         plan_batch(queues, batch(**ASSIGN))
@@ -141,15 +141,15 @@ def test_an_assigned_queue_that_does_not_exist(caplog: pytest.LogCaptureFixture)
     assert following == StreamOffset({q(0): 10, q(2): 3}, {q(2): 0})
 
 
-# --- what goes away ---------------------------------------------------------------------------------------------
+# --- deleted topics and queues ----------------------------------------------------------------------------------------
 
 
 def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().partition("]")[0][1:] for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_a_topic_that_is_deleted_in_mid_stream(caplog: pytest.LogCaptureFixture) -> None:
-    """Its name server no longer knows it, in the process that read it or in a new one."""
+def test_a_topic_deleted_during_a_stream(caplog: pytest.LogCaptureFixture) -> None:
+    """The name server no longer has the topic, in the process that read it or in a new one."""
     queues = topics(orders_a=(0, 10), orders_b=(0, 10))
     for what in (PATTERN, {"subscribe": "orders-a,orders-b"}):
         end = StreamOffset({q(0, "orders-a"): 10, q(0, "orders-b"): 4})
@@ -182,10 +182,10 @@ def through_a_checkpoint(offset: StreamOffset | None) -> StreamOffset:
 @pytest.mark.parametrize("what", [{"subscribe": "orders,x"}, {"subscribePattern": "orders|x"}], ids=[*"sp"])
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("began", "start"), [(5_000_000, 0), (0, 10)], ids=["recreated", "the old one"])
-def test_a_topic_that_was_seen_deleted_and_is_back_with_more_messages_than_before(
+def test_a_deleted_topic_recreated_with_more_messages(
     what: dict[str, str], restarted: bool, began: int, start: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers that were unavailable bring the old one back."""
+    """Brokers that were unavailable restore the old one."""
     queues = FakeQueues(q0=(0, 10), q1=(0, 10))
     queues.spans[q(0, "x")] = (0, 1)
     options = stream(**what, failOnDataLoss="false", startingOffsets="earliest")
@@ -205,7 +205,7 @@ def test_a_topic_that_was_seen_deleted_and_is_back_with_more_messages_than_befor
     assert (starts_of(end, back)[q(0)], back.ends[q(0)]) == (start, 300)
     assert codes(caplog).count("DATA_LOSS.QUEUE_MADE_ANEW") == (start == 0)
     queues.spans[q(0)] = (0, 400)
-    queues.spans[q(1)] = (0, 200)  # a queue that comes later
+    queues.spans[q(1)] = (0, 200)  # a queue added later
     following = plan.next_end(back, None)
     assert following is not None
     assert starts_of(back, following) == {q(0): 300, q(1): start, q(0, "x"): 1}
@@ -213,7 +213,7 @@ def test_a_topic_that_was_seen_deleted_and_is_back_with_more_messages_than_befor
 
 
 @pytest.mark.parametrize("grown", [100, 250], ids=["as far as before", "farther"])
-def test_a_queue_that_was_made_anew_while_no_stream_ran(grown: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_queue_recreated_while_no_stream_ran(grown: int, caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(40, 100), q1=(0, 7))
     end = through_a_checkpoint(StreamPlanner(queues, stream(subscribe="orders")).next_end(None, None))
     assert end.to_json()["first"] == {"orders": {"broker-a": {"0": [40, 400], "1": [0, 0]}}}
@@ -240,7 +240,7 @@ def test_a_queue_that_was_made_anew_while_no_stream_ran(grown: int, caplog: pyte
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(again, None) is None
 
 
-def test_a_queue_that_was_made_anew_and_is_short_is_another_from_then_on() -> None:
+def test_a_recreated_short_queue_is_read_as_a_new_one() -> None:
     queues = FakeQueues(q0=(0, 100))
     options = stream(subscribe="orders", failOnDataLoss="false")
     end = through_a_checkpoint(StreamPlanner(queues, options).next_end(None, None))
@@ -251,8 +251,8 @@ def test_a_queue_that_was_made_anew_and_is_short_is_another_from_then_on() -> No
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) == StreamOffset({q(0): 9})
 
 
-def test_a_queue_that_was_made_anew_between_two_triggers_is_noticed() -> None:
-    """At once by its last message; within a minute by its first one, where the last one is not known."""
+def test_a_queue_recreated_between_triggers_is_detected() -> None:
+    """At once by its last message, or within a minute by its first one if the last one is unknown."""
     now = [0.0]
     queues = FakeQueues(q0=(0, 100))
     plan = StreamPlanner(queues, stream(subscribe="orders"), clock=lambda: now[0])
@@ -270,18 +270,18 @@ def test_a_queue_that_was_made_anew_between_two_triggers_is_noticed() -> None:
         plan.next_end(end, None)
 
 
-def test_a_slave_in_its_masters_place_may_have_kept_more() -> None:
+def test_a_serving_slave_may_have_more_messages() -> None:
     queues = FakeQueues(q0=(60, 100))
     plan = StreamPlanner(queues, stream(subscribe="orders"))
     end = plan.next_end(None, None)
     queues.spans[q(0)] = (70, 200)
     end = plan.next_end(end, None)
-    queues.spans[q(0)] = (50, 300)  # the store times are those that they were
+    queues.spans[q(0)] = (50, 300)  # the store times are unchanged
     assert plan.next_end(end, None) == StreamOffset({q(0): 300})
 
 
-def test_first_messages_that_nobody_tells() -> None:
-    """A proxy does not know the question, and a queue may have no message: there is nothing to compare."""
+def test_unknown_first_messages() -> None:
+    """A proxy does not support the request, and a queue can be empty: there is nothing to compare."""
     queues = FakeQueues(q0=(5, 100), q1=(0, 0), q2=(7, 7))
     queues.says_times = False
     end = through_a_checkpoint(StreamPlanner(queues, stream(subscribe="orders")).next_end(None, None))
@@ -301,7 +301,7 @@ def test_first_messages_that_nobody_tells() -> None:
     assert end.firsts == {q(0): (5, 50), q(1): (0, 0), q(2): (7, 70)}, "it is requested again"
 
 
-def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
+def test_a_deleted_topic_with_a_cached_route_ends_at_0() -> None:
     class Remembering(FakeQueues):
         def topics(self) -> list[str]:
             return ["payments"]
@@ -315,8 +315,8 @@ def test_a_deleted_topic_whose_route_is_remembered_ends_at_0() -> None:
 
 
 @pytest.mark.parametrize(("end", "is_lost"), [(10, False), (11, True), (0, True)])
-def test_a_queue_that_is_taken_away(end: int, is_lost: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """No loss if it was read to its end, which brokers still tell."""
+def test_a_removed_queue(end: int, is_lost: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """No data loss if it was read to its end, which brokers still report."""
     queues = FakeQueues(q0=(0, 20))
     queues.hidden[q(1)] = (0, end)
     before = StreamOffset({q(0): 20, q(1): 10})
@@ -336,7 +336,7 @@ def test_a_queue_that_is_taken_away(end: int, is_lost: bool, caplog: pytest.LogC
     assert plan.next_end(end, None) is None
 
 
-def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogCaptureFixture) -> None:
+def test_decreasing_ends_that_stay_ahead_of_the_position(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(5, 100), q1=(5, 100))
     queues.says_times = False
     before = StreamOffset({q(0): 20, q(1): 20})
@@ -345,7 +345,7 @@ def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogC
     )
     for plan in (failing, going_on):
         plan.next_end(before, 2)
-    queues.spans[q(0)] = (5, 90)  # a broker that lost its newest messages: what was read is not read again
+    queues.spans[q(0)] = (5, 90)  # a broker that lost its newest messages: read messages are not read again
     queues.spans[q(1)] = (0, 200)  # a recreated topic that has grown past the position
     with pytest.raises(DataLossError, match=r"OFFSETS_WENT_BACK.*orders/broker-a/0: its end decreased from 100 to 90"):
         failing.next_end(before, None)
@@ -358,7 +358,7 @@ def test_offsets_that_go_back_though_not_behind_the_position(caplog: pytest.LogC
     assert not caplog.records
 
 
-# --- where new queues begin -------------------------------------------------------------------------------------
+# --- start of new queues -------------------------------------------------------------------------------------
 
 TIMES = '{"orders": {"broker-a": {"0": 0, "1": 405, "3": "1970-01-01T00:00:00.200Z"}}}'
 
@@ -389,10 +389,10 @@ def test_a_new_queue(options: dict[str, str], start: int) -> None:
     assert following == StreamOffset({q(1): 100}, {q(1): start})
 
 
-# --- where to begin and end -------------------------------------------------------------------------------------
+# --- start and end -------------------------------------------------------------------------------------
 
 
-def test_times_for_each_queue_and_what_becomes_of_queues_without_a_message_since() -> None:
+def test_start_times_per_queue_and_queues_without_later_messages() -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 100), q3=(0, 10))
     given = {"subscribe": "orders", "startingOffsetsByTimestamp": TIMES}
     starts = {q(0): 0, q(1): 41, q(3): 10}
@@ -410,7 +410,7 @@ def test_times_for_each_queue_and_what_becomes_of_queues_without_a_message_since
     assert plan_batch(queues, batch(**ends)) == [OffsetRange(q(1), 0, 41), OffsetRange(q(3), 0, 10)]
 
 
-def test_what_a_group_has_committed_at_either_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_committed_offsets_as_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50), q2=(0, 30))
     queues.groups = {("g", q(0)): 40, ("g", q(1)): 50}
     given = {"subscribe": "orders", "consumerGroup": "g"}
@@ -440,7 +440,7 @@ def test_what_a_group_has_committed_at_either_end(caplog: pytest.LogCaptureFixtu
     assert spans(endingOffsets="group", failOnDataLoss="false") == [(0, 10, 40), (1, 0, 50)]
 
 
-def test_a_relative_time_is_resolved_once_and_what_came_out_is_in_the_checkpoint(
+def test_a_relative_time_is_resolved_once_in_the_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("spark_rocket.datasource.options.parsers.now_ms", lambda: 3_600_405)
@@ -469,10 +469,8 @@ def test_a_relative_time_is_resolved_once_and_what_came_out_is_in_the_checkpoint
     ],
     ids=["one", "each", "fallback"],
 )
-def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
-    given: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would begin at the end, and read what is stored until then; a batch read would read nothing."""
+def test_a_stream_does_not_start_at_a_future_time(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream would start at the end and read messages stored before that time; a batch would read nothing."""
     monkeypatch.setattr("spark_rocket.datasource.options.options.now_ms", lambda: 1_700_000_000_000)
 
     def at(time_ms: int) -> dict[str, str]:
@@ -487,14 +485,14 @@ def test_a_stream_does_not_begin_at_a_time_that_is_to_come(
     if option == "startingTimestamp" and len(given) == 1:
         with pytest.raises(OptionError, match=r"TO_COME.*a batch read cannot wait for it.*use spark.readStream with"):
             batch(**at(1_700_000_060_001))
-    else:  # of some queues nothing is wanted
+    else:  # some queues have no range
         assert plan_batch(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(1_700_000_060_001))) == []
 
 
 @pytest.mark.parametrize(
     ("text", "ago"), [("-2h", 7_200_000), ("-30m", 1_800_000), ("-1d", 86_400_000), ("-5 s", 5000), ("2h", 7_200_000)]
 )
-def test_how_long_ago(text: str, ago: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_times(text: str, ago: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_rocket.datasource.options.parsers.now_ms", lambda: 100_000_000)
     starting = batch(subscribe="orders", startingTimestamp=text).starting
     assert (starting.timestamp_ms, starting.is_relative) == (100_000_000 - ago, True)

@@ -1,4 +1,4 @@
-"""What a data frame must look like to be written: checked on the driver, before the first task."""
+"""Checks of a data frame on the driver, before the first task of a write."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def options(**given: str) -> WriteOptions:
         "body string, delayLevel int, deliverAt timestamp",
     ],
 )
-def test_frames_that_can_be_written(schema: str) -> None:
+def test_valid_frames(schema: str) -> None:
     check_columns(struct(schema), options(topic="t"))
 
 
@@ -115,12 +115,12 @@ def test_frames_that_can_be_written(schema: str) -> None:
         ("body string, keys array<string>", r"the column keys is array<string>.*array_join\(\"keys\", \" \"\)"),
     ],
 )
-def test_frames_that_cannot(schema: str, wrong: str) -> None:
+def test_invalid_frames(schema: str, wrong: str) -> None:
     with pytest.raises(SchemaError, match=wrong):
         check_columns(struct(schema), options(topic="t"))
 
 
-def test_a_topic_comes_from_the_option_or_a_column() -> None:
+def test_the_topic_is_an_option_or_a_column() -> None:
     check_columns(struct("body string, topic string"), options())
     with pytest.raises(OptionError, match=r"no target topic is set.*a column topic"):
         check_columns(struct("body string"), options())
@@ -178,7 +178,7 @@ def write(batch: int = 0, **columns: list[str]) -> Written:
 
 
 @pytest.mark.live
-def test_small_micro_batches_do_not_all_go_to_one_queue(sink: FakeSink) -> None:
+def test_small_micro_batches_are_spread_over_queues(sink: FakeSink) -> None:
     for batch in range(64):
         write(batch)
     assert {sink.used.count(queue) > 5 for queue in sink.queues_of("t")} == {True}
@@ -189,7 +189,7 @@ def test_small_micro_batches_do_not_all_go_to_one_queue(sink: FakeSink) -> None:
 
 
 def test_columns_that_are_only_read_must_be_null(sink: FakeSink) -> None:
-    """As they come of a table or a view that is read too: Spark makes nulls of what an INSERT does not name."""
+    """As in a table or view for reads and writes: Spark inserts nulls for columns that an INSERT does not name."""
     made = RocketWriter(options(topic="t"), struct("body string"), ["queueOffset", "bornHost"])
 
     def batch(*offsets: int | None) -> pa.RecordBatch:
@@ -206,7 +206,7 @@ def test_columns_that_are_only_read_must_be_null(sink: FakeSink) -> None:
 
 
 @pytest.mark.parametrize("error", [TopicNotFoundError, NameServerUnreachableError])
-def test_a_route_that_is_away_is_waited_for(sink: FakeSink, error: type[RocketError]) -> None:
+def test_an_unavailable_route_is_awaited(sink: FakeSink, error: type[RocketError]) -> None:
     sink.failures = [error("away"), error("away")]
     assert write().messages == 2
     sink.failures = [error("away") for _ in range(100)]
@@ -214,20 +214,20 @@ def test_a_route_that_is_away_is_waited_for(sink: FakeSink, error: type[RocketEr
         write()
 
 
-def test_a_topic_that_only_a_row_names_is_not_waited_for(sink: FakeSink) -> None:
+def test_a_topic_named_only_by_a_row_is_not_awaited(sink: FakeSink) -> None:
     sink.failures = [TopicNotFoundError("no such topic")]
     with pytest.raises(TopicNotFoundError):
         write(topic=["u", "u"])
     assert sink.used == []
 
 
-def test_what_was_written_says_what_was_not_confirmed(sink: FakeSink) -> None:
+def test_unconfirmed_messages_are_counted(sink: FakeSink) -> None:
     assert write().unconfirmed == 0
     sink.status = SendStatus.FLUSH_DISK_TIMEOUT
     assert (write().messages, write().unconfirmed) == (2, 2)
 
 
-def test_writes_share_a_sink_whatever_they_are_called() -> None:
+def test_writes_with_different_ids_share_a_sink() -> None:
     every = [parse_write_options({"nameServer": "x:1", "writeId": name}, Scope.WRITE) for name in ("a", "b")]
     assert sink_for(every[0]) is sink_for(every[1])
     assert sink_for(every[0]) is not sink_for(options(nameServer="y:1"))
@@ -243,12 +243,12 @@ def test_writes_share_a_sink_whatever_they_are_called() -> None:
         ({"dedupeWindow": "5"}, r"option dedupeWindow is for batch reads and streaming reads"),
     ],
 )
-def test_options_that_are_wrong(given: dict[str, str], text: str) -> None:
+def test_invalid_options(given: dict[str, str], text: str) -> None:
     with pytest.raises(OptionError, match=text):
         options(**given)
 
 
-def test_the_driver_logs_what_was_written(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_driver_logs_written_messages(caplog: pytest.LogCaptureFixture) -> None:
     tasks = [
         Written({"a": Sent(5, 500, 2), "b": Sent(1, 100, 1)}, retries=1, unconfirmed=1),
         Written({"a": Sent(4, 400, 1)}),

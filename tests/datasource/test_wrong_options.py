@@ -1,4 +1,4 @@
-"""Every option wrong in every way, from the list of options itself: a new one without a wrong value fails here."""
+"""Invalid values of every option. A new option without an invalid value here fails a test."""
 
 from __future__ import annotations
 
@@ -105,13 +105,13 @@ WRONG: dict[str, list[str]] = {
 CASES = [(option, text) for option in OPTIONS for text in WRONG.get(option.name, ())]
 
 
-def test_every_option_has_wrong_values_here() -> None:
+def test_every_option_has_invalid_values_here() -> None:
     assert [option.name for option in OPTIONS if not WRONG.get(option.name)] == []
     assert WRONG.keys() <= {option.name for option in OPTIONS}
 
 
 @pytest.mark.parametrize(("option", "text"), CASES, ids=[f"{option.name}={text[:20]}" for option, text in CASES])
-def test_a_wrong_value_is_refused_by_name_value_and_remedy(option: Option, text: str) -> None:
+def test_an_invalid_value_is_refused_with_name_value_and_remedy(option: Option, text: str) -> None:
     for scope in sorted(option.scopes, key=lambda scope: scope.name):
         with pytest.raises(OptionError) as caught:
             check_options({option.name.lower(): text}, frozenset({scope}))
@@ -123,7 +123,7 @@ def test_a_wrong_value_is_refused_by_name_value_and_remedy(option: Option, text:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_an_option_that_belongs_elsewhere_and_one_that_is_mistyped(option: Option) -> None:
+def test_options_of_another_scope_and_mistyped_options(option: Option) -> None:
     for scope in set(Scope) - option.scopes:
         is_column = scope in WRITES and option.name == "tags"
         code = "COLUMN" if is_column else "SCOPE"
@@ -202,7 +202,7 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("scope", "options", "wrong"), CONTRADICTIONS)
-def test_options_that_contradict_each_other(scope: Scope, options: dict[str, str], wrong: str) -> None:
+def test_conflicting_options(scope: Scope, options: dict[str, str], wrong: str) -> None:
     given = (
         options if {"assign", "subscribePattern", "storePath"} & options.keys() else {"subscribe": "orders"} | options
     )
@@ -224,7 +224,7 @@ def test_a_column_given_as_an_option_of_a_write(scope: Scope, name: str) -> None
     assert f'.withColumn("{name}", ' in caught.value.remedy
 
 
-def test_conditions_have_names_and_words_of_their_own() -> None:
+def test_conditions_have_unique_names_and_complete_texts() -> None:
     names = [condition.name for condition in CONDITIONS]
     assert len(set(names)) == len(names)
     for condition in CONDITIONS:
@@ -232,7 +232,7 @@ def test_conditions_have_names_and_words_of_their_own() -> None:
         assert condition.remedy.endswith((".", "}"))
 
 
-def test_an_error_keeps_its_condition_between_processes() -> None:
+def test_a_pickled_error_keeps_its_condition() -> None:
     import pickle
 
     raised = error("DATA_LOSS.QUEUE_DELETED", queue="t/b/0", at=7, go_on="Go on")

@@ -2,7 +2,7 @@
 
     bare_job.py NAME_SERVER TOPIC CHECKPOINT
 
-Prints what it saw as JSON, one line a step.
+Prints its results as JSON, one line for each step.
 """
 
 from __future__ import annotations

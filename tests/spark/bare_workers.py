@@ -2,7 +2,7 @@
 
     python bare_workers.py NAME_SERVER TOPIC ZIP DIRECTORY
 
-``local-cluster`` starts an executor in a process of its own. Spark takes one Python for the driver's helpers and the
+``local-cluster`` starts an executor in a separate process. Spark takes one Python for the driver's helpers and the
 executors; so it is given a script, which on the executor is a Python without its site-packages. What was seen is
 printed as JSON, one line a step.
 """
@@ -58,14 +58,14 @@ def main(name_server: str, topic: str, package: str, directory: str) -> None:
         SparkSession.builder.master(_MASTER)
         .config("spark.executorEnv.BARE", "1")
         .config("spark.executor.memory", "600m")
-        .config("spark.task.maxFailures", "1")  # what fails here fails every time
+        .config("spark.task.maxFailures", "1")  # failures here are permanent
         .config("spark.ui.enabled", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
-    work = Path(pyspark.__file__).with_name("work") / spark.sparkContext.applicationId  # Spark leaves it there
+    work = Path(pyspark.__file__).with_name("work") / spark.sparkContext.applicationId  # Spark does not remove it
 
     def write() -> None:
         rows = spark.createDataFrame(

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.spark)
-            # PySpark's own driver code, not ours: sockets left to the collector, and deprecated calls.
+            # PySpark's own driver code: sockets left to the garbage collector, and deprecated calls.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"))
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(
     call: pytest.CallInfo[None],
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skip a test that uses an option which this Spark lacks; the reason is the refusal of the option."""
+    """Skip a test that uses an option which this Spark lacks. The reason is the error for the option."""
     report = yield
     if report.failed and not HAS_READ_LIMITS and call.excinfo is not None:
         refusal = re.search(r"\[BAD_OPTION\.NEWER_SPARK\] .*?\.(?= Remove)", str(call.excinfo.value))
@@ -71,7 +71,7 @@ def closing(session: SparkSession) -> Iterator[SparkSession]:
 
 
 class Rocket:
-    """A cluster, and short words for what the tests do with it."""
+    """A cluster with short methods for the tests."""
 
     def __init__(self, cluster: LocalCluster, spark: SparkSession) -> None:
         self.cluster = cluster
@@ -88,7 +88,7 @@ class Rocket:
         return sorted(self.reader.queues(topic))
 
     def send(self, topic: str, bodies: Sequence[str], queue: int = 0) -> None:
-        """Put messages into one queue, in order."""
+        """Send messages to one queue, in order."""
         target = self.queues(topic)[queue]
         for start in range(0, len(bodies), 500):
             self.producer.send([Message.of(topic, body) for body in bodies[start : start + 500]], queue=target)

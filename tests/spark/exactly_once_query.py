@@ -1,9 +1,9 @@
-"""A process that copies a topic with ``deliveryGuarantee=exactlyOnce``, and, on request, dies while it publishes.
+"""A process that copies a topic with ``deliveryGuarantee=exactlyOnce``, and can kill itself during publishing.
 
     python -m tests.spark.exactly_once_query NAME_SERVER SOURCE TARGET CHECKPOINT [die]
 
 With ``die`` the process in which Spark calls ``commit`` kills this process, its JVM and itself before its third send.
-It must be started in a process group of its own.
+Start it in a separate process group.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.spark.killed_query import session
 
 
 class DyingWriter(ExactlyOnceStreamWriter):
-    """Dies in ``commit``."""
+    """Kill the process in ``commit``."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
         from spark_rocket.datasource.exactly_once.brokers import Brokers
@@ -39,7 +39,7 @@ class DyingWriter(ExactlyOnceStreamWriter):
 
 
 class DyingRocket(RocketDataSource):
-    """The sink whose first commit dies."""
+    """The sink whose first commit kills the process."""
 
     driver = os.getpgrp()
 

@@ -1,8 +1,8 @@
-"""A process whose streaming query stops dead in the middle of its third batch, and is then killed by the test.
+"""A process whose streaming query blocks during its third batch, and is then killed by the test.
 
     python killed_query.py NAME_SERVER TOPIC CHECKPOINT OUTPUT FIFO
 
-The task that reads queue 0 of batch 2 hands some rows on, opens the FIFO for writing to say so, and waits for ever.
+The task that reads queue 0 of batch 2 returns some rows, opens the FIFO for writing as a signal, and blocks forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark for the tests: classic, or Spark Connect with its server in a process of its own.
+"""Spark for the tests: classic, or Spark Connect with its server in a separate process.
 
 Run as a program it is that server: ``python -m tests.spark.sessions PORT WAREHOUSE``, until its standard input ends.
 """

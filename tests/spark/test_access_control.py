@@ -1,4 +1,4 @@
-"""Spark on a cluster that asks for signed requests; and no secret anywhere that Spark shows or keeps."""
+"""Spark on a cluster with signed requests, without secrets in the output and files of Spark."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_query_with_credentials(
     assert shown
 
     again = spark.read.format("rocket").options(**at, **KEYS, subscribe="orders").load()
-    assert again.where("cast(body as string) = 'written'").count() == 2  # and what the stream wrote
+    assert again.where("cast(body as string) = 'written'").count() == 2  # and the rows of the stream
     kept = [path for path in (tmp_path / "to").rglob("*") if path.is_file()]
     assert kept
     assert not any(SECRET.encode() in path.read_bytes() for path in kept)

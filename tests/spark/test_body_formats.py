@@ -1,4 +1,4 @@
-"""Typed rows: each format there and back, streams, variants, and what becomes of records that cannot be decoded."""
+"""Typed rows: round trips of each format, streams, variants, and records that cannot be decoded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(mq: Rocket, frame: DataFrame, **options: str) -> None:
     frame.write.format("rocket").options(nameServer=mq.name_server, **options).mode("append").save()
 
 
-def test_every_format_there_and_back(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+def test_every_format_round_trips(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "order.avsc").write_text(AVRO)
     (tmp_path / "shop.desc").write_bytes(descriptor())
     orders = spark.range(20, numPartitions=2).selectExpr(
@@ -129,7 +129,7 @@ def test_records_that_cannot_be_decoded(mq: Rocket, spark: SparkSession) -> None
         }
         assert row.properties.items() >= origin.items()
     assert letters[1].properties[BAD_RECORD_REASON] == '"2" is not an integer'
-    # Read again, the same letters have the same ids.
+    # Another read creates dead letters with the same ids.
     ids(badRecords="deadLetter", deadLetterTopic=bad)
     again = [row.msgId for row in mq.read(bad).collect()]
     assert (len(again), len(set(again))) == (4, 2)
@@ -149,8 +149,8 @@ NUMBERS = [
 OBJECTS = ['{"x":1,"x":2}', '[{"x":{"y":1,"y":1}},"a"]', "[]", "{}", '"a"']
 
 
-def test_values_mean_what_they_mean_to_from_json_and_from_csv(mq: Rocket, spark: SparkSession) -> None:
-    """Each value in a record of its own, since here one that does not fit makes the others of its record null, too."""
+def test_values_equal_those_of_from_json_and_from_csv(mq: Rocket, spark: SparkSession) -> None:
+    """Each value is in its own record, because an invalid value makes all values of its record null."""
     pairs = [(name, f'"{text}"') for name in "tnd" for text in TIMES]
     pairs += [(name, text) for name in ("de", "p") for number in NUMBERS for text in (number, f'"{number}"')]
     names = [column.split(" ")[0] for column in MEANINGS.split(", ")]
@@ -180,7 +180,7 @@ def test_values_mean_what_they_mean_to_from_json_and_from_csv(mq: Rocket, spark:
 
 
 def test_the_end_of_9999_in_new_york(mq: Rocket, spark: SparkSession) -> None:
-    """A sentinel that is the year 10000 in UTC is written, read back, and read by Spark's own functions."""
+    """A sentinel in the year 10000 in UTC is written, read back, and read by Spark's own functions."""
     at = "timestamp'9999-12-31 23:59:59 America/New_York' AS at"
     for form in ("json", "csv"):
         topic = mq.topic(1)
@@ -199,7 +199,7 @@ def test_null_in_the_only_csv_column(mq: Rocket, spark: SparkSession) -> None:
 
 
 def test_a_stream(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
-    """JSON in, some of it bad; JSON out, and the bad ones to a topic; restarted, nothing comes twice."""
+    """JSON with bad records in, JSON out, bad records to a topic. A restart causes no duplicates."""
     topic, out, bad = mq.topic(2), mq.topic(2), mq.topic(1)
 
     def run() -> None:
@@ -248,6 +248,6 @@ def test_a_stream(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused_before_any_task(mq: Rocket, attempt: Callable[[Rocket], object], wrong: str) -> None:
+def test_invalid_options_fail_before_any_task(mq: Rocket, attempt: Callable[[Rocket], object], wrong: str) -> None:
     with pytest.raises(PySparkException, match=wrong):
         attempt(mq)

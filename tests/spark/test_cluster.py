@@ -37,11 +37,11 @@ def halts_at(broker: str, reported: str, wait: str) -> Callable[[Iterator[pa.Rec
     return halt
 
 
-def test_a_broker_killed_in_mid_batch_and_brokers_and_queues_added(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_broker_and_added_brokers_and_queues(spark: SparkSession, tmp_path: Path) -> None:
     output, reported, wait = (str(tmp_path / name) for name in ("output", "reached", "wait"))
     os.mkfifo(reported)
     os.mkfifo(wait)
-    # Open for both, so that it is ready only once something is written.
+    # Open for reading and writing, so that it becomes readable only after a write.
     heard = os.open(reported, os.O_RDWR)
     sent: set[tuple[str, int, int, str]] = set()
     spark.conf.set(_BATCH_ROWS, "10")
@@ -53,7 +53,7 @@ def test_a_broker_killed_in_mid_batch_and_brokers_and_queues_added(spark: SparkS
         cluster.create_topic(TOPIC, 2)
 
         def send(count: int) -> None:
-            """So many to each queue there is."""
+            """Send this many messages to each existing queue."""
             for queue in reader.refresh(TOPIC):
                 bodies = [f"{queue.broker_name}-{queue.queue_id}-{len(sent) + number}" for number in range(count)]
                 first = producer.send([Message.of(TOPIC, body) for body in bodies], queue=queue).queue_offset
@@ -67,7 +67,7 @@ def test_a_broker_killed_in_mid_batch_and_brokers_and_queues_added(spark: SparkS
 
         def wait_for_all() -> None:
             deadline = time.monotonic() + PATIENCE
-            while query.isActive:  # on Spark Connect only sources tell their rows
+            while query.isActive:  # on Spark Connect, only sources report their rows
                 seen = sum(done["sources"][0]["numInputRows"] for done in query.recentProgress)
                 if seen >= len(sent):
                     return
@@ -102,7 +102,7 @@ def test_a_broker_killed_in_mid_batch_and_brokers_and_queues_added(spark: SparkS
             cluster.brokers[1].kill()
             with Path(wait).open("w") as out:
                 out.write("go on\n")
-            cluster.create_topic(TOPIC, 3)  # on what is left: one queue more there
+            cluster.create_topic(TOPIC, 3)  # one more queue on the remaining brokers
             producer.send(Message.of(TOPIC, "x"), queue=reader.refresh(TOPIC)[0])
             sent.add(("broker-a", 0, 120, "x"))
             cluster.brokers[1].start()

@@ -1,4 +1,4 @@
-"""Spark Connect: some of the tests here once more, through a server. ``make connect`` runs them all."""
+"""Spark Connect: some of the tests of this folder, through a server. ``make connect`` runs them all."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from tests.spark.sessions import ON_CONNECT, ROOT
 
-TESTS = ("test_write.py::test_every_column_there_and_back",)
+TESTS = ("test_write.py::test_every_column_round_trips",)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(ON_CONNECT, reason="all tests run on Spark Connect")
-def test_the_same_tests_on_spark_connect() -> None:
+def test_tests_on_spark_connect() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     done = subprocess.run(
         [*command, *(f"tests/spark/{name}" for name in TESTS)],

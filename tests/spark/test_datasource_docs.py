@@ -1,7 +1,7 @@
 """The examples of the data source's pages run unchanged, each page from its first to its last line.
 
-Python, SQL and ``rocket …`` are run; other blocks (JSON, text) are shown for reading. What stands for a place of the
-reader's own (the name server, directories, a port) is replaced by one of the test's.
+Python, SQL and ``rocket …`` are run; other blocks (JSON, text) are shown for reading. Placeholders (name server,
+directories, a port) are replaced by values of the test.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _examples(page: str) -> Iterator[tuple[str, int, str]]:
 
 @pytest.fixture(scope="module")
 def shop(mq: Rocket) -> Rocket:
-    """The topics that the pages speak of."""
+    """The topics of the pages."""
     for topic in (
         "orders",
         "payments",
@@ -72,7 +72,7 @@ def shop(mq: Rocket) -> Rocket:
 
 @pytest.fixture
 def places(shop: Rocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What is written on the pages, and what it is here."""
+    """Placeholders on the pages, and their values here."""
     monkeypatch.setenv("NAMESRV_ADDR", shop.name_server)
     monkeypatch.chdir(tmp_path)
     return {
@@ -85,7 +85,7 @@ def places(shop: Rocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
 
 @pytest.fixture
 def clean(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session that is left as it was."""
+    """A session whose state is restored at the end."""
     yield spark
     for query in spark.streams.active:
         query.stop()
@@ -94,7 +94,7 @@ def clean(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _python(code: str, line: int, page: str, names: dict[str, object], spark: SparkSession, name_server: str) -> None:
-    if "storePath" not in code:  # Spark asks other processes, which do not have the environment that is set here
+    if "storePath" not in code:  # Spark uses other processes, which do not have this environment
         code = re.sub(r'(\.format\("rocket(mq)?"\))', rf'\1.option("nameServer", "{name_server}")', code)
     exec(compile("\n" * line + code, page, "exec"), names)
     for query in spark.streams.active:
@@ -103,7 +103,7 @@ def _python(code: str, line: int, page: str, names: dict[str, object], spark: Sp
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_pages_examples_run(page: str, shop: Rocket, clean: SparkSession, places: dict[str, str]) -> None:
+def test_examples_of_a_page_run(page: str, shop: Rocket, clean: SparkSession, places: dict[str, str]) -> None:
     names: dict[str, object] = {"__name__": "__main__", "spark": clean}
     if page == FROM_KAFKA:
         names["kafka"] = _as_kafkas_source_gives_it(clean)
@@ -142,7 +142,7 @@ def _as_kafkas_source_gives_it(spark: SparkSession) -> DataFrame:
 
 
 @pytest.mark.parametrize("page", [*PAGES, *REFERENCE])
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_have_targets(page: str) -> None:
     for file, anchor in re.findall(r"\]\(((?:\.\./)?[\w/-]*\.md)?(?:#([^)]+))?\)", _text(page)):
         path = (ROOT / page).parent / file if file else ROOT / page
         text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
@@ -152,7 +152,7 @@ def test_links_lead_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors, f"{file}#{anchor}"
 
 
-def test_the_options_that_kafkas_are_translated_to_are_there() -> None:
+def test_replacements_of_kafka_options_exist() -> None:
     rows: dict[str, str] = {}
     for part in ("Options for reads", "Options for writes"):
         page = _text(FROM_KAFKA).partition(f"## {part}\n")[2].partition("\n## ")[0]

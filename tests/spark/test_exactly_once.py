@@ -1,4 +1,4 @@
-"""``deliveryGuarantee=exactlyOnce`` through Spark: streams, tasks that fail, a driver that dies, batch writes."""
+"""``deliveryGuarantee=exactlyOnce`` through Spark: streams, failed tasks, a killed driver, batch writes."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_stream(mq: Rocket, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_task_that_fails_once(mq: Rocket, tmp_path: Path) -> None:
-    """Its first attempt stages blocks that are never published."""
+def test_a_task_with_a_failed_attempt(mq: Rocket, tmp_path: Path) -> None:
+    """The first attempt stages blocks that are never published."""
     frame, bodies = source(mq, 200)
     target = mq.topic(4)
     marker = tmp_path / "failed"
@@ -78,7 +78,7 @@ def test_a_task_that_fails_once(mq: Rocket, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.classic("the server's environment is set before it starts")
-def test_a_driver_that_dies_while_it_publishes(mq: Rocket, tmp_path: Path) -> None:
+def test_a_driver_killed_during_publishing(mq: Rocket, tmp_path: Path) -> None:
     """The whole Spark process exits between PREPARED and DONE. The rows that the restarted query computes again are
     others; those that were decided count."""
     source_topic, target = mq.topic(2), mq.topic(4)
@@ -93,7 +93,7 @@ def test_a_driver_that_dies_while_it_publishes(mq: Rocket, tmp_path: Path) -> No
     assert sorted(int(number) for number, _ in rows) == list(range(200))
 
 
-def test_a_batch_write_that_is_repeated(mq: Rocket, spark: SparkSession) -> None:
+def test_a_repeated_batch_write(mq: Rocket, spark: SparkSession) -> None:
     target = mq.topic(4)
     frame = spark.range(1000, numPartitions=3).selectExpr("concat(id, ':', rand()) AS body")
 

@@ -1,4 +1,4 @@
-"""``tags`` and ``sqlFilter``: what the broker chooses, in batches and in streams."""
+"""``tags`` and ``sqlFilter``: filters at the broker, in batches and streams."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_rocket.model import Message
 from tests.spark.conftest import Rocket
 
 
-def test_brokers_choose_by_tags_and_by_sql(mq: Rocket, run: Callable[..., list[str]]) -> None:
+def test_brokers_filter_by_tags_and_by_sql(mq: Rocket, run: Callable[..., list[str]]) -> None:
     topic = mq.topic(2)
     for queue in (0, 1):
         messages = [
@@ -34,7 +34,7 @@ def test_brokers_choose_by_tags_and_by_sql(mq: Rocket, run: Callable[..., list[s
     assert run(stream) == ["x"], "the checkpoint counts all messages, chosen or not"
 
 
-def test_a_filter_that_cannot_be_is_refused_before_the_first_task(mq: Rocket) -> None:
+def test_an_invalid_filter_fails_before_the_first_task(mq: Rocket) -> None:
     topic = mq.topic(1)
     for options, text in (
         ({"sqlFilter": "price >"}, "option sqlFilter is 'price >'"),

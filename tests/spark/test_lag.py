@@ -1,4 +1,4 @@
-"""How far a stream is behind, as its progress and the listener tell."""
+"""The lag of a stream, in its progress and the listener."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.conftest import Rocket
 
 
 class Watching(RocketLagListener):
-    """Remembers what it knew after each progress, and what was served."""
+    """Records its state after each progress, and the served metrics."""
 
     def __init__(self, name_server: str) -> None:
         super().__init__(0, name_server=name_server)
@@ -42,7 +42,7 @@ def _sum(offset: str) -> int:
 
 
 @pytest.mark.classic("PySpark 4.3 drops a client's listeners when accumulators of a task come between their events")
-def test_the_listener_tells_how_far_a_stream_is_behind(
+def test_the_listener_reports_the_lag_of_a_stream(
     mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]
 ) -> None:
     topic = mq.topic(2)
@@ -59,7 +59,7 @@ def test_the_listener_tells_how_far_a_stream_is_behind(
     finally:
         spark.streams.removeListener(listener)
         listener.close()
-    # Under a limit the end of the queues is still the real one, after a restart as well.
+    # With a limit, the reported end of the queues is still the actual one, also after a restart.
     assert listener.latest == [100, 100, 100, 105]
     assert listener.lags == [60, 20, 0, 0]
     assert listener.ended == 2

@@ -1,4 +1,4 @@
-"""Look-ups by key and id: the rows that have them, and nothing else is read."""
+"""Lookups by key and id read only matching rows."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def test_keys_and_ids_are_looked_up(mq: Rocket, orders: str) -> None:
     one = mq.read(orders, lookupKeys="order-1-17")
     [row] = one.collect()
     assert (bytes(row.body), row["keys"]) == (b"1-17", "order-1-17 day-3")
-    if not ON_CONNECT:  # which has no RDDs
+    if not ON_CONNECT:  # Spark Connect has no RDDs
         assert one.rdd.getNumPartitions() == 1
-        assert mq.read(orders, lookupKeys="missing").rdd.getNumPartitions() == 1  # Spark's own, of no rows
+        assert mq.read(orders, lookupKeys="missing").rdd.getNumPartitions() == 1  # Spark's own task without rows
     assert _bodies(mq.read(orders, lookupMsgIds=f"{row.msgId},7F00")) == ["1-17"]
     several = mq.read(orders, lookupKeys="order-0-1,order-1-2,order-0-3,missing")
     assert _bodies(several) == ["0-1", "0-3", "1-2"]
     assert _bodies(several.where("queueId = 0 AND queueOffset > 1")) == ["0-3"]
     assert _bodies(mq.read(orders, lookupKeys="order-0-1,order-1-2", tags="A")) == ["1-2"]
-    # 43 messages of each queue have the key, more than a broker gives: the queues are read through.
+    # 43 messages of each queue have the key, more than a broker returns: the queues are read in full.
     of_a_day = mq.read(orders, lookupKeys="day-3")
     assert of_a_day.count() == mq.read(orders).where("keys LIKE '% day-3'").count() == 86
 
 
 def test_typed_rows_are_looked_up(mq: Rocket) -> None:
-    """The key is not one of their columns, and bodies of other messages are not decoded."""
+    """The key is not a column of the rows, and other bodies are not decoded."""
     topic = mq.topic(1)
     bodies = [b'{"id": 1}', b"not JSON", b'{"id": 3}']
     mq.producer.send([Message.of(topic, body, keys=f"k-{n}") for n, body in enumerate(bodies)])

@@ -28,7 +28,9 @@ def official(
     client.close()
 
 
-def test_spark_reads_what_they_send(mq: Rocket, official: Official, run: Callable[..., list[str]]) -> None:
+def test_spark_reads_messages_of_official_clients(
+    mq: Rocket, official: Official, run: Callable[..., list[str]]
+) -> None:
     """Batch and stream: ids, keys, tags, properties, times, and the order of a message group."""
     topic = mq.topic(4)
     official.do("producer", topic, topics=[topic])
@@ -51,7 +53,7 @@ def test_spark_reads_what_they_send(mq: Rocket, official: Official, run: Callabl
     assert [body for body in streamed if body.startswith("x")] == ["x0", "x1", "x2", "x3", "x4"]
 
 
-def test_they_read_what_spark_writes(mq: Rocket, official: Official, spark: SparkSession) -> None:
+def test_official_clients_read_messages_of_spark(mq: Rocket, official: Official, spark: SparkSession) -> None:
     topic = mq.topic(4)
     group = f"GID-{topic}"
     with RemotingClient() as client:

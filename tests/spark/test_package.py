@@ -24,7 +24,7 @@ SPARK = Path(pyspark.__file__).parent
 
 
 @pytest.mark.long
-def test_bare_workers_say_what_is_missing_and_run_what_was_taken_along(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_bare_workers_name_missing_packages_and_run_the_zip(cluster: LocalCluster, tmp_path: Path) -> None:
     cluster.create_topic("bare", 2)
     cluster.create_topic("bare-copy", 2)
     package = tmp_path / "spark_rocket.zip"
@@ -53,7 +53,7 @@ def test_bare_workers_say_what_is_missing_and_run_what_was_taken_along(cluster: 
 
 @contextmanager
 def standalone(part: str, log: Path, env: dict[str, str], said: str, *arguments: str) -> Iterator[str]:
-    """Spark's own master or worker, and its output when it was ready."""
+    """Start Spark's own master or worker, and return its output up to readiness."""
     command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{part}", "--host", "127.0.0.1"]
     with (
         log.open("w") as out,
@@ -77,7 +77,7 @@ def standalone(part: str, log: Path, env: dict[str, str], said: str, *arguments:
 
 
 @pytest.mark.long
-def test_spark_submit_takes_the_zip_along_to_a_standalone_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_spark_submit_ships_the_zip_to_a_standalone_cluster(cluster: LocalCluster, tmp_path: Path) -> None:
     """Neither driver nor workers have the package: batches, streams, views."""
     for topic in ("submitted", "submitted-copy"):
         cluster.create_topic(topic, 2)

@@ -1,4 +1,4 @@
-"""Batch reads: every column, every way to begin and end, and how ranges become partitions."""
+"""Batch reads: every column, every start and end, and partitions."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_schema_names_the_columns_to_decode(mq: Rocket, spark: SparkSession) -
     assert [(row.queueOffset, bytes(row.body)) for row in frame.collect()] == [(0, b"a"), (1, b"b")]
 
 
-def test_from_and_to(mq: Rocket) -> None:
+def test_start_and_end(mq: Rocket) -> None:
     topic = mq.topic(1)
     (queue,) = mq.queues(topic)
     mq.send(topic, [str(number) for number in range(10)])
@@ -94,7 +94,7 @@ def test_several_topics(mq: Rocket) -> None:
     assert sorted(mq.bodies(f"{one}, {two}")) == ["a", "b"]
 
 
-def test_partitions_are_ranges_of_queues_and_hot_ones_are_split(mq: Rocket) -> None:
+def test_partitions_are_ranges_of_queues_and_large_ones_are_split(mq: Rocket) -> None:
     topic = mq.topic(3)
     mq.send(topic, [str(number) for number in range(100)], queue=0)
     mq.send(topic, ["x"] * 10, queue=2)
@@ -115,7 +115,7 @@ def test_partitions_are_ranges_of_queues_and_hot_ones_are_split(mq: Rocket) -> N
     assert sizes(maxRecordsPerPartition=40) == [33, 33, 34, 10]
 
 
-def test_a_broker_that_gives_few_messages_at_a_time(mq: Rocket) -> None:
+def test_a_broker_with_small_responses(mq: Rocket) -> None:
     topic = mq.topic(1)
     mq.send(topic, [str(number) for number in range(200)])
     for options in ({"pullBatchSize": 32}, {"pullBatchSize": 7, "arrowBatchRows": 50}, {"pullBatchBytes": 1024}):
@@ -137,7 +137,7 @@ def test_a_broker_that_gives_few_messages_at_a_time(mq: Rocket) -> None:
         ({"nameServer": "127.0.0.1:1"}, r"NAME_SERVER_UNREACHABLE.*127\.0\.0\.1:1"),
     ],
 )
-def test_bad_options(mq: Rocket, options: dict[str, str], wrong: str) -> None:
+def test_invalid_options(mq: Rocket, options: dict[str, str], wrong: str) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a"])
     broker = mq.queues(topic)[0].broker_name
@@ -157,7 +157,7 @@ def test_bad_options(mq: Rocket, options: dict[str, str], wrong: str) -> None:
         ("body string", r"the column body is binary, not string"),
     ],
 )
-def test_bad_schemas(mq: Rocket, spark: SparkSession, schema: str, wrong: str) -> None:
+def test_invalid_schemas(mq: Rocket, spark: SparkSession, schema: str, wrong: str) -> None:
     reader = spark.read.format("rocket").schema(schema)
     with pytest.raises(PySparkException, match=wrong):
         reader.options(nameServer=mq.name_server, subscribe=mq.topic(1)).load().collect()

@@ -28,7 +28,7 @@ OTHERS = ("--console-port", 0, "--metrics-port", 0)
 
 @pytest.fixture(scope="module")
 def shop(spark: SparkSession) -> Iterator[Rocket]:
-    """A cluster with what the recipes say to send first: 20 orders, three readings of sensors, one of them no JSON."""
+    """A cluster with the messages that the recipes need: 20 orders and three sensor readings, one of them invalid."""
     with LocalCluster() as cluster:
         mq = Rocket(cluster, spark)
         with mq.producer, mq.reader:
@@ -48,7 +48,7 @@ def _fill(mq: Rocket) -> None:
 
 @pytest.fixture
 def clean(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SparkSession]:
-    """A session that is left as it was. Relative paths of the pages are the test's (see ``places``)."""
+    """A session whose state is restored at the end. Relative paths of the pages are the test's (see ``places``)."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     yield spark
@@ -59,7 +59,7 @@ def clean(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def places(code: str, folder: Path) -> str:
-    """Spark resolves relative paths where it was started."""
+    """Spark resolves relative paths in its start directory."""
     return re.sub(r'"(lake|checkpoints)/', rf'"{folder}/\1/', code)
 
 
@@ -99,7 +99,7 @@ def test_a_recipe(
 def test_the_spark_test_of_the_testing_guide(
     clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pytest runs within pytest, on the session that there is: the page's own has the same name."""
+    """pytest runs within pytest, on the existing session, because the page's session has the same name."""
     monkeypatch.syspath_prepend(tmp_path)
     blocks = examples("docs/guides/testing.md")
     for file in blocks:
@@ -149,8 +149,8 @@ def test_the_readme(shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypat
             Prompt(f"README.md:{example.line}").paste(code)
 
 
-def test_the_readme_leaves_the_topics_of_the_first_ten_minutes_alone() -> None:
-    """The README's block and then the page use one server, and the page counts the messages of its topic."""
+def test_the_readme_does_not_use_the_topics_of_getting_started() -> None:
+    """A reader can use one server for both, and the page counts the messages of its topic."""
     used = [
         {topic for example in examples(page) for topic in re.findall(r'"(?:subscribe|topic)", "(\w+)"', example.code)}
         for page in ("README.md", "docs/guides/getting-started.md")
@@ -163,7 +163,7 @@ def test_the_readme_leaves_the_topics_of_the_first_ten_minutes_alone() -> None:
 
 
 @pytest.mark.classic("what a stream's memory sink holds is shown as classic Spark shows it")
-def test_the_notebook_says_and_draws_what_is_stored(clean: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_has_its_stored_output(clean: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")
     from matplotlib import pyplot as plt
 

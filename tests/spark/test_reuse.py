@@ -1,4 +1,4 @@
-"""A data frame, view or table that one query filters and another reads whole: each has its own rows."""
+"""A data frame, view or table, filtered by one query and read in full by another: each has its own rows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def topic(mq: Rocket) -> str:
 
 @pytest.fixture(autouse=True)
 def pushdown_is_allowed(spark: SparkSession) -> Iterator[None]:
-    """The setting with which Spark hands filters to readers that take them."""
+    """The setting that makes Spark push filters down to readers."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     yield
     spark.conf.unset("spark.sql.python.filterPushdown.enabled")
@@ -92,7 +92,7 @@ def _scalar_subqueries(frame: DataFrame) -> Numbers:
 
 
 def _numbers_of(name: str, spark: SparkSession) -> Numbers:
-    """The same four numbers, of a view or table."""
+    """The same four counts, for a view or table."""
     queries = [f"SELECT count(*) FROM {name} {where}" for where in ("WHERE queueId = 0", "", "WHERE queueId = 1", "")]
     apart = tuple(spark.sql(query).collect()[0][0] for query in queries)
     together = " UNION ALL ".join(f"({query})" for query in queries)
@@ -111,7 +111,7 @@ OPTIONS: dict[str, tuple[dict[str, str], int]] = {
 
 
 def _check(numbers: Callable[[], Numbers], given: dict[str, str], of_a_queue: int) -> None:
-    """Spark 4.1 to 4.3 would read for all what one query's filters leave, so the option is refused."""
+    """Spark 4.1 to 4.3 would apply one query's filters to all queries, so the option is refused."""
     if "filterPushdown" in given:
         with pytest.raises(PySparkException, match=r"BAD_OPTION\.UNKNOWN.*Spark 4\.1 to 4\.3 .*use lookupKeys"):
             numbers()
@@ -143,7 +143,7 @@ def test_a_table_used_twice(mq: Rocket, spark: SparkSession, topic: str, kind: s
         spark.sql(f"DROP {kind.removeprefix('TEMPORARY ')} IF EXISTS reused")
 
 
-def test_options_of_one_query(mq: Rocket, spark: SparkSession, topic: str) -> None:
+def test_options_apply_to_one_query(mq: Rocket, spark: SparkSession, topic: str) -> None:
     options = f"nameServer '{mq.name_server}', subscribe '{topic}'"
     spark.sql(f"CREATE TABLE reused USING rocket OPTIONS ({options})")
     spark.sql(f"CREATE TEMPORARY VIEW red USING rocket OPTIONS ({options}, lookupKeys 'red')")
@@ -152,7 +152,7 @@ def test_options_of_one_query(mq: Rocket, spark: SparkSession, topic: str) -> No
         assert spark.sql(only_red).count() == 15
         assert spark.sql(every).count() == 30
         # Spark resolves a table once for all mentions in a statement, and docs/guides/sql.md warns of it. Once this
-        # fails, Spark tells both apart: 45, and the warning can go.
+        # fails, Spark distinguishes both: 45, and the warning can be removed.
         assert spark.sql(f"{every} UNION ALL {only_red}").count() == 60
         assert spark.sql(f"{every} UNION ALL SELECT * FROM red").count() == 45
         counts = "SELECT (SELECT count(*) FROM red), (SELECT count(*) FROM reused)"

@@ -1,4 +1,4 @@
-"""Topics as SQL tables and views; and the name that the old Scala connector had."""
+"""Topics as SQL tables and views; and the names of the old Scala connector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.spark.sessions import needs
 
 @pytest.fixture
 def tables(spark: SparkSession) -> Iterator[list[str]]:
-    """Names of tables that are dropped afterwards; topics stay."""
+    """Names of tables that are dropped at the end. Topics stay."""
     made = ["readable", "writable", "both", "twin", "columned"]
     yield made
     for name in made:
@@ -50,7 +50,7 @@ def test_tables(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]], 
     assert row is not None
     assert (row.topic, row.queueId, row["keys"], row.properties["p"]) == (topic, 1, "ka kb", "v")
 
-    # Rows of a table bring its options along; they go to the table that is named all the same.
+    # Rows of a table carry its options; they are still written to the named table.
     spark.sql("INSERT INTO twin (body, tags) SELECT body, tags FROM both WHERE tags = 'tb'")
     with pytest.raises(PySparkException, match="WHICH_TABLE"):
         spark.sql("INSERT INTO twin SELECT * FROM both")
@@ -84,7 +84,7 @@ def test_temporary_views(mq: Rocket, spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"BAD_ROW.*brokerName is read-only but has a value"):
         spark.sql("INSERT INTO seen SELECT * FROM seen")
     assert mq.bodies(topic) == ["a", "a"]
-    # A view, like a data frame, is planned once and for all with its first query.
+    # A view, like a data frame, is planned only once, with its first query.
     assert [bytes(row.body) for row in spark.sql("SELECT body FROM seen").collect()] == [b"a"]
     spark.catalog.dropTempView("seen")
 

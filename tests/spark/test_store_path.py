@@ -1,4 +1,4 @@
-"""``storePath`` in Spark: a stopped broker's disk gives the rows that its topics gave."""
+"""``storePath`` in Spark: the disk of a stopped broker has the same rows as its topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ordered(frame: DataFrame) -> list[Row]:
     return frame.orderBy("topic", "queueId", "queueOffset").collect()
 
 
-def test_a_stopped_brokers_disk_has_the_rows_of_a_topic_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stopped_brokers_disk_has_the_rows_of_its_topic(spark: SparkSession, tmp_path: Path) -> None:
     settings = {"mappedFileSizeCommitLog": 1 << 18, "brokerName": "broker-x"}
     with LocalCluster(data_dir=tmp_path / "data", config=settings) as cluster:
         topics = [cluster.create_topic(name, 3) for name in ("orders", "payments")]
@@ -93,12 +93,12 @@ def test_a_schema_and_a_limit(spark: SparkSession, tmp_path: Path) -> None:
         ({"storePath": "s3://bucket/store"}, "BAD_OPTION.*storePath is 's3://bucket/store'"),
     ],
 )
-def test_bad_options(spark: SparkSession, options: dict[str, str], message: str) -> None:
+def test_invalid_options(spark: SparkSession, options: dict[str, str], message: str) -> None:
     with pytest.raises(PySparkException, match=message):
         spark.read.format("rocket").options(**options).load().collect()
 
 
-def test_only_batch_reads_have_a_directory(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_batch_reads_support_a_directory(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"storePath is for batch reads, not for .*spark\.read"):
         spark.readStream.format("rocket").options(storePath=str(tmp_path)).load().writeStream.format("noop").option(
             "checkpointLocation", str(tmp_path / "checkpoint")
@@ -109,7 +109,7 @@ def test_only_batch_reads_have_a_directory(spark: SparkSession, tmp_path: Path) 
         ).save()
 
 
-def test_damage_names_its_place(spark: SparkSession, tmp_path: Path) -> None:
+def test_damage_is_reported_with_its_position(spark: SparkSession, tmp_path: Path) -> None:
     directory = extract_store("clean", tmp_path)
     log = directory / "commitlog" / f"{0:020d}"
     raw = bytearray(log.read_bytes())

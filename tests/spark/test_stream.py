@@ -1,4 +1,4 @@
-"""Streams: killed and started again, stopped and started again, with brokers that go away and data that is lost."""
+"""Streams: killed and restarted, stopped and restarted, with unavailable brokers and lost data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Run = Callable[..., list[str]]
 
 
 @needs(HAS_READ_LIMITS, "4.2", "limits the batches of the query that it kills")
-def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
+def test_a_query_killed_during_a_batch_has_no_loss_and_no_duplicates(
     mq: Rocket, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic = mq.topic(3)
@@ -33,12 +33,12 @@ def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
         mq.send(topic, [f"{queue}-{number}" for number in range(120)], queue)
     checkpoint, output, fifo = (str(tmp_path / name) for name in ("checkpoint", "output", "fifo"))
     os.mkfifo(fifo)
-    # Open for both, so that neither end waits for the other and the file is ready only once something is written.
+    # Open for reading and writing, so that neither end waits for the other, and it becomes readable only after a write.
     said = os.open(fifo, os.O_RDWR)
     child = subprocess.Popen(
         [sys.executable, killed_query.__file__, mq.name_server, topic, checkpoint, output, fifo],
         start_new_session=True,
-        # A classic session of its own, also where this process has one of Spark Connect, as PySpark notes there.
+        # A separate classic session, even if this process uses Spark Connect, as PySpark marks in the environment.
         env={name: value for name, value in os.environ.items() if name != "SPARK_CONNECT_MODE_ENABLED"}
         | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.DEVNULL,
@@ -73,7 +73,7 @@ def test_a_query_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     assert mq.committed("killed", topic) == [150, 120, 120]
 
 
-def test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer_counts(mq: Rocket, run: Run) -> None:
+def test_a_restarted_stream_continues_and_ignores_start_options(mq: Rocket, run: Run) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["a", "b"])
     assert run(mq.stream(topic, startingOffsets="earliest")) == ["a", "b"]
@@ -82,7 +82,7 @@ def test_a_restarted_stream_goes_on_where_it_was_and_the_options_start_no_longer
     assert run(mq.stream(topic, startingOffsets="earliest")) == []
 
 
-def test_a_stored_checkpoint_of_version_1_goes_on(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_a_stored_checkpoint_of_version_1_continues(mq: Rocket, run: Run, tmp_path: Path) -> None:
     topic = mq.cluster.create_topic("golden-v1", 2)
     assert mq.queues(topic)[0].broker_name == "broker-a", "the stored offsets name it"
     for queue in range(2):
@@ -92,7 +92,7 @@ def test_a_stored_checkpoint_of_version_1_goes_on(mq: Rocket, run: Run, tmp_path
     assert sorted(run(mq.stream(topic, startingOffsets="earliest"))) == rest
 
 
-def test_all_ways_to_begin(mq: Rocket, run: Run) -> None:
+def test_start_options(mq: Rocket, run: Run) -> None:
     topic = mq.topic(1)
     (queue,) = mq.queues(topic)
     mq.send(topic, ["a", "b", "c"])
@@ -109,7 +109,7 @@ def test_all_ways_to_begin(mq: Rocket, run: Run) -> None:
     assert begin("json", startingOffsets=text) == ["b", "c"]
 
 
-def test_two_topics_and_a_stream_back_into_a_third(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_two_topics_streamed_into_a_third(mq: Rocket, run: Run, tmp_path: Path) -> None:
     one, two, target = mq.topic(1), mq.topic(2), mq.topic(2)
     mq.send(one, [f"one-{number}" for number in range(5)])
     mq.send(two, [f"two-{number}" for number in range(5)], queue=1)
@@ -129,7 +129,7 @@ def test_two_topics_and_a_stream_back_into_a_third(mq: Rocket, run: Run, tmp_pat
     assert sorted((row.body, row.tags) for row in rows) == sorted(expected)
 
 
-def test_the_groups_lag_can_be_seen_while_the_stream_runs_and_idles(mq: Rocket, tmp_path: Path) -> None:
+def test_the_groups_lag_is_visible_while_the_stream_runs_and_idles(mq: Rocket, tmp_path: Path) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["a"] * 3)
     query = (
@@ -151,7 +151,7 @@ def test_the_groups_lag_can_be_seen_while_the_stream_runs_and_idles(mq: Rocket, 
         query.stop()
 
 
-def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Run) -> None:
+def test_deleted_messages_stop_the_stream_or_are_skipped(mq: Rocket, run: Run) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a"] * 9)
     assert len(run(mq.stream(topic, startingOffsets="earliest"))) == 9
@@ -165,15 +165,13 @@ def test_deleted_messages_stop_the_stream_or_are_passed_over(mq: Rocket, run: Ru
     assert run(mq.stream(topic)) == ["d"], "and from there on as usual"
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
-    mq.send(topic, ["e"] * 5)  # more than there were
+    mq.send(topic, ["e"] * 5)  # more than before
     with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 3 and has"):
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["e"] * 5
 
 
-def test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_was_created_again(
-    mq: Rocket, run: Run, tmp_path: Path
-) -> None:
+def test_a_repeated_first_batch_skips_a_recreated_topic(mq: Rocket, run: Run, tmp_path: Path) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a"] * 3)
 
@@ -192,7 +190,7 @@ def test_a_first_batch_that_is_repeated_reads_nothing_of_a_topic_that_was_create
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c", "d", "e"]
 
 
-def test_a_topic_that_is_deleted_under_a_batch_is_passed_over_or_left_out(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_a_topic_deleted_during_a_batch_is_skipped(mq: Rocket, run: Run, tmp_path: Path) -> None:
     kept, topic = mq.topic(1), mq.topic(1)
     mq.send(kept, ["a"])
     mq.send(topic, ["b"])
@@ -213,7 +211,7 @@ def test_a_topic_that_is_deleted_under_a_batch_is_passed_over_or_left_out(mq: Ro
 
 
 @pytest.mark.classic("foreachBatch runs in the process of the broker")
-def test_a_broker_that_restarts_under_a_query_is_a_delay(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_waits_for_a_restarting_broker(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path / "data") as cluster:
         rocket = Rocket(cluster, spark)
         topic = rocket.topic(1)
@@ -247,7 +245,7 @@ def test_a_broker_that_restarts_under_a_query_is_a_delay(mq: Rocket, spark: Spar
         ({"subscribe": "no-such-topic"}, r"TOPIC_NOT_FOUND.*no-such-topic"),
     ],
 )
-def test_bad_options_of_a_stream(mq: Rocket, run: Run, options: dict[str, object], wrong: str) -> None:
+def test_invalid_options_of_a_stream(mq: Rocket, run: Run, options: dict[str, object], wrong: str) -> None:
     with pytest.raises(PySparkException, match=wrong):
         run(
             mq.stream(**{"topic": mq.topic(1), **options}) if "subscribe" not in options else mq.stream("no-such-topic")

@@ -1,4 +1,4 @@
-"""Reading, writing, streaming and views over TLS, from a cluster that takes nothing else."""
+"""Reads, writes, streams and views over TLS, with a cluster that enforces TLS."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_queries_over_tls(spark: SparkSession, secure: LocalCluster, run: Callab
     assert "orders" in {row.topic for row in topics.collect()}
 
 
-def test_without_the_setting(spark: SparkSession, secure: LocalCluster) -> None:
+def test_without_the_tls_option(spark: SparkSession, secure: LocalCluster) -> None:
     at = {"nameServer": secure.name_server, "subscribe": "orders"}
     with pytest.raises(Exception, match="NAME_SERVER_UNREACHABLE"):
         spark.read.format("rocket").options(**at).load().count()

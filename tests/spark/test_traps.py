@@ -1,4 +1,4 @@
-"""Traps T1 to T15 of Spark's Python data sources: each has lost data before, so each has a test here."""
+"""Traps T1 to T15 of Spark's Python data sources: each has caused data loss, so each has a test here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.spark.sessions import ON_CONNECT, ROOT, Found
 Run = Callable[..., list[str]]
 
 
-def test_t01_the_first_batch_is_the_same_after_it_failed_and_latest_moved(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_t01_a_failed_first_batch_is_repeated_unchanged(mq: Rocket, run: Run, tmp_path: Path) -> None:
     topic = mq.topic()
     mq.send(topic, ["before"] * 10)
 
@@ -63,7 +63,7 @@ def test_t01_a_range_that_runs_backwards_is_an_error(mq: Rocket, run: Run, tmp_p
         run(mq.stream(topic, startingOffsets="earliest"))
 
 
-def test_t02_the_last_batch_is_committed_to_the_group_too(mq: Rocket, run: Run) -> None:
+def test_t02_the_last_batch_is_committed_to_the_group(mq: Rocket, run: Run) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["a"] * 7, queue=0)
     mq.send(topic, ["b"] * 3, queue=1)
@@ -72,7 +72,7 @@ def test_t02_the_last_batch_is_committed_to_the_group_too(mq: Rocket, run: Run) 
     assert mq.committed("t02", topic) == [7, 3]
 
 
-def test_t03_a_killed_source_loses_nothing(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_t03_a_killed_source_loses_no_messages(mq: Rocket, run: Run, tmp_path: Path) -> None:
     assert "stop" not in vars(RocketStreamReader), "Spark does not call it reliably, so nothing may depend on it"
     topic = mq.topic(1)
     mq.send(topic, [str(number) for number in range(10)])
@@ -92,7 +92,7 @@ def test_t03_a_killed_source_loses_nothing(mq: Rocket, run: Run, tmp_path: Path)
     try:
         query.processAllAvailable()
     except PySparkException:
-        pass  # the query may notice, or may not: Spark decides
+        pass  # Spark decides whether the query detects this
     query.stop()
     rest = run(mq.stream(topic, startingOffsets="earliest", consumerGroup="t03"))
     assert found.bodies() + rest == [str(number) for number in range(20)]
@@ -106,7 +106,7 @@ def _is_source_runner(process: psutil.Process) -> bool:
         return False
 
 
-def test_t04_an_idle_stream_makes_no_batches(mq: Rocket, tmp_path: Path) -> None:
+def test_t04_an_idle_stream_has_no_batches(mq: Rocket, tmp_path: Path) -> None:
     topic = mq.topic(12)  # "10" sorts before "2" as text
     for queue in range(12):
         mq.send(topic, ["x"] * (queue + 1), queue)
@@ -196,7 +196,7 @@ def test_t08_every_batch_of_a_task_has_sparks_exact_schema(mq: Rocket, spark: Sp
         assert dict(table["properties"].to_pylist()[3 + 8]).items() >= {"p": "8", "q": "", "KEYS": "8"}.items()
 
 
-def test_t09_a_task_without_rows_commits_too(mq: Rocket, spark: SparkSession) -> None:
+def test_t09_a_task_without_rows_commits(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic()
     frame = spark.range(1, numPartitions=3).selectExpr("CAST(id AS STRING) AS body")
     frame.write.format("rocket").options(nameServer=mq.name_server, topic=topic).mode("append").save()
@@ -204,7 +204,7 @@ def test_t09_a_task_without_rows_commits_too(mq: Rocket, spark: SparkSession) ->
     assert mq.bodies(topic) == ["0"]
 
 
-def test_t10_message_ids_come_from_the_query_the_batch_the_partition_and_the_row(
+def test_t10_message_ids_depend_on_query_batch_partition_and_row(
     mq: Rocket, spark: SparkSession, tmp_path: Path
 ) -> None:
     source, target = mq.topic(1), mq.topic(1)
@@ -227,7 +227,7 @@ def test_t10_message_ids_come_from_the_query_the_batch_the_partition_and_the_row
     assert found == {str(number): key for number, key in enumerate(expected)}
 
 
-def test_t11_a_repeated_tasks_duplicates_can_be_told(mq: Rocket, spark: SparkSession) -> None:
+def test_t11_duplicates_of_a_repeated_task_are_detectable(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic(1)
 
     def spoil_first_attempt(batches):  # type: ignore[no-untyped-def]
@@ -253,7 +253,7 @@ def test_t11_a_repeated_tasks_duplicates_can_be_told(mq: Rocket, spark: SparkSes
     assert sorted(by_id.values()) == sorted(str(number).encode() for number in range(1000))
 
 
-def test_t11_a_stream_that_fails_in_a_task_says_why(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+def test_t11_a_failed_task_reports_its_error(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     topic, target = mq.topic(1), mq.topic(1)
     mq.send(topic, ["a", "b"])
     query = (
@@ -268,7 +268,7 @@ def test_t11_a_stream_that_fails_in_a_task_says_why(mq: Rocket, spark: SparkSess
     assert mq.end(target) == 0
 
 
-def test_t12_only_append(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
+def test_t12_only_append_is_supported(mq: Rocket, spark: SparkSession, tmp_path: Path) -> None:
     topic = mq.topic(1)
     frame = spark.range(1).selectExpr("CAST(id AS STRING) AS body")
     options = {"nameServer": mq.name_server, "topic": topic}
@@ -315,7 +315,7 @@ def test_t14_workers_run_the_python_of_the_session(spark: SparkSession) -> None:
     assert row.asDict() == {"python": sys.executable, "package": "spark_rocket.datasource"}
 
 
-def test_t15_option_names_have_no_case_and_errors_have_the_documented_spelling(mq: Rocket, run: Run) -> None:
+def test_t15_option_names_are_case_insensitive(mq: Rocket, run: Run) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a", "b", "c"])
     assert mq.read(topic, STARTINGOFFSETS="earliest", MinPartitions=2).count() == 3

@@ -1,4 +1,4 @@
-"""Views through Spark: schemas that it takes, and what it refuses."""
+"""Views through Spark: valid schemas and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to read, where to begin and end, how much at a time, and what is lost: on a real session."""
+"""Topics and queues, start and end, limits, and data loss, on a Spark session."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., list[str]]
 
 
 class Stream:
-    """A query that runs until it is stopped; what each of its batches brought."""
+    """A query that runs until it is stopped, with the rows of its batches."""
 
     def __init__(self, mq: Rocket, checkpoint: Path, **options: object) -> None:
         self.found = Found(checkpoint.with_name(f"found-{uuid4()}"))
@@ -49,7 +49,7 @@ def offsets_json(offsets: dict[MessageQueue, object]) -> str:
     return json.dumps(tree)
 
 
-def test_a_pattern_finds_new_topics_and_new_queues_and_loses_nothing(mq: Rocket, tmp_path: Path) -> None:
+def test_a_pattern_finds_new_topics_and_queues_without_loss(mq: Rocket, tmp_path: Path) -> None:
     first, second, other = (mq.cluster.create_topic(name, 1) for name in ("pattern-1", "pattern-x", "no-pattern-1"))
     mq.send(first, ["old"])
     with Stream(mq, tmp_path / "checkpoint", subscribePattern="pattern-[0-9]+") as stream:
@@ -59,7 +59,7 @@ def test_a_pattern_finds_new_topics_and_new_queues_and_loses_nothing(mq: Rocket,
         mq.send(other, ["never"])
         assert stream.rows() == ["a"]
         third = mq.cluster.create_topic("pattern-2", 2)
-        mq.cluster.create_topic(first, 3)  # now of three queues
+        mq.cluster.create_topic(first, 3)  # now from three queues
         mq.reader.refresh(first)
         mq.send(third, ["b"], queue=1)
         mq.send(first, ["c"], queue=2)
@@ -72,7 +72,7 @@ def test_a_pattern_finds_new_topics_and_new_queues_and_loses_nothing(mq: Rocket,
         mq.frame(subscribePattern="missing.*").collect()
 
 
-def test_brokers_that_are_away_and_queues_that_may_not_be_read(mq: Rocket, run: Run) -> None:
+def test_unavailable_brokers_and_queues_without_read_permission(mq: Rocket, run: Run) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a"])
     broker = mq.queues(topic)[0].broker_name
@@ -104,7 +104,7 @@ def test_assigned_queues_only(mq: Rocket, run: Run) -> None:
         mq.frame(assign=json.dumps({topic: {broker: [0, 7]}})).collect()
 
 
-def test_a_topic_that_does_not_exist_yet_is_waited_for(mq: Rocket, tmp_path: Path) -> None:
+def test_a_missing_topic_is_awaited(mq: Rocket, tmp_path: Path) -> None:
     there = mq.topic(1)
     mq.send(there, ["before"])
     subscribe = f"{there},waited-for"
@@ -119,14 +119,14 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(mq: Rocket, tmp_path: Pat
         mq.frame(subscribe=there, waitForTopic="true").collect()
 
 
-def test_a_stored_checkpoint_of_a_stream_that_waited_goes_on(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_a_stored_checkpoint_of_a_waiting_stream_continues(mq: Rocket, run: Run, tmp_path: Path) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["its first", "and next"])
     shutil.copytree(Path(__file__).parent / "golden" / "checkpoint-v1-waiting", tmp_path / "checkpoint")
     assert run(mq.stream(topic, startingOffsets="latest", waitForTopic="true")) == ["its first", "and next"]
 
 
-def test_times_and_groups_at_both_ends(mq: Rocket) -> None:
+def test_times_and_groups_as_start_and_end(mq: Rocket) -> None:
     topic = mq.topic(2)
     one, two = mq.queues(topic)
     mq.send(topic, ["0", "1", "2"])
@@ -162,7 +162,7 @@ def test_times_and_groups_at_both_ends(mq: Rocket) -> None:
             read(**options)
 
 
-def test_limits_hold_together(mq: Rocket, tmp_path: Path) -> None:
+def test_combined_limits(mq: Rocket, tmp_path: Path) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["x" * 1000] * 90)
     mq.send(topic, ["y" * 1000] * 30, queue=1)
@@ -187,7 +187,7 @@ def test_limits_hold_together(mq: Rocket, tmp_path: Path) -> None:
     assert max(sizes) < 57, "of 1,000 bytes and what a record has beside"
 
 
-def test_few_messages_wait_for_more_or_for_their_time(mq: Rocket, tmp_path: Path) -> None:
+def test_a_batch_waits_for_the_minimum_or_the_delay(mq: Rocket, tmp_path: Path) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a", "b"])
     options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": 3}
@@ -203,7 +203,7 @@ def test_few_messages_wait_for_more_or_for_their_time(mq: Rocket, tmp_path: Path
         assert stream.rows() == ["f"]
 
 
-def test_a_topic_that_is_deleted_and_queues_that_are_taken_away(mq: Rocket, run: Run) -> None:
+def test_a_deleted_topic_and_removed_queues(mq: Rocket, run: Run) -> None:
     kept, topic = mq.topic(1), mq.topic(2)
     mq.send(kept, ["a"])
     mq.send(topic, ["b"], queue=1)

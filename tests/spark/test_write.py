@@ -1,4 +1,4 @@
-"""Writing: every column there and back, where rows go, and what a row or a frame that cannot be written gets."""
+"""Writes: round trips of every column, queues of rows, and errors of invalid rows and frames."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def bodies(spark: SparkSession, count: int, *more: str, partitions: int = 2) -> 
     return spark.range(count, numPartitions=partitions).selectExpr("CAST(id AS STRING) AS body", *more)
 
 
-def test_every_column_there_and_back(mq: Rocket, spark: SparkSession) -> None:
+def test_every_column_round_trips(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic(2)
     frame = bodies(
         spark,
@@ -46,7 +46,7 @@ def test_every_column_there_and_back(mq: Rocket, spark: SparkSession) -> None:
     assert len({row.msgId for row in rows.values()}) == 50
 
 
-def test_binary_bodies_and_empty_ones(mq: Rocket, spark: SparkSession) -> None:
+def test_binary_and_empty_bodies(mq: Rocket, spark: SparkSession) -> None:
     topic = mq.topic(1)
     write(mq, spark.createDataFrame([(b"\x00\x01\x02\xff",), (b"",)], "BODY binary").coalesce(1), topic=topic)
     rows = mq.read(topic).orderBy("queueOffset").collect()
@@ -126,7 +126,7 @@ def test_a_message_above_the_limit_is_named_and_not_sent(mq: Rocket, spark: Spar
         (["'b' AS body"], {"nameServer": "127.0.0.1:1"}, r"NAME_SERVER_UNREACHABLE.*127\.0\.0\.1:1"),
     ],
 )
-def test_what_cannot_be_written(
+def test_invalid_rows_and_options(
     mq: Rocket, spark: SparkSession, columns: list[str], options: dict[str, str], wrong: str
 ) -> None:
     topic = mq.topic(1)
@@ -136,14 +136,12 @@ def test_what_cannot_be_written(
     assert mq.end(topic) == 0
 
 
-def test_a_topic_that_does_not_exist_is_created_by_the_broker_as_for_every_producer(
-    mq: Rocket, spark: SparkSession
-) -> None:
+def test_a_missing_topic_is_created_by_the_broker(mq: Rocket, spark: SparkSession) -> None:
     write(mq, bodies(spark, 10, partitions=1), topic="never-seen-before")
     assert sorted(mq.bodies("never-seen-before")) == [str(number) for number in range(10)]
 
 
-def test_no_topic_at_all(mq: Rocket, spark: SparkSession) -> None:
+def test_no_topic(mq: Rocket, spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"no target topic is set"):
         write(mq, bodies(spark, 1))
     nulls = bodies(spark, 1, "CAST(NULL AS STRING) AS topic")
@@ -183,7 +181,7 @@ def test_delayed_and_compressed_rows_and_a_copy_of_them(mq: Rocket, spark: Spark
 
 
 def test_duplicates_are_skipped(mq: Rocket, spark: SparkSession, run: Callable[..., list[str]]) -> None:
-    """The whole write repeated, as after a query that failed at its end: each row is where it was, so all are found."""
+    """The whole write is repeated, as after a failure at its end. All rows keep their queue, so all are detected."""
     topic = mq.topic(4)
     frame = bodies(spark, 5000, "IF(id % 3 = 0, concat('k', id % 20), NULL) AS shardingKey")
     for _ in range(3):

@@ -74,7 +74,7 @@ def avro(**more: Any) -> BodySettings:
 
 
 def descriptor() -> bytes:
-    """shop.Order, as protoc would describe it."""
+    """shop.Order, as described by protoc."""
     field = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(
         name="shop.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
@@ -123,7 +123,7 @@ def bodies(*values: bytes) -> pa.Array:
 
 
 def rows_of(decoded: Decoded, fields: pa.Schema) -> list[dict[str, Any]]:
-    """The rows, each column of the very type that was asked for."""
+    """The rows, after a check of each column's exact type."""
     for column, item in zip(decoded.columns, fields, strict=True):
         assert column.type.equals(item.type, check_metadata=True)
         column.validate(full=True)
@@ -131,7 +131,7 @@ def rows_of(decoded: Decoded, fields: pa.Schema) -> list[dict[str, Any]]:
 
 
 def check_alone(decoder: Decoder, fields: pa.Schema, values: list[bytes]) -> Decoded:
-    """Whatever a batch holds, each body gets what it gets alone: a row of its own, or a reason."""
+    """Check that each body of a batch has the same result as alone: its own row, or a reason."""
     together = decoder.decode(bodies(*values))
     found = pa.table(together.columns, fields.names)
     for column, item in zip(found.columns, fields, strict=True):

@@ -1,4 +1,4 @@
-"""Arrow bodies: what others' bytes may claim to be, and which types become which."""
+"""Arrow bodies: invalid sizes and types in untrusted bytes, and type conversions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stream(batch: pa.RecordBatch, codec: str | None = None) -> bytes:
 
 
 def one(array: pa.Array, kind: pa.DataType) -> Any:
-    """The values as another type, or the reason why not."""
+    """The values as another type, or the reason for a failure."""
     fields = pa.schema([("c", kind)])
     found = ArrowDecoder(fields).decode(bodies(stream(pa.record_batch({"c": array}))))
     rows = [row["c"] for row in rows_of(found, fields)]
@@ -48,8 +48,8 @@ TARGETS = (pa.decimal128(20, 3), pa.int64(), pa.float64(), pa.float32(), pa.stri
 
 
 @pytest.mark.parametrize("kind", [pa.decimal128(20, 8388611), pa.decimal128(20, -7), pa.decimal256(60, 400)])
-def test_decimals_with_a_scale_that_is_none_are_refused(kind: pa.DataType) -> None:
-    """Arrow's cast reads its table of powers at the scale, outside of the table: the process ended."""
+def test_decimals_with_an_invalid_scale_are_rejected(kind: pa.DataType) -> None:
+    """Arrow's cast uses the scale as an index beyond its table of powers, which crashed the process."""
     wild = wild_decimals(kind)
     nested = (
         wild,
@@ -63,7 +63,7 @@ def test_decimals_with_a_scale_that_is_none_are_refused(kind: pa.DataType) -> No
             assert "of them after the point" in one(array, target)
 
 
-def test_a_few_bytes_do_not_become_many_rows() -> None:
+def test_few_bytes_cannot_become_many_rows() -> None:
     millions = 100_000_000
     zeros = pa.array(np.zeros(2_000_000, np.int64))
     long = pa.DictionaryArray.from_arrays(pa.array(np.zeros(60_000, np.int8)), pa.array(["x" * 100_000]))
@@ -92,7 +92,7 @@ def test_a_few_bytes_do_not_become_many_rows() -> None:
         assert pa.total_allocated_bytes() - before < 1 << 20
 
 
-def test_what_compresses_well_is_read() -> None:
+def test_well_compressed_bodies_are_read() -> None:
     constant = pa.record_batch(
         {"id": pa.array(np.full(60_000, 7)), "s": pa.array(["same"] * 60_000).dictionary_encode()}
     )
@@ -105,14 +105,14 @@ def test_what_compresses_well_is_read() -> None:
     assert not ArrowDecoder(IDS).decode(bodies(mixed)).bad
 
 
-def test_claims_are_what_the_bytes_say() -> None:
+def test_claimed_sizes_are_read_from_the_metadata() -> None:
     body = stream(pa.record_batch({"id": pa.array(np.zeros(100_000, np.int64))}), "zstd")
     (batch,) = (m for m in pa.ipc.MessageReader.open_stream(body) if m.type == "record batch")
     rows, inflated = arrow_bodies._claimed_size(batch.metadata.to_pybytes(), batch.body, False)
     assert (rows, inflated) == (100_000, 800_000)
 
 
-def test_bodies_that_become_much_are_decoded_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bodies_are_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_bodies, "_MAX_DECODED_BYTES", 1000)
     body = stream(pa.record_batch({"id": pa.array(range(100))}))
     found = ArrowDecoder(IDS).decode(bodies(*[body] * 5))
@@ -123,7 +123,7 @@ def test_bodies_that_become_much_are_decoded_some_at_a_time(monkeypatch: pytest.
     assert ArrowDecoder(IDS).decode(bodies(*[body] * 5)).count == 5
 
 
-def test_long_columns_of_messages_are_repeated_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_message_columns_are_repeated_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Together, the values may exceed the 2 GiB that an array of strings can hold."""
     options = parse_read_options(
         {"nameServer": "x:1", "subscribe": "orders", "bodyFormat": "arrow", "badRecords": "drop"}
@@ -152,7 +152,7 @@ def test_long_columns_of_messages_are_repeated_a_batch_at_a_time(monkeypatch: py
     assert max(one for one, _, _ in found) == 64
 
 
-def test_a_file_is_what_its_footer_says() -> None:
+def test_a_file_is_read_by_its_footer() -> None:
     batch = pa.record_batch({"id": [1, 2], "s": pa.array(["a", "b"]).dictionary_encode()})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as file:
@@ -231,7 +231,7 @@ DEC = pa.decimal128(10, 2)
         (pa.array([{"x": 1}]), pa.string(), "without loss"),
     ],
 )
-def test_types_become_others_where_no_value_changes(array: pa.Array, kind: pa.DataType, values: Any) -> None:
+def test_lossless_type_conversions(array: pa.Array, kind: pa.DataType, values: Any) -> None:
     found = one(array, kind)
     if isinstance(values, str):
         assert isinstance(found, str), found
@@ -241,8 +241,8 @@ def test_types_become_others_where_no_value_changes(array: pa.Array, kind: pa.Da
 
 
 @pytest.mark.live
-def test_no_bytes_end_the_process() -> None:
-    """Some thousand bodies with bytes changed, in a process of their own: what crashes would take the tests along."""
+def test_altered_bytes_do_not_crash_the_process() -> None:
+    """Some thousand bodies with bytes changed, in a separate process, because a crash would end the tests."""
     script = Path(__file__).with_name("twisted_arrow.py")
     done = subprocess.run(
         [sys.executable, str(script), "3000"], capture_output=True, text=True, timeout=300, check=False

@@ -1,4 +1,4 @@
-"""Decoders: what each format's bodies become, and that no body whatever harms another one's row."""
+"""Decoders: results of each format, and independence of the rows of a batch."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_json_of_types_that_arrow_does_not_parse() -> None:
         JsonDecoder(pa.schema([("x", pa.duration("us"))]))
 
 
-def test_a_batch_with_bad_records_is_still_parsed_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_good_records_among_bad_ones_are_parsed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     good = [json.dumps({"i": number, "s": f"name-{number}"}).encode() for number in range(20_000)]
     bad = {7: b"{", 8: b'{"i": "x"}', 9_999: b"", 15_000: b'{"i": 5000000000}', 19_999: b'{"t": "no"}'}
     mixed = [bad.get(index, body) for index, body in enumerate(good)]
@@ -196,8 +196,8 @@ DEEP = b'{"i": 8, "zz": ' + b"[" * 1500 + b"]" * 1500 + b"}"
 
 
 @pytest.mark.parametrize("neighbours", [[], [b"{oops"], [b"oops {", b""], [b'{"s":1}'] * 9, [b'{"f": Inf}', b"{"]])
-def test_what_no_column_holds_is_passed_over_whatever_the_neighbours(neighbours: list[bytes]) -> None:
-    """Arrow's parser does not look at it; the other one must not make the record bad, nor a column's good."""
+def test_fields_without_a_column_are_ignored(neighbours: list[bytes]) -> None:
+    """Arrow's parser ignores it. The other parser must not reject the record, nor accept an invalid column."""
     spoilt = '{"i": 9, "s": "café"}'.encode("latin-1")
     for values in ([LATIN, DEEP, *neighbours, spoilt], [*neighbours, spoilt, LATIN, b'{"i": 1}', DEEP]):
         found = check_alone(JSON, FIELDS, values)
@@ -251,8 +251,8 @@ DECIMAL_TYPES = [*(pa.decimal128(38, scale) for scale in (0, 2, 18, 38)), pa.dec
 
 @pytest.mark.parametrize("kind", DECIMAL_TYPES, ids=str)
 @pytest.mark.parametrize("text", DECIMAL_TEXTS)
-def test_a_decimal_is_the_number_that_was_written(text: str, kind: pa.DataType) -> None:
-    """Alone and among others; in JSON as a number, a string, and within lists and structs; in CSV."""
+def test_decimals_have_the_written_value(text: str, kind: pa.DataType) -> None:
+    """Alone and among others: in JSON as a number, a string, and within lists and structs, and in CSV."""
     wanted = exact(text, kind)
     fields = pa.schema([("de", kind), ("s", pa.string())])
     nested = pa.schema([("de", pa.struct([("x", pa.list_(pa.field("element", kind)))])), ("s", pa.string())])
@@ -276,7 +276,7 @@ def test_a_decimal_is_the_number_that_was_written(text: str, kind: pa.DataType) 
 
 
 @pytest.mark.parametrize("text", ["1_000", "1,000", "NaN", "Infinity", "0x10", "1.5d", "--1", "1.5.5", "٣", "+", "."])
-def test_texts_that_are_no_decimals(text: str) -> None:
+def test_invalid_decimals(text: str) -> None:
     fields = pa.schema([("de", pa.decimal128(10, 2)), ("s", pa.string())])
     found = JsonDecoder(fields).decode(bodies(json.dumps({"de": text}).encode()))
     assert "is not a decimal number" in found.bad[0]
@@ -306,14 +306,14 @@ def test_any_decimals(texts: list[str]) -> None:
 
 @steady(max_examples=40)
 @given(st.lists(st.one_of(jsonish(), jsonish(), st.binary(max_size=8)), max_size=12))
-def test_any_json_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+def test_any_json_does_not_affect_other_rows(values: list[bytes]) -> None:
     check_alone(JSON, FIELDS, values)
 
 
 @steady(max_examples=200)
 @given(st.lists(jsonish(), min_size=1, max_size=4))
 def test_the_json_parser_and_the_general_path_agree(values: list[bytes]) -> None:
-    """What Arrow's parser and ``json_values`` both accept has the same values."""
+    """Bodies accepted by Arrow's parser and ``json_values`` have the same values."""
     decoded = JSON.decode(bodies(*values))
     found = pa.table(decoded.columns, FIELDS.names)
     for index, body in enumerate(values):
@@ -324,7 +324,7 @@ def test_the_json_parser_and_the_general_path_agree(values: list[bytes]) -> None
                 [{item.name: converter(item.type)(row.get(item.name)) for item in FIELDS}], FIELDS, bad
             )
         except BAD:
-            continue  # the parser passes over more: see above
+            continue  # the parser ignores more: see above
         if not bad:
             assert index not in decoded.bad
             assert str(found.slice(index, 1).to_pydict()) == str(pa.table(expected, FIELDS.names).to_pydict())
@@ -354,20 +354,20 @@ LINES = st.lists(PIECES, max_size=6).map(lambda parts: "".join(parts).encode())
 
 @steady(max_examples=40)
 @given(st.lists(st.one_of(LINES, st.binary(max_size=6)), max_size=10))
-def test_any_csv_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+def test_any_csv_does_not_affect_other_rows(values: list[bytes]) -> None:
     check_alone(PAIR, PAIR_FIELDS, values)
 
 
 @steady(max_examples=40)
 @given(st.lists(csvish(), max_size=6))
-def test_any_csv_value_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+def test_any_csv_value_does_not_affect_other_rows(values: list[bytes]) -> None:
     check_alone(CSV, CSV_FIELDS.remove(1).remove(1), values)
 
 
 @steady(max_examples=100)
 @given(st.lists(csvish(), min_size=1, max_size=4))
 def test_casts_of_csv_columns_and_the_general_path_agree(values: list[bytes]) -> None:
-    """A line with an invalid value in every column makes all values be converted one by one."""
+    """A line with an invalid value in every column causes conversion of all values one by one."""
     cast, alone = CSV.decode(bodies(*values)), CSV.decode(bodies(*values, b"?,?,?,?,?,?,?"))
     assert [*cast.bad] == [*alone.bad][: len(cast.bad)]
     assert cast.columns == [column.slice(0, len(values)) for column in alone.columns]
@@ -430,7 +430,7 @@ def test_an_empty_csv_body_is_the_null_of_a_single_column(kind: pa.DataType) -> 
 
 
 def test_a_byte_order_mark_is_a_part_of_its_value() -> None:
-    """Wherever the body is in its batch: Arrow removes one where its input begins."""
+    """At any position in its batch: Arrow removes a byte order mark at the start of its input."""
     marked = "\ufeff1,\ufeffx".encode()
     for values in ([marked, b"2,y"], [b"2,y", marked], [marked, marked, b"bad"]):
         found = check_alone(PAIR, PAIR_FIELDS, values)
@@ -441,7 +441,7 @@ def test_a_byte_order_mark_is_a_part_of_its_value() -> None:
 
 
 def test_csv_times() -> None:
-    """As Spark's from_csv has them: what cannot be read alone makes no other line bad."""
+    """As in Spark's from_csv: a malformed line does not affect other lines."""
     fields = pa.schema([("t", UTC), ("n", pa.timestamp("us")), ("d", pa.date32())])
     good = {
         b"2026-01-31 14:00:00 +02:00,2026-01-31 12:00:00,2026-01-31 00:30:00 +02:00": (noon(), noon(), 31),
@@ -462,7 +462,7 @@ def test_csv_times() -> None:
     assert all(text in found.bad[at] for at, text in enumerate(bad.values(), len(good)))
 
 
-def test_bad_lines_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_malformed_lines_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line read alone costs as much as some hundred read together, so only malformed lines are read again."""
     fields = pa.schema([("i", pa.int64()), ("s", pa.string()), ("de", pa.decimal128(5, 2))])
     reads: list[int] = []
@@ -526,7 +526,7 @@ def test_arrow() -> None:
     assert arrow.decode(bodies()).columns[0].type == pa.int64()
 
 
-def test_torn_and_twisted_arrow_streams() -> None:
+def test_truncated_and_altered_arrow_streams() -> None:
     fields = pa.schema([("s", pa.string()), ("l", pa.list_(ELEMENT))])
     arrow = ArrowDecoder(fields)
     stream = write_stream(
@@ -596,7 +596,7 @@ def avro_record(name: str, **fields: Any) -> dict[str, Any]:
 
 
 def each_uses(depth: int, *names: str) -> dict[str, Any]:
-    """Flat to look at: each type uses the one before it, once for each name."""
+    """The schema looks flat: each type refers to the previous one, once for each name."""
     types = {
         f"f{level}": avro_record(f"T{level}", **dict.fromkeys(names, f"T{level - 1}" if level else "long"))
         for level in range(depth)
@@ -618,14 +618,14 @@ def each_uses(depth: int, *names: str) -> dict[str, Any]:
         (each_uses(40, "a", "b"), "columns and fields, above the limit of 20,000"),
     ],
 )
-def test_avro_schemas_without_end(schema: Any, wanted: str) -> None:
-    """fastavro would end the worker's process, or the columns its memory."""
+def test_avro_schemas_of_exponential_size(schema: Any, wanted: str) -> None:
+    """fastavro would crash the worker's process, or the columns would exhaust its memory."""
     with pytest.raises(SchemaError, match=wanted):
         AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(schema)))
 
 
 def raw_avro(kind: Any, *longs: int) -> Any:
-    """The value of a record's one field, whose datum is some numbers; or the reason why it is bad."""
+    """The value of a record's only field, decoded from these numbers, or the reason why it is invalid."""
     record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": kind}]}
     settings = BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record), avro_encoding=AvroEncoding.RAW)
     datum = io.BytesIO()
@@ -657,8 +657,8 @@ def test_avro_times_of_any_year(logical: str, number: int, value: int | str) -> 
 
 
 @pytest.mark.parametrize("text", ["12345678-1234-5678-1234-56781234ABCD", "123456781234567812345678ABCDEF01", "x"])
-def test_avro_uuids_are_the_texts_that_were_written(text: str) -> None:
-    """As in from_avro, which does not look at them: neither lower case, nor with hyphens."""
+def test_avro_uuids_are_the_written_strings(text: str) -> None:
+    """As in from_avro, which does not normalize them to lower case or hyphens."""
     record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": ["null", {
         "type": "string", "logicalType": "uuid"}]}]}  # fmt: skip
     schema = AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record)))
@@ -672,7 +672,7 @@ def test_avro_uuids_are_the_texts_that_were_written(text: str) -> None:
 @pytest.mark.parametrize(
     "more", [{}, {"precision": None}, {"precision": 0}, {"precision": "9"}, {"precision": 2, "scale": 3}]
 )
-def test_avro_decimals_that_are_none_are_bytes(more: dict[str, Any]) -> None:
+def test_invalid_avro_decimals_are_bytes(more: dict[str, Any]) -> None:
     """As in the specification and in Spark: an invalid logical type is ignored."""
     assert raw_avro({"type": "bytes", "logicalType": "decimal", **more}, 1, 7) == b"\x0e"
     assert raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, 1, 6) == Decimal("0.12")
@@ -680,7 +680,7 @@ def test_avro_decimals_that_are_none_are_bytes(more: dict[str, Any]) -> None:
         raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 39}, 0)
 
 
-def test_avro_dates_of_any_year_and_indexes_that_are_none() -> None:
+def test_avro_dates_of_any_year_and_invalid_indexes() -> None:
     day = {"type": "int", "logicalType": "date"}
     assert [raw_avro(day, number) for number in (2932897, -800000, 0)] == [2932897, -800000, 0]
     enum = {"type": "enum", "name": "K", "symbols": ["A", "B"]}
@@ -700,8 +700,8 @@ def test_avro_dates_of_any_year_and_indexes_that_are_none() -> None:
         {"type": "fixed", "name": "F", "size": 0},
     ],
 )
-def test_avro_arrays_of_what_takes_no_bytes(items: Any) -> None:
-    """A datum of five bytes can have a billion of them."""
+def test_avro_arrays_of_zero_byte_elements(items: Any) -> None:
+    """A datum of five bytes can contain a billion of them."""
     with pytest.raises(SchemaError, match="elements without bytes"):
         raw_avro({"type": "array", "items": items}, 0)
     assert raw_avro({"type": "array", "items": ["null", items] if items != "null" else ["null", "int"]}, 1, 0, 0) == [
@@ -711,7 +711,7 @@ def test_avro_arrays_of_what_takes_no_bytes(items: Any) -> None:
 
 @steady(max_examples=40)
 @given(st.lists(st.binary(max_size=40), max_size=6))
-def test_any_avro_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+def test_any_avro_does_not_affect_other_rows(values: list[bytes]) -> None:
     schema = AvroSchema(avro())
     fields = arrow_schema(schema.columns)
     check_alone(OneByOneDecoder(fields, schema.read), fields, [*values, schema.write(ORDER)])
@@ -755,7 +755,7 @@ def test_protobuf() -> None:
 
 @steady(max_examples=40)
 @given(st.lists(st.binary(max_size=24), max_size=6))
-def test_any_protobuf_leaves_its_neighbours_alone(values: list[bytes]) -> None:
+def test_any_protobuf_does_not_affect_other_rows(values: list[bytes]) -> None:
     settings = protobuf()
     known = known_columns(settings)
     check_alone(decoder(settings, known), arrow_schema(known), values)

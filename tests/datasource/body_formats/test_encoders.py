@@ -1,4 +1,4 @@
-"""Bodies made of columns, and read back as they were."""
+"""Bodies encoded from columns, and decoded again."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows_like(fields: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> st.Searc
 
 
 @pytest.mark.parametrize("fields", [FLAT, FLAT | NESTED])
-def test_json_is_read_back_as_it_was(fields: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> None:
+def test_json_round_trips(fields: dict[str, tuple[Any, st.SearchStrategy[Any]]]) -> None:
     schema = columns(**{name: kind for name, (kind, _) in fields.items()})
     settings = BodySettings(BodyFormat.JSON)
 
@@ -80,7 +80,7 @@ def test_json_is_read_back_as_it_was(fields: dict[str, tuple[Any, st.SearchStrat
 
 @steady(max_examples=40)
 @given(rows_like(FLAT))
-def test_csv_is_read_back_as_it_was(rows: list[dict[str, Any]]) -> None:
+def test_csv_round_trips(rows: list[dict[str, Any]]) -> None:
     schema = columns(**{name: kind for name, (kind, _) in FLAT.items()})
     settings = BodySettings(BodyFormat.CSV, csv_delimiter="|")
     assert read_back(settings, schema, encode(settings, schema, rows)) == rows
@@ -88,13 +88,13 @@ def test_csv_is_read_back_as_it_was(rows: list[dict[str, Any]]) -> None:
 
 @steady(max_examples=40)
 @given(st.lists(st.none() | TEXTS, max_size=5))
-def test_one_csv_column_is_read_back_as_it_was(values: list[str | None]) -> None:
+def test_a_single_csv_column_round_trips(values: list[str | None]) -> None:
     schema, settings = columns(s="string"), BodySettings(BodyFormat.CSV)
     rows = [{"s": value} for value in values]
     assert read_back(settings, schema, encode(settings, schema, rows)) == rows
 
 
-def test_what_json_looks_like() -> None:
+def test_the_text_of_json() -> None:
     schema = columns(id="int", name="string", at="timestamp", f=DoubleType(), v="variant", keys="string")
     content, metadata = VariantUtils.parse_json('{"a": [1]}')
     variant = {"value": content, "metadata": metadata}
@@ -114,7 +114,7 @@ def test_what_json_looks_like() -> None:
     ]
 
 
-# Micros since 1970, and what Spark's to_json writes of them, but for its three decimals.
+# Microseconds since 1970, and the text of Spark's to_json, which has only three decimals.
 FAR = {
     253402300799999999: "9999-12-31T23:59:59.999999",
     253402318799000000: "+10000-01-01T04:59:59.000000",  # a sentinel of New York: 9999-12-31 23:59:59
@@ -140,7 +140,7 @@ def encode_times(settings: BodySettings, batch: pa.RecordBatch) -> pa.Array:
     return BodyEncoder(settings, schema, KEPT).encode(batch).column("body")
 
 
-def test_what_far_times_look_like() -> None:
+def test_the_text_of_far_times() -> None:
     days = [micros // 86_400_000_000 for micros in FAR]
     found = encode_times(BodySettings(BodyFormat.JSON), times([*FAR], days)).to_pylist()
     for body, text in zip(found, FAR.values(), strict=True):
@@ -150,7 +150,7 @@ def test_what_far_times_look_like() -> None:
 
 
 @pytest.mark.parametrize("form", [BodyFormat.JSON, BodyFormat.CSV])
-def test_times_of_any_year_are_read_back(form: BodyFormat) -> None:
+def test_times_of_any_year_round_trip(form: BodyFormat) -> None:
     @steady(max_examples=60)
     @given(st.lists(st.tuples(st.none() | MICROS, st.none() | st.integers(-(2**31), 2**31 - 1)), max_size=5))
     def holds(rows: list[tuple[int | None, int | None]]) -> None:
@@ -163,7 +163,7 @@ def test_times_of_any_year_are_read_back(form: BodyFormat) -> None:
     holds()
 
 
-def test_a_time_that_a_library_cannot_write_is_refused_by_its_row() -> None:
+def test_an_unsupported_time_is_rejected_with_its_row() -> None:
     record = {"type": "record", "name": "R", "fields": [
         {"name": "t", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]}]}  # fmt: skip
     settings = BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record))
@@ -187,7 +187,7 @@ def test_far_times_within_values() -> None:
     assert pa.RecordBatch.from_arrays(found.columns, schema=fields).equals(batch)
 
 
-def test_arrow_puts_rows_of_the_same_message_together() -> None:
+def test_arrow_combines_rows_with_equal_message_columns() -> None:
     schema = columns(id="int", keys="string", properties=map_to("string"), queueId="int")
     settings = BodySettings(BodyFormat.ARROW, arrow_rows=3)
     keys = ["a", "a", None, None, "b", "b", "b", "b"]
@@ -206,7 +206,7 @@ def test_arrow_puts_rows_of_the_same_message_together() -> None:
 
 
 @pytest.mark.parametrize("settings", [avro(), protobuf()])
-def test_avro_and_protobuf_are_read_back_as_they_were(settings: BodySettings) -> None:
+def test_avro_and_protobuf_round_trip(settings: BodySettings) -> None:
     schema = known_columns(settings)
     row = {
         "id": 1, "item": "x", "at": datetime(2026, 1, 31, tzinfo=ZONE), "price": Decimal("1.50"), "marks": [("k", 1)],
@@ -223,7 +223,7 @@ def test_avro_and_protobuf_are_read_back_as_they_were(settings: BodySettings) ->
         encode(settings, columns(id="int"), [])
 
 
-def test_frames_that_make_no_bodies() -> None:
+def test_frames_without_body_columns() -> None:
     with pytest.raises(SchemaError, match="no columns for the body"):
         encode(BodySettings(BodyFormat.JSON), columns(keys="string"), [])
     with pytest.raises(SchemaError, match=r"the column li is list<.*>, which CSV does not support"):

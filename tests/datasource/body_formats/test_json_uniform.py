@@ -1,4 +1,4 @@
-"""Uniform JSON bodies: what is decoded without a parser is what the parser, and the general path behind it, decode."""
+"""Uniform JSON bodies: the fast path decodes the same values as the parser and the general path."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def shown(columns: list[pa.Array]) -> list[Any]:
 
 
 def check(*bodies: bytes, fields: pa.Schema = FIELDS) -> bool:
-    """Whether a batch of these, over and over, is decoded as uniform. Then each is as it is alone."""
+    """Whether a batch of these bodies, repeated, is decoded as uniform. Then each row equals its row alone."""
     times = -(-512 // len(bodies))
     found = UniformDecoder(fields).decode(pa.array([b"?", *bodies * times, b"?"], pa.binary()).slice(1, 512))
     if found is None:
@@ -93,7 +93,7 @@ def test_bodies_that_are_uniform(comma: str, colon: str) -> None:
     ("name", "value"), [(name, value) for name, values in VALUES.items() for value in ["", " ", *values.split(" ")]]
 )
 def test_an_odd_value(name: str, value: str) -> None:
-    """Of all bodies, of the first, or of a later one."""
+    """In all bodies, the first, or a later one."""
     odd = body(USUAL | {name: value})
     check(odd)
     check(USUAL_BODY, odd)
@@ -130,7 +130,7 @@ def test_a_body_that_differs(odd: bytes) -> None:
         assert not check(*bodies)
 
 
-def test_a_task_whose_bodies_differ_stops_trying() -> None:
+def test_a_task_with_different_bodies_stops_trying() -> None:
     decoder = UniformDecoder(FIELDS)
     usual, other = (pa.array([one] * 512, pa.binary()) for one in (USUAL_BODY, b"{" + USUAL_BODY))
     assert [decoder.decode(bodies) is None for bodies in (other, other, usual)] == [True, True, False]
@@ -146,7 +146,7 @@ PIECES = st.sampled_from([*(value for values in VALUES.values() for value in val
     st.lists(st.tuples(st.integers(0, 200), st.sampled_from(b'",:{}\\1e- n\n\xff')), max_size=3),
 )
 def test_any_bodies(rows: list[dict[str, str]], changes: list[tuple[int, int]]) -> None:
-    """Whatever is wrong with them, values never get into other columns or rows."""
+    """Values of invalid bodies never get into other columns or rows."""
     bodies = [bytearray(body(USUAL | row)) for row in rows]
     for place, character in changes:
         one = bodies[place % len(bodies)]
@@ -154,7 +154,7 @@ def test_any_bodies(rows: list[dict[str, str]], changes: list[tuple[int, int]]) 
     check(*map(bytes, bodies))
 
 
-def test_a_batch_with_one_bad_body_is_decoded_as_ever() -> None:
+def test_a_batch_with_one_bad_body_uses_the_general_path() -> None:
     bodies = [json.dumps({"id": number, "name": f"n{number}"}).encode() for number in range(1300)]
     fields = pa.schema([FIELDS.field("id"), FIELDS.field("name")])
     bodies[700] = b'{"id": "x"}'

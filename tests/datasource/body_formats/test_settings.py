@@ -1,4 +1,4 @@
-"""The options of body formats, the columns of typed rows, and what happens to bad records of a batch."""
+"""The options of body formats, the columns of typed rows, and the handling of bad records."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_contradictions(options: dict[str, str], wrong: str) -> None:
     assert wrong in str(raised.value)
 
 
-def test_a_dead_letter_topic_that_a_pattern_names() -> None:
+def test_a_dead_letter_topic_that_matches_the_pattern() -> None:
     given = {
         "subscribePattern": "order.*",
         "bodyFormat": "json",
@@ -121,7 +121,7 @@ def wrong_schema(schema: StructType, **options: str) -> str:
     return str(raised.value)
 
 
-def test_schemas_that_cannot_be() -> None:
+def test_invalid_schemas() -> None:
     nullable = StructType([StructField("id", IntegerType(), False)])
     assert "the body column id is nullable" in wrong_schema(nullable)
     assert "the body column s is nullable" in wrong_schema(StructType([StructField("s", nullable)]))
@@ -132,7 +132,7 @@ def test_schemas_that_cannot_be() -> None:
     assert "_bad_record for bad records is int" in wrong_schema(columns(_bad_record="int"), badRecords="column")
 
 
-def test_columns_that_are_named_like_a_messages(caplog: pytest.LogCaptureFixture) -> None:
+def test_columns_with_names_of_message_columns(caplog: pytest.LogCaptureFixture) -> None:
     def said(**options: str) -> int:
         caplog.clear()
         warn_of_names(reading(**options), columns(id="int", queueOffset="bigint", tags="string"))
@@ -144,7 +144,7 @@ def test_columns_that_are_named_like_a_messages(caplog: pytest.LogCaptureFixture
 
 
 def batch_of(*bodies: bytes) -> pa.RecordBatch:
-    """Messages as the reader yields them."""
+    """Messages as returned by the reader."""
     count = len(bodies)
     made: dict[str, Any] = {
         "topic": ["orders"] * count,
@@ -171,7 +171,7 @@ def typed(schema: StructType, *bodies: bytes, **options: str) -> list[dict[str, 
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_modes_of_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     schema = columns(queueOffset="bigint", id="int")
     values = (GOOD, BAD, GOOD, b"")
@@ -215,7 +215,7 @@ def test_each_way_with_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pyte
         typed(schema, *values, badRecords="deadLetter", deadLetterTopic="bad")
 
 
-def test_batches_are_of_sparks_own_schema_and_no_larger_than_asked() -> None:
+def test_batches_have_sparks_schema_and_bounded_size() -> None:
     """Later batches that differ would crash the JVM; bodies of many rows make many batches."""
     schema = columns(s="string", queueOffset="bigint", id="int")
     options = reading(bodyFormat="arrow", metadataColumns="queueOffset", arrowBatchRows="4")
@@ -235,7 +235,7 @@ def test_only_metadata() -> None:
 
 
 @pytest.mark.parametrize(("settings", "module"), [(avro(), "fastavro"), (protobuf(), "google.protobuf")])
-def test_a_library_that_is_missing(settings: BodySettings, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library(settings: BodySettings, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     original = builtins.__import__
 
     def refuse(name: str, *rest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Decodes Arrow bodies in which bytes were changed (run by test_arrow.py in a process of its own)."""
+"""Decode Arrow bodies with altered bytes (run by test_arrow.py in a separate process)."""
 
 from __future__ import annotations
 
