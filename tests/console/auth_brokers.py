@@ -1,4 +1,4 @@
-"""Two brokers with ACL 2.0, as Apache's: users and permissions in memory, by the same requests."""
+"""Two brokers with ACL 2.0, like Apache's: users and permissions in memory, with the same requests."""
 
 from __future__ import annotations
 

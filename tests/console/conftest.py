@@ -1,4 +1,4 @@
-"""A console in a thread, for tests that ask it over HTTP, and a cluster with something to see in it."""
+"""A console in a thread for tests over HTTP, and a cluster with data to show."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INTERVAL = 0.2
 
 
 class Console:
-    """``serve_console`` on a loop of its own. Free ports, short intervals."""
+    """``serve_console`` on its own event loop, with free ports and short intervals."""
 
     def __init__(self, name_server: str, **given: Any) -> None:
         self.settings = ConsoleSettings(name_server, port=0, **{"interval": INTERVAL, **given})
@@ -74,7 +74,7 @@ class Console:
 
 
 class Page:
-    """What a page's scripts do: questions and changes, with the session's token."""
+    """The requests of a page's scripts: queries and changes, with the session's token."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -118,7 +118,7 @@ SCRIPT = "<script>window.harm = 1</script><img src=x onerror='window.harm = 1'>"
 
 
 def fill(cluster: LocalCluster) -> None:
-    """Topics with messages, groups that are behind, dead letters."""
+    """Topics with messages, groups with lag, dead letters."""
     cluster.create_topic("orders", 4)
     cluster.create_topic("payments", 2)
     cluster.create_topic("empty", 1)
@@ -188,7 +188,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 @pytest.fixture
 def window(driver: Chrome, console: Console) -> Iterator[Window]:
-    """The browser with this console. Its log must have no errors but those of refused requests."""
+    """The browser with this console. Its log must have no errors except those of refused requests."""
     from tests.console.window import Window
 
     window = Window(driver, console)

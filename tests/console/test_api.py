@@ -1,4 +1,4 @@
-"""The JSON interface against a live cluster: what pages show, and what they change."""
+"""The JSON interface against a live cluster: data and changes of pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def by_key(page: Page, topic: str, key: str) -> dict[str, object]:
 # --- overview -------------------------------------------------------------------------------------------------------
 
 
-def test_the_overview_has_brokers_rates_and_who_is_behind(page: Page, cluster: LocalCluster) -> None:
+def test_the_overview_has_brokers_rates_and_groups_with_lag(page: Page, cluster: LocalCluster) -> None:
     data = eventually(lambda: page.get("/api/overview"), lambda data: data["known"] and len(data["rates"]["times"]) > 1)
     (broker,) = data["brokers"]
     assert (broker["name"], broker["role"], broker["address"]) == ("broker-a", "master", cluster.broker_address)
@@ -66,7 +66,7 @@ def test_one_broker_with_its_state_and_settings(page: Page, cluster: LocalCluste
     assert data["config"]["brokerName"] == "broker-a"
 
 
-def test_an_address_in_a_link_is_a_broker_of_the_cluster(page: Page) -> None:
+def test_addresses_in_links_must_be_brokers_of_the_cluster(page: Page) -> None:
     """Otherwise an attacker with a link could get a request signed by the console's account."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
@@ -86,7 +86,7 @@ def test_the_console_s_own_health(page: Page) -> None:
 # --- topics ---------------------------------------------------------------------------------------------------------
 
 
-def test_topics_are_searched_sorted_and_turned_over(page: Page) -> None:
+def test_topics_are_searched_sorted_and_paged(page: Page) -> None:
     known = eventually(lambda: page.get("/api/topics"), lambda data: data["known"])
     assert [row["name"] for row in known["rows"]][:3] == ["empty", "orders", "payments"]
     assert known["counts"]["dlq"] == 1
@@ -112,7 +112,7 @@ def test_a_topic_with_its_queues_groups_and_route(page: Page, cluster: LocalClus
 
 
 def test_a_topic_has_rates_over_time(page: Page, cluster: LocalCluster) -> None:
-    """What came in, and what its groups have consumed."""
+    """Incoming messages, and messages consumed by groups."""
     cluster.create_topic("flowing", 1)
     cluster.create_group("drain")
     with Producer("flow", name_server=cluster.name_server) as producer, Reader(cluster.name_server) as reader:
@@ -135,10 +135,8 @@ def test_a_topic_has_rates_over_time(page: Page, cluster: LocalCluster) -> None:
     assert found["in"] > found["out"]
 
 
-def test_a_page_shows_at_once_what_is_known_and_then_what_is(
-    console: Console, page: Page, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first visit waits for no broker: nothing is asked."""
+def test_a_page_shows_cached_data_first(console: Console, page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first visit does not wait for brokers: no request is sent."""
     eventually(lambda: page.get("/api/groups/billing", known="1"), lambda data: data["queues"] is not None)
     eventually(lambda: page.get("/api/topics/orders", known="1"), lambda data: data["groups"] is not None)
 
@@ -162,7 +160,7 @@ def test_a_page_shows_at_once_what_is_known_and_then_what_is(
     assert whole.keys() == topic.keys()
 
 
-def test_of_what_is_not_known_the_first_answer_is_the_whole_one(page: Page, cluster: LocalCluster) -> None:
+def test_without_cached_data_the_first_response_is_complete(page: Page, cluster: LocalCluster) -> None:
     cluster.create_topic("just-made", 1)
     cluster.create_group("just-made")
     topic = page.get("/api/topics/just-made", known="1")
@@ -172,7 +170,7 @@ def test_of_what_is_not_known_the_first_answer_is_the_whole_one(page: Page, clus
     assert page.get("/api/groups/nothing-like-it", 400, known="1")["code"] == "NO_SUCH_GROUP"
 
 
-def test_a_topic_that_is_not_there_is_said(page: Page) -> None:
+def test_a_missing_topic(page: Page) -> None:
     error = page.get("/api/topics/nothing-like-it", 404)
     assert error["code"] == "TOPIC_NOT_FOUND"
     assert error["remedy"]
@@ -189,7 +187,7 @@ def test_a_topic_from_its_creation_to_its_deletion(page: Page) -> None:
     assert page.get("/api/topics/made-here", 404)["code"] == "TOPIC_NOT_FOUND"
 
 
-def test_what_a_broker_refuses_is_shown_with_its_reason(page: Page) -> None:
+def test_errors_of_brokers_are_shown_with_the_reason(page: Page) -> None:
     error = page.post("/api/topics", {"topic": "not a name", "queues": 2}, 409)
     assert "not a name" in error["text"]
     assert error["remedy"]
@@ -243,7 +241,7 @@ def _has(page: Page, group: str) -> bool:
     return any(row["name"] == group for row in page.get("/api/groups", search=group)["rows"])
 
 
-def test_a_group_without_members_whose_commits_go_on_is_a_stream(page: Page, cluster: LocalCluster) -> None:
+def test_a_group_with_commits_and_without_members_is_a_stream(page: Page, cluster: LocalCluster) -> None:
     offset = 1
     with Reader(cluster.name_server) as reader:
 
@@ -258,9 +256,7 @@ def test_a_group_without_members_whose_commits_go_on_is_a_stream(page: Page, clu
     assert "etl" in {group["name"] for group in page.get("/api/overview")["streams"]}
 
 
-def test_a_stream_that_stops_is_shown_so_and_not_as_left_by_its_consumers(
-    page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_stream_is_shown_as_such(page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_rocket.client.admin.group_kind.STOPPED_SECONDS", 0.5)
     cluster.create_group("halted")
     with Reader(cluster.name_server) as reader:
@@ -269,17 +265,17 @@ def test_a_stream_that_stops_is_shown_so_and_not_as_left_by_its_consumers(
     data = eventually(lambda: page.get("/api/groups/halted"), lambda data: data["group"]["kind"] == "stopped")
     assert data["group"]["label"] == "Spark stream, stopped"
     assert data["group"]["stillSince"]
-    assert [q["committed"] for q in data["queues"] if q["queue"] == 0] == [3]  # its last position
+    assert [q["committed"] for q in data["queues"] if q["queue"] == 0] == [3]  # the last position of the consumers
     overview = page.get("/api/overview")
     assert ("halted", "stopped") in {(group["name"], group["kind"]) for group in overview["streams"]}
     (row,) = page.get("/api/groups", search="halted")["rows"]
     assert (row["kind"], row["label"]) == ("stopped", "Spark stream, stopped")
-    assert page.get("/api/groups/billing")["group"]["kind"] == "idle"  # whose consumers left a retry topic
+    assert page.get("/api/groups/billing")["group"]["kind"] == "idle"  # its consumers left a retry topic
     (reader_of,) = [found for found in page.get("/api/topics/orders")["groups"] if found["name"] == "halted"]
     assert reader_of["label"] == "Spark stream, stopped"
 
 
-def test_a_reset_first_planned_and_then_done(page: Page) -> None:
+def test_a_reset_is_previewed_and_executed(page: Page) -> None:
     page.post("/api/groups", {"group": "resetting", "retries": 3})
     assert page.get("/api/groups/resetting")["configs"]["broker-a"]["retries"] == 3
     page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "latest"})
@@ -326,7 +322,7 @@ def test_one_message_with_body_properties_and_times(page: Page) -> None:
     assert missing["code"] == "NO_SUCH_MESSAGE"
 
 
-def test_bytes_and_scripts_are_told_as_they_are_and_downloaded_only(page: Page) -> None:
+def test_bytes_and_scripts_are_shown_literally_and_downloaded(page: Page) -> None:
     raw = place(by_key(page, "payments", "raw"))
     assert page.get("/api/message", **raw)["body"]["kind"] == "binary"
     answer = page.http.get("/api/message/body", params=raw)
@@ -337,7 +333,7 @@ def test_bytes_and_scripts_are_told_as_they_are_and_downloaded_only(page: Page) 
     assert page.get("/api/message", **harm)["message"]["properties"][SCRIPT] == SCRIPT
 
 
-def test_avro_by_its_own_schema_and_by_one_that_is_given(page: Page, cluster: LocalCluster) -> None:
+def test_avro_with_its_own_and_with_a_given_schema(page: Page, cluster: LocalCluster) -> None:
     schema = fastavro.parse_schema(SCHEMA)
     records = [{"id": i, "who": f"Ada {i}"} for i in range(3)]
     file, datum = io.BytesIO(), io.BytesIO()
@@ -358,7 +354,7 @@ def test_avro_by_its_own_schema_and_by_one_that_is_given(page: Page, cluster: Lo
     assert "schema" in wrong["avroProblem"]
 
 
-def test_avro_that_would_end_its_decoder(page: Page, cluster: LocalCluster) -> None:
+def test_avro_that_would_crash_its_decoder(page: Page, cluster: LocalCluster) -> None:
     """A schema that contains itself, and a datum that is nested in itself 50,000 times: fastavro's stack overflows."""
     schema = json.dumps(
         {"type": "record", "name": "Tree", "fields": [{"name": "next", "type": ["null", "Tree"]}]}
@@ -389,13 +385,13 @@ def varint(number: int) -> bytes:
     return bytes([*parts, number])
 
 
-def test_who_has_a_message(page: Page) -> None:
+def test_groups_that_consumed_a_message(page: Page) -> None:
     row = by_key(page, "orders", "order-0")
     tracks = {t["group"]: t["status"] for t in page.get("/api/message/track", **place(row))["rows"]}
     assert tracks["billing"] == "CONSUMED"
 
 
-def test_what_clients_have_traced_of_a_message(page: Page, cluster: LocalCluster) -> None:
+def test_the_trace_of_a_message(page: Page, cluster: LocalCluster) -> None:
     row = by_key(page, "orders", "order-0")
     assert page.get("/api/message/trace", id=row["msgId"]) == {"rows": []}
     bean = TraceBean(topic="orders", msg_id=str(row["msgId"]), keys="order-0")
@@ -408,7 +404,7 @@ def test_what_clients_have_traced_of_a_message(page: Page, cluster: LocalCluster
     assert (event["kind"], event["group"], event["outcome"], event["cost"]) == ("SEND", "seed", "SUCCESS", 3)
 
 
-def test_a_message_sent_found_and_sent_again(page: Page) -> None:
+def test_a_message_is_sent_found_and_resent(page: Page) -> None:
     sent = page.post(
         "/api/messages",
         {"topic": "payments", "body": "paid ✓", "keys": "sent-here", "tags": "t", "properties": {"note": "a=b"}},
@@ -429,7 +425,7 @@ def test_a_message_sent_found_and_sent_again(page: Page) -> None:
     assert page.get("/api/message", **place(coded))["body"]["size"] == 2
 
 
-def test_what_cannot_be_sent_is_said(page: Page) -> None:
+def test_invalid_messages(page: Page) -> None:
     for wrong in (
         {"topic": "payments", "body": "!", "encoding": "base64"},
         {"topic": "payments", "body": "x", "properties": {"KEYS": "k"}},
@@ -444,7 +440,7 @@ def test_what_cannot_be_sent_is_said(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/nothing", "/api/topics/a/b"])
-def test_paths_that_are_none(page: Page, path: str) -> None:
+def test_unknown_paths(page: Page, path: str) -> None:
     assert page.get(path, 404)["code"] == "NOT_FOUND"
 
 
@@ -480,7 +476,7 @@ def test_brokers_with_access_control() -> None:
             stranger.close()
 
 
-def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:
+def test_an_unreachable_cluster_is_reported_and_pages_are_served() -> None:
     console = Console("127.0.0.1:1")
     try:
         page = Page(console)
@@ -495,7 +491,7 @@ def test_a_cluster_that_is_not_there_is_said_and_the_pages_are() -> None:
         console.close()
 
 
-def test_a_master_that_dies_is_shown_and_what_its_slave_has_is_found() -> None:
+def test_with_a_dead_master_messages_of_its_slave_are_found() -> None:
     with LocalCluster(brokers=1, slaves=True) as cluster:
         cluster.create_topic("both", 2)
         console = Console(cluster.name_server)
@@ -520,13 +516,13 @@ def test_a_master_that_dies_is_shown_and_what_its_slave_has_is_found() -> None:
 
 
 def _are_alike(brokers: list[dict[str, object]]) -> bool:
-    """Whether a master and a slave have the same, and something."""
+    """Whether a master and a slave have the same messages, at least one."""
     ends = [broker["logEnd"] for broker in brokers]
     return len(ends) == 2 and ends[0] == ends[1] and bool(ends[0]) and brokers[0]["putTotal"] == 8
 
 
-def test_who_says_nothing_keeps_nobody_out(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither who asks nothing, nor who asks half of something, nor who has asked and is at the next."""
+def test_silent_connections_do_not_block_others(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent connections, incomplete requests, and incomplete second requests do not block others."""
     monkeypatch.setattr(serve, "SLOW_SECONDS", 0.2)
     monkeypatch.setattr(serve, "MAX_CONNECTIONS", 6)
     console = Console(cluster.name_server)
@@ -550,7 +546,7 @@ def test_who_says_nothing_keeps_nobody_out(cluster: LocalCluster, monkeypatch: p
             sock.close()
 
         def status() -> int:
-            with suppress(httpx.TransportError):  # it may take longer than it has here
+            with suppress(httpx.TransportError):  # slow machines need longer than this limit
                 return httpx.get(f"{console.url}/api/alive").status_code
             return 0
 

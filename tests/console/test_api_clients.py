@@ -168,7 +168,7 @@ def test_long_stacks_are_cut(page: Page, consumer: PushConsumer, monkeypatch: py
     assert (len(info["stacks"]), info["stacksCut"]) == (10, True)
 
 
-def test_who_is_not_online_is_reported(page: Page, consumer: PushConsumer) -> None:
+def test_an_offline_member_is_reported(page: Page, consumer: PushConsumer) -> None:
     client_of(page, "workers")
     data = page.get("/api/groups/workers/member", client="10.0.0.1@1")
     assert data["info"] is None
@@ -278,5 +278,5 @@ def test_secrets_are_hidden(name: str, value: str) -> None:
         ("exporterTarget", "http://10.0.0.1:4317/@x"),
     ],
 )
-def test_other_values_are_shown(name: str, value: str) -> None:
+def test_values_that_are_not_secret_are_shown(name: str, value: str) -> None:
     assert shown(name, value) == value

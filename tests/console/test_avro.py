@@ -1,4 +1,4 @@
-"""Avro bodies as people read them, and the process that decodes them."""
+"""Avro bodies as readable text, and the process that decodes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def container(schema: Any, records: list[Any], **options: Any) -> bytes:
     return file.getvalue()
 
 
-def test_containers_packed_and_not() -> None:
+def test_compressed_and_uncompressed_containers() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": "bytes"}]}
     records = [{"a": i, "b": b"\x01"} for i in range(200)]
     for codec in ("null", "deflate"):
@@ -38,13 +38,13 @@ def test_containers_packed_and_not() -> None:
 
 @CALM
 @given(st.binary(max_size=80))
-def test_a_damaged_container_is_said(tail: bytes) -> None:
+def test_a_damaged_container_is_reported(tail: bytes) -> None:
     for body in (b"Obj\x01" + tail, container("long", [1, 2])[:-20] + tail):
         shown = show(body, avro_text=avro_text)
         assert (shown["avro"] is None) == (shown["avroProblem"] is not None)
 
 
-def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(avro, "MAX_UNPACKED_BYTES", 10_000)
     body = container("bytes", [b"\x00" * 100_000], codec="deflate")
     assert len(body) < 1_000
@@ -64,19 +64,19 @@ def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
         ["null", {"type": "map", "values": {"type": "array", "items": "null"}}],
     ],
 )
-def test_arrays_of_nothing_are_refused(schema: Any) -> None:
+def test_arrays_of_zero_byte_elements_are_refused(schema: Any) -> None:
     # A billion of them in six bytes.
     with pytest.raises(ProtocolError, match=r"without bytes|cannot be used"):
         avro_text(b"\x80\xa8\xd6\xb9\x07\x00", json.dumps(schema))
 
 
 @pytest.mark.parametrize("schema", ["", "{", '"nothing"', "[]", '{"type": "record"}', "12"])
-def test_a_schema_that_is_none(schema: str) -> None:
+def test_an_invalid_schema(schema: str) -> None:
     with pytest.raises(ProtocolError):
         avro_text(b"\x02", schema)
 
 
-def test_a_single_object_is_read_by_its_schema() -> None:
+def test_a_single_object_is_read_with_a_schema() -> None:
     assert avro_text(b"\xc3\x01" + bytes(8) + b"\x54", '"long"') == "42"
 
 
@@ -103,7 +103,7 @@ def test_a_schema_that_contains_itself_is_refused(schema: Any) -> None:
         avro_text(bytes(100), json.dumps(schema))
 
 
-def test_a_type_that_is_used_twice_does_not_contain_itself() -> None:
+def test_a_type_used_twice_does_not_contain_itself() -> None:
     schema = record("Pair", left=record("Leaf", a="long"), right="Leaf")
     assert json.loads(avro_text(b"\x02\x04", json.dumps(schema))) == {"left": {"a": 1}, "right": {"a": 2}}
 
@@ -116,7 +116,7 @@ def nested(depth: int) -> Any:
 
 
 def by_name(depth: int) -> list[Any]:
-    """Flat to look at: each type has the one before it."""
+    """The schema looks flat: each type contains the previous one."""
     return [*(record(f"T{level}", a=f"T{level - 1}" if level else "long") for level in range(depth))]
 
 
@@ -126,7 +126,7 @@ def test_deeply_nested_schemas_are_refused(schema: Any) -> None:
         avro_text(bytes(100), json.dumps(schema))
 
 
-def test_schemas_that_are_nested_as_people_do_are_read() -> None:
+def test_normally_nested_schemas_are_read() -> None:
     assert '"a": 21' in avro_text(b"\x2a", json.dumps(nested(50)))
 
 
@@ -146,8 +146,8 @@ def test_a_body_is_decoded_in_another_process() -> None:
 
 
 @pytest.mark.live
-def test_a_schema_of_a_few_lines_with_a_billion_values() -> None:
-    """No value takes a byte, and each type has twice as many as the one before: time or memory ends it."""
+def test_a_short_schema_with_a_billion_values() -> None:
+    """Values have no bytes, and each type has twice as many as the previous one: a limit of time or memory applies."""
     schema = [record("T0")] + [record(f"T{n}", a=f"T{n - 1}", b=f"T{n - 1}") for n in range(1, 41)]
     with pytest.raises(ProtocolError, match="could not be decoded"):
         decode_avro(b"\x50", json.dumps(schema))
@@ -164,9 +164,7 @@ def test_a_schema_of_a_few_lines_with_a_billion_values() -> None:
         ("import sys; sys.stdin.read(); import threading; threading.Event().wait()", "timeout after 0.5 s"),
     ],
 )
-def test_a_decoder_that_dies_is_a_problem_of_its_body(
-    program: str, wanted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_of_the_decoder_is_reported(program: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "wait" in program:
         monkeypatch.setattr(avro_process, "WALL_SECONDS", 0.5)
     with pytest.raises(ProtocolError, match=f"could not be decoded.*{wanted}"):
@@ -174,13 +172,13 @@ def test_a_decoder_that_dies_is_a_problem_of_its_body(
 
 
 @pytest.mark.live
-def test_no_process_can_be_started() -> None:
+def test_the_decoder_process_cannot_be_started() -> None:
     with pytest.raises(ProtocolError, match="cannot start a process"):
         decode_avro(b"x", None, command=("/nowhere/python",))
 
 
 @pytest.mark.live
-def test_a_problem_can_be_shown_whatever_the_schema_says() -> None:
+def test_errors_of_any_schema_can_be_encoded() -> None:
     with pytest.raises(ProtocolError) as caught:
         decode_avro(b"x", '"\\ud800"')
     assert caught.value.message.encode()

@@ -1,4 +1,4 @@
-"""Bodies as text, JSON and bytes, whatever they are; Avro is in test_avro.py."""
+"""Any bodies as text, JSON and bytes. Avro is in test_avro.py."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ JSON = st.recursive(
 
 @CALM
 @given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
-def test_json_set_out_is_the_same_json(value: Any) -> None:
+def test_formatted_json_is_equal(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
     lines = json_lines(text)
     assert lines is not None
     assert json.loads(lines) == json.loads(text)
 
 
-def test_numbers_and_order_stay_as_they_were_written() -> None:
+def test_numbers_and_order_are_not_changed() -> None:
     assert json_lines('{"b": 1.10, "a": 12345678901234567890123, "c": [], "d": {}, "e": [1,2]}') == (
         '{\n  "b": 1.10,\n  "a": 12345678901234567890123,\n  "c": [],\n  "d": {},\n  "e": [\n    1,\n    2\n  ]\n}'
     )
 
 
 @pytest.mark.parametrize("text", ["", "1", '"a"', "{", "[1,]", "nothing", "[" * 500 + "]" * 500])
-def test_what_is_no_json_to_be_set_out(text: str) -> None:
+def test_text_that_is_not_formatted_as_json(text: str) -> None:
     assert json_lines(text) is None
 
 
@@ -51,7 +51,7 @@ def test_any_bytes_are_shown(body: bytes) -> None:
     json.dumps(shown)
 
 
-def test_a_character_cut_off_is_no_binary() -> None:
+def test_a_truncated_character_is_not_binary() -> None:
     assert text_of("Grüße"[:3].encode()[:-1]) == "Gr"
     assert text_of(b"\xff\xfe") is None
     assert text_of(b"a\x00b") is None
@@ -60,7 +60,7 @@ def test_a_character_cut_off_is_no_binary() -> None:
     assert hex_lines(b"AB\x00").split() == ["000000", "41", "42", "00", "AB."]
 
 
-def test_a_long_body_is_cut_where_it_is_shown() -> None:
+def test_a_long_body_is_truncated() -> None:
     shown = show(b"x" * (MAX_TEXT_LENGTH + 10))
     assert len(str(shown["text"])) == MAX_TEXT_LENGTH
     assert shown["textCut"]

@@ -1,4 +1,4 @@
-"""The pages in a real Chromium without a window: what people do with them, by mouse and by keyboard.
+"""The pages in headless Chromium, used by mouse and keyboard.
 
 One browser for all of these; where no Chromium is installed they are skipped (tools/setup.sh installs it where it can).
 """
@@ -29,7 +29,7 @@ from tests.console.window import Window
 pytestmark = [browser.needed, pytest.mark.live]
 
 
-def test_the_overview_comes_alive(window: Window, cluster: LocalCluster) -> None:
+def test_the_overview_shows_live_data(window: Window, cluster: LocalCluster) -> None:
     window.open("/")
     window.says("broker-a", cluster.broker_address, "billing", "etl", "Name servers")
     assert window.driver.title == "Overview · rocket console"
@@ -58,7 +58,7 @@ def test_a_topic_is_searched_and_opened_by_keyboard(window: Window) -> None:
     window.until(lambda: window.one("input[type=search]").get_attribute("value") == "ord")
 
 
-def test_a_row_becomes_a_link_when_there_is_something_to_show(window: Window, cluster: LocalCluster) -> None:
+def test_a_cell_becomes_a_link_when_it_gets_a_target(window: Window, cluster: LocalCluster) -> None:
     """The last message of a queue that was empty when the page was opened."""
     cluster.create_topic("late", 1)
     window.open("/topics/late")
@@ -88,7 +88,7 @@ def test_columns_are_sorted(window: Window) -> None:
     assert window.one("th[aria-sort]").get_attribute("aria-sort") == "descending"
 
 
-def test_a_topic_is_made_and_deleted(window: Window) -> None:
+def test_a_topic_is_created_and_deleted(window: Window) -> None:
     window.open("/topics")
     window.press("New topic")
     window.fill("Name", "from-the-page")
@@ -105,7 +105,7 @@ def test_a_topic_is_made_and_deleted(window: Window) -> None:
     window.says("Deleted topic from-the-page", css="#notes")
 
 
-def test_a_message_is_sent_found_and_sent_again(window: Window, page: Page) -> None:
+def test_a_message_is_sent_found_and_resent(window: Window, page: Page) -> None:
     window.open("/send?topic=payments")
     window.fill("Body", '{"paid": 12.50}')
     window.fill("Keys", "browser-key")
@@ -142,7 +142,7 @@ def test_messages_by_time_page_by_page(window: Window, cluster: LocalCluster, mo
     shown = window.text("tbody")
     window.one("tbody th a").click()
     window.says("Consumer groups", "number ", css="main")
-    window.driver.back()  # to the page that it was on
+    window.driver.back()  # to the previous page
     window.says("Page 2: 50 messages")
     assert window.text("tbody") == shown
     window.press("Next ›")
@@ -208,7 +208,7 @@ def test_pages_without_a_broker_are_marked(
     window.says(f"Page 2, the last one: 10 found. {missing}", "No connection to broker-z.")
     place = "return document.querySelector(arguments[0]).getBoundingClientRect()"
     top = window.until(lambda: 0 < (found := window.js(place, ".pages")["top"]) < 300 and found)
-    assert top >= window.js(place, ".bar")["bottom"]  # not behind it
+    assert top >= window.js(place, ".bar")["bottom"]  # not covered by it
     monkeypatch.undo()
     window.field("Topic").send_keys(Keys.ENTER)
     window.says("Page 1: 50 messages, newest first. 10 older.")
@@ -228,7 +228,7 @@ def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:
     window.until(lambda: "40" in window.text(".tiles"))
 
 
-def test_dead_letters_are_chosen_and_sent_again(window: Window) -> None:
+def test_selected_dead_letters_are_resent(window: Window) -> None:
     window.open("/dead-letters")
     window.press("billing")
     window.says("3 found.", "bad order 0", "0123456789ABCDEF0")
@@ -240,7 +240,7 @@ def test_dead_letters_are_chosen_and_sent_again(window: Window) -> None:
     window.says("Resent 3 of 3 to group billing.", css="#notes")
 
 
-def test_dead_letters_of_spark_are_sent_to_their_origin(window: Window, cluster: LocalCluster, page: Page) -> None:
+def test_dead_letters_of_spark_are_resent_to_their_origin(window: Window, cluster: LocalCluster, page: Page) -> None:
     spark_dead_letters(cluster, "meters", "meters-bad", ["celsius=20", "celsius=21"])
     window.open("/dead-letters")
     window.says("Of Spark queries", "meters-bad", "Expecting value")
@@ -292,7 +292,7 @@ def test_an_error_is_shown_with_code_and_remedy(window: Window) -> None:
     window.says("This page does not exist.")
 
 
-def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> None:
+def test_a_narrow_screen_shows_everything(window: Window, page: Page) -> None:
     (row,) = page.get("/api/messages", topic="orders", by="key", key="order-1")["rows"]
     place = "&".join(f"{name}={row[name]}" for name in ("topic", "broker", "queue", "offset"))
     window.size(320, 640)
@@ -312,8 +312,8 @@ def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, page: Page) -> No
         assert window.js("return document.documentElement.scrollWidth") <= 320, path
 
 
-def test_a_long_name_leaves_its_value_room(window: Window, cluster: LocalCluster) -> None:
-    """A broker tells how full its disk is under a name that ends in the path of the store."""
+def test_a_long_name_leaves_room_for_its_value(window: Window, cluster: LocalCluster) -> None:
+    """A broker reports its disk usage under a name that ends in the path of the store."""
     window.size(1280, 900)
     window.open(f"/broker?address={cluster.broker_address}")
     window.says("commitLogDiskRatio", "bootTimestamp")
@@ -326,9 +326,11 @@ def test_a_long_name_leaves_its_value_room(window: Window, cluster: LocalCluster
     assert min(shares) > 0.3, shares
 
 
-def test_a_stopped_stream_is_no_alarm(window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_stream_is_not_an_alarm(
+    window: Window, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("spark_rocket.client.admin.group_kind.STOPPED_SECONDS", 0.5)
-    cluster.create_topic("%RETRY%left", 1)  # as the first member of a group makes it
+    cluster.create_topic("%RETRY%left", 1)  # as created by the first member of a group
     with Reader(cluster.name_server) as reader:
         for group in ("halted", "left"):
             cluster.create_group(group)
@@ -366,7 +368,7 @@ def test_light_and_dark(window: Window) -> None:
         assert window.js(colour) != first
         window.driver.refresh()
         window.says("Last sampling")
-        assert window.js(colour) != first  # it is kept
+        assert window.js(colour) != first  # the value is kept
         window.js("localStorage.clear()")
         window.driver.refresh()
         assert window.js(colour) == first
@@ -393,7 +395,7 @@ def test_login_and_logout(driver: webdriver.Chrome, cluster: LocalCluster) -> No
         console.close()
 
 
-def test_a_select_keeps_its_type(window: Window) -> None:
+def test_a_select_keeps_its_value(window: Window) -> None:
     window.open("/topics")
     window.press("New topic")
     Select(window.field("Messages")).select_by_value("FIFO")

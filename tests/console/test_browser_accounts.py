@@ -58,7 +58,7 @@ def auth(driver: Chrome, apache: AuthCluster) -> Iterator[Window]:
     yield from with_page(driver, console)
 
 
-def test_without_access_control_the_page_says_how_to_enable_it(window: Window) -> None:
+def test_without_access_control_the_page_explains_how_to_enable_it(window: Window) -> None:
     window.open("/accounts")
     window.says("Access control is off", "broker-a", "aclEnable=true", "rocket help security")
     assert not window.all("main .trouble")
@@ -152,7 +152,7 @@ def test_users_and_permissions_of_acl_2(auth: Window, apache: AuthCluster) -> No
     auth.says("the console may lose its access", css="dialog")
 
 
-def test_on_a_narrow_screen_nothing_is_cut_off(plain: Window, auth: Window, apache: AuthCluster) -> None:
+def test_a_narrow_screen_shows_everything(plain: Window, auth: Window, apache: AuthCluster) -> None:
     for window, text in ((plain, "root-key"), (auth, "Users of b0, b1")):
         window.size(320, 640)
         window.open("/accounts")

@@ -76,7 +76,7 @@ def test_a_read_only_console_has_no_changes(driver: Chrome, cluster: LocalCluste
         console.close()
 
 
-def test_on_a_narrow_screen_nothing_is_cut_off(window: Window, cluster: LocalCluster) -> None:
+def test_a_narrow_screen_shows_everything(window: Window, cluster: LocalCluster) -> None:
     window.size(320, 640)
     window.open(f"/broker?address={cluster.broker_address}")
     window.says("fileReservedTime")

@@ -84,7 +84,7 @@ def test_the_links_to_pages_do_not_overlap_the_tools(window: Window, width: int)
     assert ends["right"] <= tools["left"] or ends["top"] >= tools["bottom"]
 
 
-def test_on_a_narrow_screen_nothing_is_cut_off(window: Window) -> None:
+def test_a_narrow_screen_shows_everything(window: Window) -> None:
     window.open("/groups/workers")
     member = window.one("a[href*='/member?client=']").get_attribute("href")
     window.size(320, 640)

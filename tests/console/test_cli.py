@@ -84,7 +84,7 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("allowed", [[], ["--allowed-host", "localhost"]])
-def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster, allowed: list[str]) -> None:
+def test_rocket_console_on_all_addresses_requires_a_login(cluster: LocalCluster, allowed: list[str]) -> None:
     given = {"ROCKET_CONSOLE_PASSWORD": "correct horse"}
     rocket = Rocket("console", "-n", cluster.name_server, "--host", "0.0.0.0", "--port", "0", *allowed, env=given)
     try:
@@ -102,7 +102,7 @@ def test_rocket_console_elsewhere_behind_a_login(cluster: LocalCluster, allowed:
         rocket.close()
 
 
-def test_what_it_refuses(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failed_starts(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("ROCKET_CONSOLE_PASSWORD", raising=False)
     said = run("console", "--host", "0.0.0.0", "--port", "0")
     assert said.status == 1
@@ -121,7 +121,7 @@ def test_what_it_refuses(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert run("console", "--port", "0", "--https-cert", wrong).status == 1
 
 
-def test_a_password_s_hash() -> None:
+def test_the_hash_of_a_password() -> None:
     done = CliRunner().invoke(console, ["--hash-password"], input="correct horse\ncorrect horse\n")
     assert done.exit_code == 0
     assert is_right("correct horse", done.stdout.strip().splitlines()[-1])
@@ -138,7 +138,7 @@ def _answers(url: str) -> bool:
     return True
 
 
-def test_rocket_up_starts_it_and_it_dies_with_its_parent() -> None:
+def test_rocket_up_starts_a_console_that_exits_with_it() -> None:
     rocket = Rocket(*UP, "--console-port", "0")
     try:
         url = rocket.until(r"Console: (http://127\.0\.0\.1:\d+)")[1]
@@ -154,7 +154,7 @@ ACCOUNTS = "accounts:\n- {accessKey: broker-key, secretKey: br0ker-s3cr3t, admin
 OWN = '{"accessKey": "broker-key", "secretKey": "br0ker-s3cr3t"}'
 
 
-def test_behind_a_login_it_has_the_brokers_own_account(tmp_path: Path) -> None:
+def test_with_a_login_the_console_uses_the_brokers_account(tmp_path: Path) -> None:
     (tmp_path / "plain_acl.yml").write_text(ACCOUNTS)
     conf = tmp_path / "broker.conf"
     conf.write_text(f"aclEnable=true\naclFile={tmp_path}/plain_acl.yml\ninnerClientAuthenticationCredentials={OWN}\n")
@@ -179,7 +179,7 @@ def test_behind_a_login_it_has_the_brokers_own_account(tmp_path: Path) -> None:
     ("environment", "passed", "is_told"),
     [
         ({}, {}, True),
-        ({"ROCKETMQ_ACCESS_KEY": "ada-key", "ROCKETMQ_SECRET_KEY": "ada-s3cr3t"}, {}, False),  # which it has anyway
+        ({"ROCKETMQ_ACCESS_KEY": "ada-key", "ROCKETMQ_SECRET_KEY": "ada-s3cr3t"}, {}, False),  # which is its default
         (
             {"ROCKET_CONSOLE_PASSWORD": "correct horse"},
             {"ROCKETMQ_ACCESS_KEY": "broker-key", "ROCKETMQ_SECRET_KEY": "br0ker-s3cr3t"},
@@ -187,7 +187,7 @@ def test_behind_a_login_it_has_the_brokers_own_account(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
+def test_without_a_login_the_account_is_from_the_environment(
     environment: dict[str, str], passed: dict[str, str], is_told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY", "ROCKET_CONSOLE_PASSWORD"):
@@ -201,7 +201,7 @@ def test_open_to_all_it_is_nobody_unless_the_environment_says_who(
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the console's process in /proc")
-def test_rocket_up_starts_a_console_that_died_again() -> None:
+def test_rocket_up_restarts_a_dead_console() -> None:
     rocket = Rocket(*UP, "--console-port", "0")
     try:
         rocket.until(r"Console: http://127\.0\.0\.1:\d+")
@@ -217,17 +217,15 @@ def test_rocket_up_starts_a_console_that_died_again() -> None:
         rocket.close()
 
 
-def test_what_is_opened_while_the_console_starts_stays_open(
-    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """uvloop's pipe transport closed the console's pipe once more, a turn of the loop after its owner had."""
+def test_descriptors_opened_during_the_start_stay_open(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop's pipe transport closed the console's pipe again, one iteration of the loop after its owner."""
     opened = Opened()
     is_up = asyncio.Event()
 
     class Terminal(io.StringIO):
         def write(self, text: str) -> int:
             if "Console: http" in text:
-                opened.some()  # with the numbers that have just become free, as a connection would
+                opened.some()  # with the descriptor numbers that have just become free, like a connection
                 is_up.set()
             return super().write(text)
 
@@ -243,7 +241,7 @@ def test_what_is_opened_while_the_console_starts_stays_open(
     opened.check()
 
 
-def test_rocket_up_goes_on_where_the_port_is_taken() -> None:
+def test_rocket_up_continues_if_the_console_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         rocket = Rocket(*UP, "--console-port", str(taken.getsockname()[1]))
         try:

@@ -28,7 +28,7 @@ Ask = Callable[..., httpx.Response]
 
 
 class Browser:
-    """Requests straight to the application, which is not started: nothing here needs a cluster."""
+    """Requests directly to the application, which is not started: no test here needs a cluster."""
 
     def __init__(
         self, base: str = "http://127.0.0.1:8080", *, peer: str = "127.0.0.1", app: Any = None, **given: Any
@@ -62,21 +62,21 @@ def code(answer: httpx.Response) -> str:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost:9", "LOCALHOST", "[::1]:8080", "127.0.0.1"])
-def test_a_loopback_console_is_called_by_the_machine_s_own_names(host: str) -> None:
+def test_a_loopback_console_accepts_names_of_the_machine(host: str) -> None:
     assert Browser()("GET", "/api/session", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example:8080", "127.0.0.1.evil.example", "", "localhost.evil", "[::2]:8080", "0"]
 )
-def test_a_name_that_was_bent_to_loopback_is_refused(host: str) -> None:
+def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str) -> None:
     for path in ("/api/session", "/", "/static/main.js", "/api/overview"):
         answer = Browser()("GET", path, headers={"host": host})
         assert (answer.status_code, code(answer)) == (421, "WRONG_HOST")
 
 
-def test_a_host_that_is_more_than_a_host_hides_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starlette below 1.1 puts addresses together from it: what is asked for must not be taken for what is open."""
+def test_a_path_in_the_host_header_hides_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starlette below 1.1 builds URLs from it: a requested path must not be treated as a public one."""
     monkeypatch.setattr(
         Request, "url", property(lambda self: URL(f"http://{self.headers['host']}{self.scope['path']}"))
     )
@@ -100,7 +100,7 @@ def test_names_can_be_allowed() -> None:
     assert code(elsewhere("GET", "/api/session", headers={"host": "other.example"})) == "WRONG_HOST"
 
 
-def test_a_change_needs_the_page_s_token_origin_and_json() -> None:
+def test_changes_need_token_origin_and_json() -> None:
     ask = Browser()
     token = ask("GET", "/api/session").json()["csrf"]
     right = {"x-csrf-token": token, "content-type": "application/json", "origin": "http://127.0.0.1:8080"}
@@ -108,7 +108,7 @@ def test_a_change_needs_the_page_s_token_origin_and_json() -> None:
     def refused(headers: dict[str, str]) -> str:
         return code(ask("POST", "/api/groups/g/plan", headers=headers, content=b"[]"))
 
-    assert refused(right) == "NOT_JSON"  # and so past the guard: the body is not an object
+    assert refused(right) == "NOT_JSON"  # and so accepted by the guard: the body is not an object
     assert refused(right | {"origin": "http://evil.example"}) == "WRONG_ORIGIN"
     assert refused(right | {"origin": "null"}) == "WRONG_ORIGIN"
     assert refused(right | {"origin": "https://127.0.0.1:8080"}) == "WRONG_ORIGIN"
@@ -121,7 +121,7 @@ def test_a_change_needs_the_page_s_token_origin_and_json() -> None:
     assert refused({name: value for name, value in right.items() if name != "x-csrf-token"}) == "WRONG_TOKEN"
 
 
-def test_another_site_s_page_has_nothing_asked() -> None:
+def test_requests_of_other_sites_are_refused() -> None:
     ask = Browser()
     for site in ("cross-site", "same-site"):
         assert code(ask("GET", "/api/session", headers={"sec-fetch-site": site})) == "WRONG_ORIGIN"
@@ -129,7 +129,7 @@ def test_another_site_s_page_has_nothing_asked() -> None:
     assert ask("GET", "/api/session", headers={"sec-fetch-site": "none"}).status_code == 200
 
 
-def test_every_answer_forbids_what_pages_do_not_need() -> None:
+def test_every_response_has_restrictive_headers() -> None:
     ask = Browser()
     for path in (
         "/",
@@ -152,7 +152,7 @@ def test_every_answer_forbids_what_pages_do_not_need() -> None:
         assert "access-control-allow-origin" not in headers
 
 
-def test_files_are_kept_by_browsers_until_they_change() -> None:
+def test_files_are_cached_by_browsers_until_they_change() -> None:
     ask = Browser()
     paths = re.findall(r'"(/static/[0-9a-f]{16}/[^"]+)"', ask("GET", "/topics").text)
     assert len(paths) > 5
@@ -163,14 +163,14 @@ def test_files_are_kept_by_browsers_until_they_change() -> None:
         assert "script-src 'self'" in answer.headers["content-security-policy"]
 
 
-def test_files_of_the_package_only() -> None:
+def test_only_files_of_the_package_are_served() -> None:
     ask = Browser()
     for path in ("/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/pages"):
         assert ask("GET", path).status_code in (404, 405)
         assert "Starlette" not in ask("GET", path).text
 
 
-def test_a_request_of_any_size_is_not_read() -> None:
+def test_large_requests_are_not_read() -> None:
     ask = Browser()
     token = ask("GET", "/api/session").json()["csrf"]
     headers = {"x-csrf-token": token, "content-type": "application/json"}
@@ -178,7 +178,7 @@ def test_a_request_of_any_size_is_not_read() -> None:
     assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
 
 
-def test_read_only_changes_nothing() -> None:
+def test_read_only_refuses_changes() -> None:
     ask = Browser(read_only=True)
     token = ask("GET", "/api/session").json()["csrf"]
     for method, path in (("POST", "/api/topics"), ("DELETE", "/api/groups/g"), ("POST", "/api/messages")):
@@ -189,7 +189,7 @@ def test_read_only_changes_nothing() -> None:
 # --- login ----------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_is_served_elsewhere_without_a_password() -> None:
+def test_public_addresses_require_users() -> None:
     for host in ("0.0.0.0", "::", "192.0.2.1", "example.org"):
         with pytest.raises(ConfigError, match="requires users to listen on"):
             ConsoleSettings(NOWHERE, host=host)
@@ -197,7 +197,7 @@ def test_nobody_is_served_elsewhere_without_a_password() -> None:
     assert ConsoleSettings(NOWHERE, host="127.9.9.9").is_loopback
 
 
-def test_without_a_session_there_is_nothing_to_see() -> None:
+def test_without_a_session_no_data_is_served() -> None:
     ask = Browser(users=USERS)
     session = ask("GET", "/api/session").json()
     assert session == {
@@ -230,14 +230,14 @@ def test_a_session_from_login_to_logout() -> None:
     assert code(ask("GET", "/api/overview")) == "LOGIN_REQUIRED"
 
 
-def test_under_tls_the_cookie_goes_nowhere_else() -> None:
+def test_with_tls_the_cookie_is_secure() -> None:
     ask = Browser("https://127.0.0.1:8080", users=USERS, tls=TlsSettings(test_mode=True))
     ask.login()
     assert ask.last_cookie.startswith("__Host-rocket-console=")
     assert "Secure" in ask.last_cookie
 
 
-def test_a_wrong_password_and_a_wrong_name_are_told_the_same() -> None:
+def test_a_wrong_password_and_an_unknown_user_get_the_same_error() -> None:
     ask = Browser(users=USERS)
     answers = [ask.login("ada", "wrong"), ask.login("unknown", PASSWORD), ask.login("ada", PASSWORD + "x" * 2000)]
     assert {(answer.status_code, answer.text) for answer in answers} == {(401, answers[0].text)}
@@ -245,7 +245,7 @@ def test_a_wrong_password_and_a_wrong_name_are_told_the_same() -> None:
     assert code(ask("POST", "/api/login", json={"user": ["ada"], "password": None})) == "BAD_REQUEST"
 
 
-def test_guessing_is_slowed_down_for_the_guesser_alone() -> None:
+def test_failed_logins_delay_only_their_address() -> None:
     ask = Browser(users=USERS)
     for _ in range(FREE_FAILURES):
         assert ask.login("ada", "wrong").status_code == 401
@@ -254,7 +254,7 @@ def test_guessing_is_slowed_down_for_the_guesser_alone() -> None:
     assert Browser(app=ask.app, peer="192.0.2.7").login().status_code == 200
 
 
-def test_attempts_at_the_same_time_are_counted_before_they_are_hashed() -> None:
+def test_concurrent_attempts_are_counted_before_hashing() -> None:
     ask = Browser(users=USERS)
 
     async def guess_at_once() -> list[int]:
@@ -268,7 +268,7 @@ def test_attempts_at_the_same_time_are_counted_before_they_are_hashed() -> None:
     assert ask.login().status_code == 200  # of another address
 
 
-def test_a_success_ends_the_count() -> None:
+def test_a_successful_login_resets_the_count() -> None:
     ask = Browser(users=USERS)
     for _ in range(3):
         assert [ask.login("ada", "wrong").status_code for _ in range(FREE_FAILURES - 1)] == [401] * (FREE_FAILURES - 1)
@@ -277,7 +277,7 @@ def test_a_success_ends_the_count() -> None:
 
 
 @pytest.mark.parametrize("users", [USERS, {}])
-def test_a_login_is_small(users: dict[str, str]) -> None:
+def test_login_requests_are_small(users: dict[str, str]) -> None:
     ask = Browser(users=users)
     pieces = 0
 
@@ -293,7 +293,7 @@ def test_a_login_is_small(users: dict[str, str]) -> None:
     assert pieces <= 6
 
 
-def test_of_who_has_to_wait_nothing_is_read() -> None:
+def test_requests_of_delayed_addresses_are_not_read() -> None:
     ask = Browser(users=USERS)
     for _ in range(FREE_FAILURES):
         ask.login("ada", "wrong")
@@ -301,7 +301,7 @@ def test_of_who_has_to_wait_nothing_is_read() -> None:
     assert (answer.status_code, code(answer)) == (429, "TOO_MANY_ATTEMPTS")
 
 
-def test_who_waited_may_try_again_and_networks_count_as_one() -> None:
+def test_delays_expire_and_apply_to_networks() -> None:
     now = [1000.0]
     sessions = Sessions(USERS, clock=lambda: now[0])
     for i in range(FREE_FAILURES):
@@ -354,14 +354,14 @@ def test_users_of_a_file_and_of_the_environment(tmp_path: Any) -> None:
         "ada:scrypt$1073741824$8$1$YWE=$YWE=",
     ],
 )
-def test_a_user_s_line_that_is_none(tmp_path: Any, line: str) -> None:
+def test_invalid_lines_of_users(tmp_path: Any, line: str) -> None:
     path = tmp_path / "users"
     path.write_text(line)
     with pytest.raises(ConfigError, match="line 1"):
         read_users(path, {})
 
 
-def test_passwords_that_are_too_short() -> None:
+def test_short_passwords() -> None:
     with pytest.raises(ConfigError, match="fewer than"):
         read_users(None, {"ROCKET_CONSOLE_PASSWORD": "short"})
 
@@ -370,11 +370,11 @@ def test_passwords_that_are_too_short() -> None:
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 5000, "x", [], {}, True, 1.5, -1, 2**63])
-def test_what_is_no_number_is_refused(value: object) -> None:
+def test_invalid_numbers(value: object) -> None:
     with pytest.raises(Refused, match="Invalid count"):
         Asked({}, {}, {"count": value}).number("count")
 
 
 @pytest.mark.parametrize("value", [0, "7", 2**63 - 1])
-def test_a_number(value: int | str) -> None:
+def test_valid_numbers(value: int | str) -> None:
     assert Asked({}, {}, {"count": value}).number("count") == int(value)

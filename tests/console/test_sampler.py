@@ -1,4 +1,4 @@
-"""What is asked and when, of brokers that answer and of some that do not."""
+"""Requests of the sampler to available and unavailable brokers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def sampler_of(admin: FakeAdmin, fast: float = 2.0) -> Sampler:
     return Sampler(SimpleNamespace(admin=admin, sampling=admin, name_servers=[]), fast=fast)  # type: ignore[arg-type]
 
 
-def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None:
+def test_an_unavailable_broker_keeps_its_last_data() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(ALL)
@@ -126,7 +126,7 @@ def test_a_broker_that_is_away_keeps_what_it_said_and_the_others_go_on() -> None
     assert not sampler.failed
 
 
-def test_the_history_of_a_topic_needs_no_request_of_its_own_if_a_group_reads_it() -> None:
+def test_the_history_of_a_consumed_topic_needs_no_request() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(ALL)
@@ -145,7 +145,7 @@ def test_the_history_of_a_topic_needs_no_request_of_its_own_if_a_group_reads_it(
     assert counts.columns["out"][-1] == 12.0
 
 
-def test_the_history_of_a_topic_has_a_gap_while_one_of_its_brokers_is_away() -> None:
+def test_the_history_of_a_topic_has_a_gap_without_one_of_its_brokers() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(ALL)
@@ -159,7 +159,7 @@ def test_the_history_of_a_topic_has_a_gap_while_one_of_its_brokers_is_away() -> 
     assert list(counts.columns["in"]) == [20.0, 24.0]
 
 
-def test_the_history_of_a_topic_without_groups_is_that_of_its_pages() -> None:
+def test_the_history_of_a_topic_without_groups_is_from_its_pages() -> None:
     admin = FakeAdmin()
     admin.group_states = lambda names, *, delays, failed: {}  # type: ignore[method-assign]
     sampler = sampler_of(admin)
@@ -169,12 +169,12 @@ def test_the_history_of_a_topic_without_groups_is_that_of_its_pages() -> None:
     assert {name: list(column) for name, column in counts.columns.items()} == {"in": [20.0]}
     admin.offset = 11
     sampler.topics["t"].sampled -= 10.0
-    sampler.fresh_topic("t")  # its page
+    sampler.fresh_topic("t")  # the page of the topic
     sampler.sample(frozenset())
     assert list(counts.columns["in"]) == [20.0, 22.0]
 
 
-def test_a_broker_that_the_name_servers_forget_is_shown_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unregistered_broker_is_shown_for_some_time(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(ALL)
@@ -193,7 +193,7 @@ def test_a_broker_that_the_name_servers_forget_is_shown_for_a_while(monkeypatch:
     assert sampler.brokers["b/0"].trouble is None
 
 
-def test_what_was_deleted_goes() -> None:
+def test_deleted_groups_are_removed() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(ALL)
@@ -203,7 +203,7 @@ def test_what_was_deleted_goes() -> None:
     assert not sampler.groups
 
 
-def test_topics_are_asked_only_while_somebody_looks_at_them() -> None:
+def test_topics_are_requested_only_while_they_are_viewed() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(frozenset())
@@ -219,7 +219,7 @@ def test_topics_are_asked_only_while_somebody_looks_at_them() -> None:
     assert admin.asked.count("sizes") == 1
 
 
-def test_the_overview_has_dead_letters_counted_and_no_other_topic() -> None:
+def test_the_overview_requests_only_dead_letter_topics() -> None:
     admin = FakeAdmin()
     admin.dead = True
     sampler = sampler_of(admin)
@@ -230,7 +230,7 @@ def test_the_overview_has_dead_letters_counted_and_no_other_topic() -> None:
     assert sampler.topics["%DLQ%g"].to_json()["messages"] == 20
 
 
-def test_who_begins_to_look_does_not_wait_as_long_as_if_nobody_did() -> None:
+def test_a_new_view_shortens_the_interval() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin, fast=0.01)
     sampler.start()
@@ -243,7 +243,7 @@ def test_who_begins_to_look_does_not_wait_as_long_as_if_nobody_did() -> None:
         sampler.close()
 
 
-def test_a_large_cluster_is_asked_more_seldom() -> None:
+def test_a_large_cluster_is_sampled_less_often() -> None:
     sampler = sampler_of(FakeAdmin())
     assert sampler.pace == 2.0
     sampler.cost = 1.0
@@ -252,7 +252,7 @@ def test_a_large_cluster_is_asked_more_seldom() -> None:
     assert sampler.pace == MAX_INTERVAL_S
 
 
-def test_a_cluster_that_is_lost_is_found_again() -> None:
+def test_an_unreachable_cluster_recovers() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     admin.lost = NameServerUnreachableError("No response.", remedy="Start one.")
@@ -265,8 +265,8 @@ def test_a_cluster_that_is_lost_is_found_again() -> None:
     assert len(sampler.groups["g"].lag) == 1
 
 
-def test_pages_and_sampler_have_connections_of_their_own() -> None:
-    """On a large cluster a page's answer would come behind hundreds that the sampler asked for."""
+def test_pages_and_sampler_have_separate_connections() -> None:
+    """On a large cluster, responses for a page would wait behind hundreds for the sampler."""
     own, page = FakeAdmin(), FakeAdmin()
     sampler = Sampler(SimpleNamespace(admin=page, sampling=own, name_servers=[]), fast=2.0)  # type: ignore[arg-type]
     sampler.sample(ALL)
@@ -280,7 +280,7 @@ def test_pages_and_sampler_have_connections_of_their_own() -> None:
     assert len(own.asked) == asked
 
 
-def test_what_was_made_is_in_the_lists_at_once() -> None:
+def test_created_topics_are_listed_at_once() -> None:
     admin = FakeAdmin()
     sampler = sampler_of(admin)
     sampler.sample(ALL)
@@ -292,6 +292,6 @@ def test_what_was_made_is_in_the_lists_at_once() -> None:
     assert "%DLQ%g" in sampler.topics
 
 
-def test_a_broker_that_refuses_is_not_one_that_is_silent() -> None:
+def test_refused_and_unanswered_requests_are_distinguished() -> None:
     assert parse_trouble("rejected the query of runtime information with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
     assert parse_trouble("No connection.").code == "NO_ANSWER"

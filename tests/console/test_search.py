@@ -1,4 +1,4 @@
-"""The search of messages by time: every page of it against all messages of a topic, whatever its budget."""
+"""The search of messages by time: its pages against all messages of a topic, with any budget."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def number(row: dict[str, Any]) -> int:
     return int(json.loads(row["preview"])["number"])
 
 
-def test_pages_together_are_all_messages_newest_first(page: Page) -> None:
+def test_all_pages_together_have_all_messages_newest_first(page: Page) -> None:
     rows, pages = every(page, limit=37)
     assert pages == -(-COUNT // 37)
     assert sorted(map(number, rows)) == list(range(COUNT))
@@ -81,9 +81,7 @@ def test_pages_together_are_all_messages_newest_first(page: Page) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_neither_budget_nor_page_size_changes_what_is_found(
-    page: Page, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_results_do_not_depend_on_budget_and_page_size(page: Page, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
     asked: dict[str, Any] = {"tags": chance.choice(["", "red", "blue || green"]), "text": chance.choice(["", "needle"])}
     whole, _ = every(page, **asked, limit=256)
@@ -96,7 +94,7 @@ def test_neither_budget_nor_page_size_changes_what_is_found(
     assert pages > 1
 
 
-def test_the_filter_by_tag_is_exact_and_takes_several(page: Page) -> None:
+def test_the_filter_by_tag_is_exact_and_accepts_several(page: Page) -> None:
     for tags, wanted in (("red", {"red"}), ("red||blue", {"red", "blue"}), (" green || blue ", {"green", "blue"})):
         rows, _ = every(page, tags=tags)
         assert {row["tags"] for row in rows} == wanted
@@ -118,7 +116,7 @@ def test_the_filter_by_text_reads_decompressed_bodies(page: Page) -> None:
     assert page.find("packed", 400, text="x" * 1_001)["remedy"] == "Search for at most 1,000."
 
 
-def test_a_search_ends_with_its_budget_and_goes_on(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_ends_with_its_budget_and_continues(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_SCANNED_MESSAGES", 60)
     data = page.find(TOPIC, text="nowhere at all")
     assert (data["rows"], data["total"]) == ([], COUNT)
@@ -130,7 +128,7 @@ def test_a_search_ends_with_its_budget_and_goes_on(page: Page, monkeypatch: pyte
     assert page.find(TOPIC, text="nowhere at all")["searched"] > 0
 
 
-def test_messages_that_come_later_change_no_page(page: Page) -> None:
+def test_later_messages_do_not_change_pages(page: Page) -> None:
     data = page.find("packed")
     kept = page.find(TOPIC, limit=10)["next"]
     before = page.find(TOPIC, limit=10, cursor=kept)["rows"]
@@ -155,11 +153,11 @@ def test_messages_that_come_later_change_no_page(page: Page) -> None:
         [["broker-a", 0, 0, 2**63, None]],
     ],
 )
-def test_a_position_that_is_invalid(page: Page, cursor: object) -> None:
+def test_an_invalid_position(page: Page, cursor: object) -> None:
     assert page.find(TOPIC, 400, cursor=cursor)["text"] == "Invalid position of the search."
 
 
-def test_a_position_on_a_broker_that_is_gone_keeps_what_remains(page: Page) -> None:
+def test_a_position_on_an_unavailable_broker_is_returned(page: Page) -> None:
     """The error is shown, and the position is returned to go on from there."""
     lost = ["broker-z", 0, 0, 5, None]
     here = page.find(TOPIC, limit=5)["next"]
@@ -169,7 +167,7 @@ def test_a_position_on_a_broker_that_is_gone_keeps_what_remains(page: Page) -> N
     assert data["next"] == [lost]
 
 
-def test_offsets_that_have_expired_are_passed_over() -> None:
+def test_expired_offsets_are_skipped() -> None:
     span = search.Span(MessageQueue(TOPIC, "broker-a", 0), 0, 10)
     span.put(4, [{"offset": 8, "stored": 5}, {"offset": 6, "stored": 4}])
     assert span.to_json() == ["broker-a", 0, 0, 9, 5]

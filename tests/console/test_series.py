@@ -7,7 +7,7 @@ from itertools import pairwise
 from spark_rocket.console.series import Rate, Series
 
 
-def test_old_samples_grow_thin_and_the_newest_stay() -> None:
+def test_old_samples_are_thinned_and_the_newest_kept() -> None:
     series = Series(most=100)
     for second in range(10_000):
         series.add(float(second), {"total": float(second)})
@@ -19,7 +19,7 @@ def test_old_samples_grow_thin_and_the_newest_stay() -> None:
     assert list(series.columns["total"]) == times
 
 
-def test_what_comes_late_has_a_gap_before_it() -> None:
+def test_new_columns_start_with_a_gap() -> None:
     series = Series()
     series.add(1.0, {"a": 1.0})
     series.add(2.0, {"a": 2.0, "b": 5.0})
@@ -28,7 +28,7 @@ def test_what_comes_late_has_a_gap_before_it() -> None:
     assert series.to_json(["b", "none"])["columns"] == {"b": [None, 5.0, 6.0]}
 
 
-def test_a_drawing_has_so_many_points_and_the_newest() -> None:
+def test_the_number_of_points_is_limited_and_includes_the_newest() -> None:
     series = Series()
     for second in range(599):
         series.add(float(second), {"a": 0.0})
@@ -46,7 +46,7 @@ def test_a_clock_that_was_set_back() -> None:
     assert list(series.columns["a"]) == [10.0, 15.0]
 
 
-def test_names_have_a_bound() -> None:
+def test_the_number_of_names_is_limited() -> None:
     series = Series(most_columns=3)
     series.add(1.0, {str(i): 1.0 for i in range(10)})
     assert len(series.columns) == 3
@@ -81,8 +81,8 @@ def test_rates_of_counters_over_time() -> None:
     assert Series().rates() == {"times": [], "columns": {}}
 
 
-def test_rates_are_right_where_samples_were_removed() -> None:
-    """However few of them are left or drawn: the rates are averages, and their sum is what has come."""
+def test_rates_are_correct_with_removed_samples() -> None:
+    """Rates of any number of remaining samples are averages, and their sum is the number of messages."""
     series = Series(most=60)
     total = 0.0
     for second in range(0, 2_000, 2):

@@ -1,4 +1,4 @@
-"""A console's pages in a real Chromium: what people do with them, by mouse and by keyboard. Needs selenium."""
+"""A console's pages in Chromium, used by mouse and keyboard. Needs selenium."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kit import browser
 
 
 class Window:
-    """The browser, and the console that it looks at."""
+    """The browser and its console."""
 
     def __init__(self, driver: webdriver.Chrome, console: Console) -> None:
         self.driver = driver
@@ -32,11 +32,11 @@ class Window:
         return list(self.driver.find_elements(By.CSS_SELECTOR, css))
 
     def one(self, css: str) -> Any:
-        """The first that is there to be seen."""
+        """The first visible element."""
         return self.until(lambda: next((element for element in self.all(css) if element.is_displayed()), None))
 
     def text(self, css: str = "main") -> str:
-        """As it is now; nothing while it is being put together."""
+        """The current text, or an empty one while the page is built."""
         return str(self.js("return document.querySelector(arguments[0])?.innerText ?? ''", css))
 
     def says(self, *texts: str, css: str = "main") -> None:
