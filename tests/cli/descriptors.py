@@ -48,7 +48,7 @@ def _is_open(number: int) -> bool:
     return True
 
 
-class Opened:
+class WatchedDescriptors:
     """Opens descriptors when others have just been closed, so that it gets their numbers, and checks that they live."""
 
     def __init__(self) -> None:

@@ -17,14 +17,14 @@ import pytest
 from spark_rocket.cli.servers.child import ChildProcess, End, LineReader, supervise
 from spark_rocket.remoting.server.server import run
 from spark_rocket.testing.processes import ServerProcess
-from tests.cli.descriptors import Opened, closes_its_pipes
+from tests.cli.descriptors import WatchedDescriptors, closes_its_pipes
 
 
 @pytest.mark.live
 def test_a_child_reports_and_exits_when_its_lifeline_closes(tmp_path: Path) -> None:
     async def start_and_stop() -> None:
         child = await ChildProcess.start("namesrv", "--port", "0", "--data", str(tmp_path))
-        opened = Opened()
+        opened = WatchedDescriptors()
         facts = json.loads(await child.ready_line())
         opened.some()  # with the numbers that have just become free
         assert facts["nameServer"].startswith("127.0.0.1:")
@@ -199,7 +199,7 @@ def test_a_child_inherits_no_descriptors_of_its_grandparent(tmp_path: Path) -> N
 def test_a_server_of_a_test_cluster_can_be_stopped_twice(tmp_path: Path) -> None:
     server = ServerProcess(["namesrv", "--port", "0", "--data", str(tmp_path)], tmp_path / "log", 60)
     server.stop()
-    opened = Opened()
+    opened = WatchedDescriptors()
     opened.some()
     server.stop()
     server.kill()

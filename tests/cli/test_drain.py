@@ -38,7 +38,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
         assert check_store(broker.config.store_path) == []
 
 
-class Sending:
+class SendingThread:
     """Sends to a topic until it is stopped, and refreshes routes more often than the default."""
 
     def __init__(self, name_server: str, topic: str) -> None:
@@ -71,7 +71,7 @@ def test_a_drained_broker_can_be_stopped_without_errors(servers: Servers, capsys
     name_server = servers.addresses
     with Admin(name_server) as admin:
         admin.create_topic("t", 2)
-        sending = Sending(name_server, "t")
+        sending = SendingThread(name_server, "t")
         until(lambda: sending.brokers == {"a", "b"})
         drain = ["broker", "drain", "-n", name_server, "--broker-name", "a", "--yes", "--quiet", "0.4"]
         assert main(drain) == 0
@@ -143,7 +143,7 @@ def test_queues_are_added_and_removed_while_a_topic_is_in_use(servers: Servers, 
         assert main(["topic", "create", "t", "-n", name_server, "--queues", str(count), *more]) == 0
 
     queues(2)
-    sending = Sending(name_server, "t")
+    sending = SendingThread(name_server, "t")
 
     def used(count: int) -> Callable[[], bool]:
         return lambda: len(sending.producer.queues("t")) == count

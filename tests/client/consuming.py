@@ -26,7 +26,7 @@ SECONDS = 10.0
 HOST = pack_host(("127.0.0.1", 1))
 
 
-class Later:
+class ManualTimer:
     """``call_later`` that calls on a test's request."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class Rig:
     """A consume service with its collaborators and its recorded calls. It decodes, and owns queues."""
 
     def __init__(self, make: Callable[..., Any], *, clustering: bool = True, **settings: Any) -> None:
-        self.later, self.back, self.hooks = Later(), SendBackFake(), Hooks("g")
+        self.later, self.back, self.hooks = ManualTimer(), SendBackFake(), Hooks("g")
         self.answer: Callable[..., Any] = lambda *_: None
         self.choose: Callable[[list[MessageExt]], list[MessageExt]] = lambda every: every
         self.calls: list[list[int]] = []
@@ -173,7 +173,7 @@ def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
     return rig
 
 
-class Held:
+class BlockedListener:
     """A listener whose calls wait for ``go``. With ``once``, only the first call waits."""
 
     def __init__(self, answer: object, *, once: bool = False) -> None:

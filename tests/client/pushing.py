@@ -27,7 +27,7 @@ SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyS
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
-class Seen:
+class RecordingListener:
     """A listener of any kind that records its messages."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
-from tests.client.consuming import SECONDS, Held, Rig, found, nothing, queue_at, raising, rig_of
+from tests.client.consuming import SECONDS, BlockedListener, Rig, found, nothing, queue_at, raising, rig_of
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 
@@ -63,7 +63,7 @@ def test_a_success_counts_up_to_ack_index(rig: Callable[..., Rig], index: int, b
     assert [offset for offset, _ in one.back.given] == back
 
 
-class Odd(BaseException):
+class UnprintableError(BaseException):
     """An error of the application that cannot be formatted."""
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ def _with_level(level: Any) -> Callable[..., Any]:
         raising(KeyError("mine")),
         raising(SystemExit(1)),
         raising(KeyboardInterrupt()),
-        raising(Odd()),
+        raising(UnprintableError()),
         lambda *_: None,
         lambda *_: "CONSUME_SUCCESS",
         lambda *_: True,
@@ -313,7 +313,7 @@ def test_a_message_changed_by_its_listener_is_returned_on_expiry(rig: Callable[.
 
 def test_close_waits_for_calls_and_starts_none(rig: Callable[..., Rig]) -> None:
     one, queue = rig(threads=1), queue_at()
-    one.answer = held = Held(SUCCESS)
+    one.answer = held = BlockedListener(SUCCESS)
     one.service.receive(queue, found([0, 1]))
     assert held.began.wait(SECONDS)
     one.service.close(0.0)  # close waits at most that long

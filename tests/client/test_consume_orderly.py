@@ -16,7 +16,7 @@ from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
-from tests.client.consuming import SECONDS, Held, Rig, found, queue_at, raising, rig_of
+from tests.client.consuming import SECONDS, BlockedListener, Rig, found, queue_at, raising, rig_of
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -135,7 +135,7 @@ def test_nothing_is_consumed_without_a_valid_lock(rig: Callable[..., Rig]) -> No
 
 def test_a_dropped_queue_is_reported_after_its_last_call(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
-    one.answer = held = Held(SUCCESS)
+    one.answer = held = BlockedListener(SUCCESS)
     one.service.receive(queue, found([0, 1]))
     assert held.began.wait(SECONDS)
     queue.dropped = True
@@ -150,7 +150,7 @@ def test_a_dropped_queue_is_reported_after_its_last_call(rig: Callable[..., Rig]
 
 def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> None:
     one, stuck, queue = rig(), locked(), locked()
-    one.answer = held = Held(SUCCESS, once=True)
+    one.answer = held = BlockedListener(SUCCESS, once=True)
     one.service.receive(stuck, found([0, 1]))
     assert held.began.wait(SECONDS)
     one.service.receive(queue, found(range(5)))

@@ -31,7 +31,7 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import found
-from tests.client.pushing import Seen, committed, send
+from tests.client.pushing import RecordingListener, committed, send
 
 pytestmark = pytest.mark.live
 
@@ -74,7 +74,7 @@ def ask(instance: ClientInstance, code: RequestCode, header: Any, body: bytes = 
 def test_offsets_and_running_info(
     cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer]
 ) -> None:
-    topic, seen = cluster.create_topic("asked", 2), Seen()
+    topic, seen = cluster.create_topic("asked", 2), RecordingListener()
     start("asked", topic, seen)
     with Producer("p", name_server=cluster.name_server) as producer:
         send(producer, topic, 6)
@@ -112,7 +112,7 @@ def test_offsets_and_running_info(
 def test_an_unknown_group(
     cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], code: RequestCode, header: Any
 ) -> None:
-    start("other", cluster.create_topic("asked", 2), Seen())
+    start("other", cluster.create_topic("asked", 2), RecordingListener())
     answer = ask(instance, code, header)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "missing" in (answer.remark or "")
@@ -169,7 +169,7 @@ def test_offsets_are_reset(
     cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], orderly: bool
 ) -> None:
     group = f"reset{orderly}"
-    topic, seen = cluster.create_topic(group, 1), Seen()
+    topic, seen = cluster.create_topic(group, 1), RecordingListener()
     one = start(group, topic, **{"orderly": seen.orderly} if orderly else {"listener": seen})
     with Producer("p", name_server=cluster.name_server) as producer:
         send(producer, topic, 6)

@@ -17,7 +17,7 @@ from spark_rocket.client.consume.listeners import (
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies import ConsumeStatus
 from spark_rocket.testing import LocalCluster
-from tests.client.pushing import Seen
+from tests.client.pushing import RecordingListener
 
 pytestmark = pytest.mark.live
 
@@ -51,7 +51,7 @@ def test_statistics_of_a_consumer(cluster: LocalCluster, closing: Callable[[Any]
     with Producer("p", name_server=cluster.name_server) as producer:
         for number in range(20):
             producer.send(Message.of(topic, str(number)))
-    seen = Seen()
+    seen = RecordingListener()
     failed: list[bytes] = []
 
     def listen(messages: Any, _: object) -> Any:

@@ -367,7 +367,7 @@ def test_close_leaves_no_pending_future(mq: FakeCluster, produce: Callable[..., 
 # --- hooks ----------------------------------------------------------------------------------------------------------
 
 
-class Noting(SendHook):
+class RecordingHook(SendHook):
     def __init__(self) -> None:
         self.seen: list[tuple[str, SendContext]] = []
 
@@ -384,7 +384,7 @@ class Noting(SendHook):
 
 @pytest.mark.parametrize("how", HOWS)
 def test_hooks_see_every_attempt(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
-    hook = Noting()
+    hook = RecordingHook()
     for broker in mq.brokers:
         answers = iter([says(2, "busy"), *[says(0, ext=STORED)] * 9])
         broker.answers[SEND] = lambda request, answers=answers: next(answers)(request)  # type: ignore[misc]

@@ -12,7 +12,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, Pull
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
 from spark_rocket.protocol.wire.codes import ResponseCode
-from tests.client.consuming import Later, found, nothing, queue_at
+from tests.client.consuming import ManualTimer, found, nothing, queue_at
 
 SETTINGS = PullSettings(32, None, 32, "a", None, must_lock=False)
 
@@ -21,7 +21,7 @@ class World:
     """An instance, a reader and a receiver."""
 
     def __init__(self) -> None:
-        self.call_later = Later()
+        self.call_later = ManualTimer()
         self.settings: PullSettings | None = SETTINGS
         self.asked: list[tuple[int, str]] = []
         self.committed: list[int | None] = []

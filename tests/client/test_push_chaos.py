@@ -24,7 +24,7 @@ from spark_rocket.client.consume.push_consumer import PushConsumer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.testing import LocalCluster
-from tests.client.pushing import Seen, wait_for_shares
+from tests.client.pushing import RecordingListener, wait_for_shares
 
 pytestmark = pytest.mark.live
 
@@ -68,7 +68,7 @@ def own_cluster() -> Iterator[LocalCluster]:
 @pytest.mark.parametrize("orderly", [False, True])
 def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool) -> None:
     topic = own_cluster.create_topic("moving", QUEUES)
-    seen, lock = Seen(), threading.Lock()
+    seen, lock = RecordingListener(), threading.Lock()
     busy: set[int] = set()
     overlaps: list[int] = []
 
@@ -138,7 +138,7 @@ def test_broker_and_name_server_restart_during_consumption(
     monkeypatch.setattr("spark_rocket.client.consume.process_queue.ERROR_DELAY_S", 0.2)
     topic = own_cluster.create_topic("dying", 4)
     name_server = own_cluster.name_server
-    seen = Seen()
+    seen = RecordingListener()
     consumer = PushConsumer(
         "survivors",
         None if orderly else seen,
@@ -164,7 +164,7 @@ def test_broker_and_name_server_restart_during_consumption(
         source.stop()
         consumer.close()
     assert set(range(sent)) <= {int(body) for body in seen.bodies}
-    again = Seen()
+    again = RecordingListener()
     with PushConsumer("survivors", again, name_server=name_server) as heir:
         heir.subscribe(topic)
         heir.start()
@@ -182,7 +182,7 @@ def test_one_of_two_name_servers_stops_during_sends_and_consumption() -> None:
     ):
         name_servers = f"{beside.name_server};{own.name_server}"
         topic = own.create_topic("kept", 4)
-        seen = Seen()
+        seen = RecordingListener()
         with PushConsumer(
             "left",
             seen,

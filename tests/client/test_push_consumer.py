@@ -24,7 +24,7 @@ from spark_rocket.errors import StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-from tests.client.pushing import AGAIN, SUCCESS, Seen, bodies, committed, send, wait_for_shares
+from tests.client.pushing import AGAIN, SUCCESS, RecordingListener, bodies, committed, send, wait_for_shares
 
 pytestmark = pytest.mark.live
 
@@ -36,7 +36,7 @@ def test_all_messages_are_consumed_and_committed(
     kind: str, cluster: LocalCluster, producer: Producer, group: str, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     every = send(producer, topic, 50)
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(**{kind: seen if kind == "listener" else getattr(seen, kind)})
     one.subscribe(topic)
     assert one.state is ServiceState.CREATE_JUST
@@ -58,7 +58,7 @@ def test_the_next_member_continues_at_the_committed_offset(
 ) -> None:
     send(producer, topic, 10)
     for start in (0, 10):
-        seen = Seen()
+        seen = RecordingListener()
         one = consumer(seen, instance_name=f"i{start}")
         one.subscribe(topic)
         one.start()
@@ -73,7 +73,7 @@ def test_start_offset_of_a_group(
     where: ConsumeFromWhere, producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
     send(producer, topic, 8)
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen, consume_from_where=where, consume_timestamp_ms=1)
     one.subscribe(topic)
     one.start()
@@ -86,7 +86,7 @@ def test_start_offset_of_a_group(
 def test_tags_with_equal_hashes_are_filtered_by_the_client(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic, "AaAa || b")
     one.start()
@@ -102,7 +102,7 @@ def test_subscriptions_change_while_running(
     cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
     other = cluster.create_topic("other" + group, 2)
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic, "a")
     one.start()
@@ -125,7 +125,7 @@ def test_a_changed_subscription_does_not_wait_for_a_long_poll(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.consume.process_queue.SUSPEND_MS", 3_600_000)
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic, "a")
     one.start()
@@ -140,7 +140,7 @@ def test_a_changed_subscription_does_not_wait_for_a_long_poll(
 def test_a_missing_topic_is_awaited(
     cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     one.subscribe("soon" + group)
     one.start()
@@ -156,7 +156,7 @@ def test_a_missing_topic_is_awaited(
 
 
 def test_filter_hooks_select_messages(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.hooks.filter.append(lambda _, messages: [message for message in messages if message.body != b"3"])
     one.subscribe(topic)
@@ -170,7 +170,7 @@ def test_a_suspended_consumer_pulls_nothing(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.consume.process_queue.PAUSED_DELAY_S", 0.05)
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic)
     one.suspend()
@@ -183,7 +183,7 @@ def test_a_suspended_consumer_pulls_nothing(
 
 def test_an_sql_expression_selects_messages(group: str, consumer: Callable[..., PushConsumer]) -> None:
     with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as cluster:
-        topic, seen = cluster.create_topic("t", 2), Seen()
+        topic, seen = cluster.create_topic("t", 2), RecordingListener()
         one = consumer(seen, name_server=cluster.name_server)
         one.subscribe(topic, sql="size > 3 AND colour IN ('red', 'blue')")
         one.start()
@@ -203,7 +203,7 @@ def test_an_sql_expression_selects_messages(group: str, consumer: Callable[..., 
 def test_a_failed_message_is_redelivered_from_the_retry_topic(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
-    seen = Seen()
+    seen = RecordingListener()
 
     def answer(message: MessageExt) -> Any:
         return SUCCESS if message.reconsume_times else AGAIN
@@ -227,7 +227,7 @@ def test_a_failed_message_is_redelivered_from_the_retry_topic(
 def test_dead_letters(
     cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
 ) -> None:
-    seen = Seen()
+    seen = RecordingListener()
     seen.answer = lambda _: AGAIN
     one = consumer(seen, max_reconsume_times=0)
     one.subscribe(topic)
@@ -251,7 +251,7 @@ def test_broadcasting_delivers_to_each_member_with_local_offsets(
 ) -> None:
     monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
     every = send(producer, topic, 10)
-    both = [Seen(), Seen()]
+    both = [RecordingListener(), RecordingListener()]
     for number, seen in enumerate(both):
         one = consumer(seen, message_model=MessageModel.BROADCASTING, instance_name=f"i{number}")
         one.subscribe(topic)
@@ -261,7 +261,7 @@ def test_broadcasting_delivers_to_each_member_with_local_offsets(
         assert sorted(seen.bodies) == sorted(every)
     one.close()
     send(producer, topic, 3, 10)
-    seen = Seen()
+    seen = RecordingListener()
     again = consumer(seen, message_model=MessageModel.BROADCASTING, instance_name="i1")
     again.subscribe(topic)
     again.start()
@@ -282,7 +282,7 @@ def test_an_offset_out_of_range_is_corrected(
     with Reader(cluster.name_server, group=group) as reader:
         queues = reader.queues(topic)
         reader.commit_offset(group, queues[0], 100)
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic)
     one.start()
@@ -313,10 +313,10 @@ def test_a_listener_receives_the_assigned_queues(
             changed.notify_all()
         raise ValueError("a listener's mistake is its own")
 
-    one = consumer(Seen(), message_queue_listener=note, instance_name="a")
+    one = consumer(RecordingListener(), message_queue_listener=note, instance_name="a")
     one.subscribe(topic)
     one.start()
-    two = consumer(Seen(), instance_name="b")
+    two = consumer(RecordingListener(), instance_name="b")
     two.subscribe(topic)
     two.start()
     with changed:
@@ -331,7 +331,7 @@ def test_a_listener_receives_the_assigned_queues(
 def test_two_members_share_queues_and_the_remaining_one_takes_over(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
-    seen = [Seen(), Seen()]
+    seen = [RecordingListener(), RecordingListener()]
     seen[1].changed = seen[0].changed
     pair = [consumer(listener, instance_name=f"i{number}") for number, listener in enumerate(seen)]
     for one in pair:

@@ -23,13 +23,13 @@ from spark_rocket.model import MessageExt
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-from tests.client.pushing import SUCCESS, Seen, committed, send
+from tests.client.pushing import SUCCESS, RecordingListener, committed, send
 
 pytestmark = pytest.mark.live
 
 
 def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..., PushConsumer]) -> None:
-    first, second = consumer(Seen()), consumer(Seen())
+    first, second = consumer(RecordingListener()), consumer(RecordingListener())
     first.subscribe(topic)
     first.start()
     second.subscribe(topic)
@@ -48,7 +48,7 @@ def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..
 def test_without_a_name_server_starting_fails_with_the_reason(
     nobody: str, consumer: Callable[..., PushConsumer]
 ) -> None:
-    one = consumer(Seen(), name_server=nobody)
+    one = consumer(RecordingListener(), name_server=nobody)
     one.subscribe("t")
     with pytest.raises(RocketError, match=nobody):
         one.start()
@@ -59,7 +59,7 @@ def test_a_consumer_without_a_subscription_logs_a_warning(
     consumer: Callable[..., PushConsumer], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        consumer(Seen()).start()
+        consumer(RecordingListener()).start()
     assert "started without a subscription" in caplog.text
 
 
@@ -86,17 +86,17 @@ def test_a_consumer_without_a_subscription_logs_a_warning(
 )
 def test_invalid_settings(wrong: dict[str, Any]) -> None:
     with pytest.raises(ClientError):
-        PushConsumer(**{"group": "g", "listener": Seen(), "name_server": "127.0.0.1:1"} | wrong)
+        PushConsumer(**{"group": "g", "listener": RecordingListener(), "name_server": "127.0.0.1:1"} | wrong)
 
 
 @pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])
 def test_invalid_topics(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
     with pytest.raises(ClientError):
-        consumer(Seen()).subscribe(topic)
+        consumer(RecordingListener()).subscribe(topic)
 
 
 def test_an_invalid_expression(consumer: Callable[..., PushConsumer]) -> None:
-    one = consumer(Seen())
+    one = consumer(RecordingListener())
     with pytest.raises(SubscriptionRefusedError, match="Invalid SQL92 expression 'a >'") as caught:
         one.subscribe("t", sql="a >")
     assert caught.value.response_code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
@@ -106,7 +106,7 @@ def test_an_invalid_expression(consumer: Callable[..., PushConsumer]) -> None:
 def test_close_waits_for_the_listener_and_commits(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, consumer: Callable[..., PushConsumer]
 ) -> None:
-    began, go, seen = threading.Event(), threading.Event(), Seen()
+    began, go, seen = threading.Event(), threading.Event(), RecordingListener()
 
     def answer(_: MessageExt) -> Any:
         began.set()
@@ -134,7 +134,7 @@ def test_close_waits_for_the_listener_and_commits(
 def test_an_interrupted_close_still_leaves_the_group(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = consumer(Seen())
+    one = consumer(RecordingListener())
     one.subscribe(topic)
     one.start()
     members, service = one.instance().members, one._service
@@ -178,7 +178,7 @@ def test_a_listener_may_close_its_consumer(
     one.close()
     assert one.state is ServiceState.SHUTDOWN_ALREADY
     assert (len(calls), committed(cluster, group, topic)) == (1, 1)
-    seen = Seen()
+    seen = RecordingListener()
     another = consumer(orderly=seen.orderly)
     another.subscribe(topic)
     another.start()  # no lock of the first is left, which would live for a minute
@@ -189,7 +189,7 @@ def test_a_listener_may_close_its_consumer(
 def test_a_forked_child_does_not_affect_the_parents_consumer(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
 ) -> None:
-    seen = Seen()
+    seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic)
     one.start()

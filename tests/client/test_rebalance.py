@@ -18,7 +18,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.consuming import Later, message
+from tests.client.consuming import ManualTimer, message
 
 Q = [MessageQueue("t", "b", number) for number in range(4)]
 
@@ -40,7 +40,7 @@ class World:
         self.away = False
         self.log: list[tuple[str, Any]] = []
         self.offsets: dict[MessageQueue, int] = {}
-        self.call_later = Later()
+        self.call_later = ManualTimer()
         self.soon = 0
         self.refusals = 0  # failures of the next commits
         self.in_memory: set[MessageQueue] = set()

@@ -51,7 +51,7 @@ pytestmark = pytest.mark.live
 Consumer = PushConsumer | LitePullConsumer
 
 
-class Decides:
+class FixedDecision:
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
         return LocalTransactionState.COMMIT_MESSAGE
 
@@ -191,7 +191,7 @@ def test_the_first_send_does_not_wait_for_heartbeats(fake: Callable[..., FakeClu
     instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
     try:
         instance.routes.route("t")
-        for make in (Producer, partial(TransactionProducer, listener=Decides())):
+        for make in (Producer, partial(TransactionProducer, listener=FixedDecision())):
             producer = make("p", name_server=mq.name_server.address)
             assert producer.send(Message.of("t", "x"), timeout=SECONDS * 3).queue_offset == 7
             assert instance.members.producers == {"p": producer}
@@ -297,7 +297,7 @@ def test_a_name_server_that_stops_and_restarts(fake: Callable[..., FakeCluster],
             back.close()
 
 
-class Dying:
+class ClosingBroker:
     """A broker that reads a request completely or half, and closes without a response."""
 
     def __init__(self, half: bool) -> None:
@@ -326,7 +326,7 @@ class Dying:
 @pytest.mark.parametrize("how", ["send", "send_async", "send_oneway"])
 def test_a_broker_dies_during_a_send(fake: Callable[..., FakeCluster], half: bool, how: str) -> None:
     mq = sending(fake)
-    dying = Dying(half)
+    dying = ClosingBroker(half)
     data = mq.topics["t"]
     data.broker_datas.append(BrokerData("c", "a", {0: dying.address}))
     data.queue_datas.append(QueueData("a", 1, 1, 6))

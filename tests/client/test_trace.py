@@ -154,7 +154,7 @@ def test_consuming_before_and_after(cluster: LocalCluster, topic: str) -> None:
     assert list(codes.values()) == [(True, 0), (False, 4), (False, 2)]
 
 
-class Decides:
+class DecisionByArgument:
     def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
         return LocalTransactionState(arg)
 
@@ -163,7 +163,9 @@ class Decides:
 
 
 def test_transactions(cluster: LocalCluster, topic: str) -> None:
-    with TransactionProducer("deciders", Decides(), name_server=cluster.name_server, enable_msg_trace=True) as producer:
+    with TransactionProducer(
+        "deciders", DecisionByArgument(), name_server=cluster.name_server, enable_msg_trace=True
+    ) as producer:
         sent = {
             state: producer.send_in_transaction(Message.of(topic, state, tags="t"), state)
             for state in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE")

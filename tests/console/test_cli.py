@@ -29,7 +29,7 @@ from spark_rocket.console.passwords import is_right
 from spark_rocket.remoting.server.server import run as run_loop
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, run
-from tests.cli.descriptors import Opened
+from tests.cli.descriptors import WatchedDescriptors
 from tests.console.conftest import WAIT, eventually
 from tests.kit.waiting import until
 
@@ -219,7 +219,7 @@ def test_rocket_up_restarts_a_dead_console() -> None:
 
 def test_descriptors_opened_during_the_start_stay_open(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """uvloop's pipe transport closed the console's pipe again, one iteration of the loop after its owner."""
-    opened = Opened()
+    opened = WatchedDescriptors()
     is_up = asyncio.Event()
 
     class Terminal(io.StringIO):

@@ -221,7 +221,7 @@ def options(**more: str) -> WriteOptions:
     return parse_write_options(given | more, Scope.WRITE_STREAM)
 
 
-class Counted:
+class FailAtRequest:
     """Kill or fail at the n-th request, of those that change something or of all."""
 
     def __init__(self, number: int, failure: type[BaseException] | RocketError, kinds: Collection[str] = ()) -> None:

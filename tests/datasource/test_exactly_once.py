@@ -44,7 +44,7 @@ from tests.datasource.exactly_once_brokers import (
     LEDGER_QUEUE,
     STAGING,
     TARGET,
-    Counted,
+    FailAtRequest,
     FakeBrokers,
     KilledError,
     Stored,
@@ -144,7 +144,7 @@ def test_a_driver_killed_at_any_request(when: str, is_stream: bool) -> None:
     for number in range(MANY):
         brokers = FakeBrokers(target_queues=1)
         blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
-        last = Counted(number, KilledError)
+        last = FailAtRequest(number, KilledError)
         setattr(brokers, when, last)
         try:
             brokers.commit_epoch(EPOCH, blocks, is_stream=is_stream)
@@ -168,8 +168,8 @@ def test_successive_killed_drivers() -> None:
         for second in range(0, 40, 3):
             brokers = FakeBrokers(target_queues=1)
             for number in (first, second):
-                brokers.after = Counted(number, KilledError, {"append", "publish", "commit"})
-                brokers.before = Counted(number, KilledError, {"ids", "staged"})
+                brokers.after = FailAtRequest(number, KilledError, {"append", "publish", "commit"})
+                brokers.before = FailAtRequest(number, KilledError, {"ids", "staged"})
                 try:
                     brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **DELAYS))
                 except KilledError:
@@ -197,7 +197,7 @@ def test_a_request_that_fails_once(when: str, error: RocketError) -> None:
     for number in range(MANY):
         brokers = FakeBrokers(target_queues=2)
         blocks = brokers.staged(EPOCH, ROWS, **DELAYS)
-        failing = Counted(number, error, kinds)
+        failing = FailAtRequest(number, error, kinds)
         setattr(brokers, when, failing)
         brokers.commit_epoch(EPOCH, blocks)
         once(brokers.rows(), ROWS)
@@ -213,7 +213,7 @@ def test_the_first_decision_of_an_epoch_wins(brokers: FakeBrokers) -> None:
     def decide(kind: str, queue: MessageQueue) -> None:
         if kind == "append" and queue == LEDGER_QUEUE:
             brokers.alive()
-            brokers.before = Counted(1, KilledError, {"publish"})
+            brokers.before = FailAtRequest(1, KilledError, {"publish"})
             with pytest.raises(KilledError):
                 brokers.commit_epoch(EPOCH, others)
             brokers.alive()
@@ -259,7 +259,7 @@ def test_a_driver_overtaken_by_a_later_batch(brokers: FakeBrokers) -> None:
 
 
 def test_a_late_request_of_a_dead_driver_within_the_grace_period(brokers: FakeBrokers) -> None:
-    brokers.before = Counted(2, KilledError, {"publish"})
+    brokers.before = FailAtRequest(2, KilledError, {"publish"})
     blocks = brokers.staged(EPOCH, ROWS)
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, blocks)
@@ -276,7 +276,7 @@ def test_a_late_request_of_a_dead_driver_within_the_grace_period(brokers: FakeBr
 def test_a_late_request_after_the_grace_period_is_reported(
     brokers: FakeBrokers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brokers.before = Counted(2, KilledError, {"publish"})
+    brokers.before = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     queue = MessageQueue(TARGET, "a", 0)
@@ -315,7 +315,7 @@ def test_a_send_stored_long_after_its_timeout_is_reported(
 @pytest.mark.parametrize("survived", range(1, 4))
 def test_a_batch_with_only_its_first_rows_stored(brokers: FakeBrokers, survived: int) -> None:
     """As after a power failure, or on a promoted slave."""
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -325,7 +325,7 @@ def test_a_batch_with_only_its_first_rows_stored(brokers: FakeBrokers, survived:
 
 
 def test_a_partly_stored_block_that_was_sent_again(brokers: FakeBrokers) -> None:
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -337,7 +337,7 @@ def test_a_partly_stored_block_that_was_sent_again(brokers: FakeBrokers) -> None
 
 
 def test_a_partial_block_then_a_late_duplicate_then_the_remainder(brokers: FakeBrokers) -> None:
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -349,7 +349,7 @@ def test_a_partial_block_then_a_late_duplicate_then_the_remainder(brokers: FakeB
 
 
 def test_a_block_without_its_end_before_another_block(brokers: FakeBrokers) -> None:
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -362,7 +362,7 @@ def test_a_block_without_its_end_before_another_block(brokers: FakeBrokers) -> N
 def test_a_delayed_row_stored_twice_is_reported(topic: str, queues: int) -> None:
     """The copy that the delivery adds to the target queue is not a duplicate."""
     brokers = FakeBrokers(target_queues=queues)
-    brokers.after = Counted(12, KilledError, {"publish"})
+    brokers.after = FailAtRequest(12, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, delayLevel=[2] * 20))
     brokers.alive()
@@ -419,7 +419,7 @@ def test_delayed_rows_delivered_before_the_restart(brokers: FakeBrokers, at: int
 
 
 def test_a_lost_block_before_another_block(brokers: FakeBrokers) -> None:
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -433,7 +433,7 @@ def test_reset_offsets_and_retention(brokers: FakeBrokers, monkeypatch: pytest.M
     monkeypatch.setattr(publish, "_READ_BACK_MESSAGES", 30)
     queue = MessageQueue(TARGET, "a", 0)
     brokers.log[queue] = [Stored(b"older")] * 100
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -463,7 +463,7 @@ def test_staged_rows_not_yet_visible(brokers: FakeBrokers) -> None:
 
 
 def test_deleted_staged_rows(brokers: FakeBrokers) -> None:
-    brokers.after = Counted(1, KilledError, {"publish"})
+    brokers.after = FailAtRequest(1, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -570,13 +570,13 @@ def test_a_missing_target_queue(brokers: FakeBrokers) -> None:
 def test_a_target_that_does_not_exist_yet(brokers: FakeBrokers) -> None:
     """Its first send creates it, and has no response; a queue that had messages must be there."""
     blocks, queue = brokers.staged(EPOCH, ROWS), MessageQueue(TARGET, "a", 0)
-    brokers.before = Counted(0, RemotingTimeoutError("no response"), {"publish"})
+    brokers.before = FailAtRequest(0, RemotingTimeoutError("no response"), {"publish"})
     brokers.gone = {queue}
     brokers.at_sleep.append(brokers.gone.clear)
     brokers.commit_epoch(EPOCH, blocks)
     assert brokers.rows() == ROWS
     following = Epoch("query", 1)
-    brokers.before = Counted(0, KilledError, {"publish"})
+    brokers.before = FailAtRequest(0, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(following, brokers.staged(following, ["next"]))
     brokers.alive()
@@ -591,7 +591,7 @@ def test_a_target_that_does_not_exist_yet(brokers: FakeBrokers) -> None:
 def test_rows_refused_by_the_target(brokers: FakeBrokers) -> None:
     blocks = brokers.staged(EPOCH, ROWS)
     refused = BrokerError("timer too long", response_code=ResponseCode.MESSAGE_ILLEGAL)
-    brokers.before = Counted(2, refused, {"publish"})
+    brokers.before = FailAtRequest(2, refused, {"publish"})
     with pytest.raises(ExactlyOnceError, match=r"TARGET_REFUSES.*orders/a/0 .*timer too long.*timerMaxDelaySec"):
         brokers.commit_epoch(EPOCH, blocks)
     brokers.commit_epoch(EPOCH, [])
@@ -618,7 +618,7 @@ def test_a_broker_unavailable_for_longer_than_retry_timeout(brokers: FakeBrokers
 
 def test_a_large_manifest_is_staged(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "INLINE_BYTES", 50)
-    brokers.after = Counted(1, KilledError, {"publish"})
+    brokers.after = FailAtRequest(1, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **DELAYS))
     brokers.alive()
@@ -724,7 +724,7 @@ def test_delayed_rows_share_blocks(brokers: FakeBrokers) -> None:
 
 
 def test_a_request_staged_twice_is_published_once(brokers: FakeBrokers) -> None:
-    brokers.after = Counted(1, RemotingTimeoutError("no response"), {"stage"})
+    brokers.after = FailAtRequest(1, RemotingTimeoutError("no response"), {"stage"})
     blocks = brokers.staged(EPOCH, ROWS)
     brokers.commit_epoch(EPOCH, blocks)
     assert brokers.rows() == ROWS
@@ -781,7 +781,7 @@ def test_a_ledger_with_invisible_messages(brokers: FakeBrokers, monkeypatch: pyt
 def test_a_busy_broker_that_may_have_stored_the_rows(brokers: FakeBrokers) -> None:
     """A DLedger broker sends this response if too few replicas confirm an appended entry."""
     busy = BrokerError("[PC_SYNCHRONIZED]broker busy", response_code=ResponseCode.SYSTEM_BUSY)
-    brokers.after = Counted(1, busy, {"publish"})
+    brokers.after = FailAtRequest(1, busy, {"publish"})
     brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     assert brokers.rows() == ROWS
 
@@ -844,7 +844,7 @@ def test_a_block_too_large_for_the_target(brokers: FakeBrokers, monkeypatch: pyt
 
 def test_missing_messages_in_the_read_back(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may belong to the epoch, so it is not published again."""
-    brokers.after = Counted(2, KilledError, {"publish"})
+    brokers.after = FailAtRequest(2, KilledError, {"publish"})
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS))
     brokers.alive()
@@ -858,7 +858,7 @@ def test_missing_messages_in_the_read_back(brokers: FakeBrokers, monkeypatch: py
 def test_acknowledged_rows_missing_before_done(brokers: FakeBrokers) -> None:
     """A broker lost rows while a restarted driver published. They are sent again before DONE is written."""
     blocks = brokers.staged(EPOCH, ROWS)
-    brokers.before = Counted(0, KilledError, ["publish"])
+    brokers.before = FailAtRequest(0, KilledError, ["publish"])
     with pytest.raises(KilledError):
         brokers.commit_epoch(EPOCH, blocks)
     brokers.alive()

@@ -60,7 +60,7 @@ def record(offset: int, body: bytes | None = None, sys_flag: int = 0) -> bytes:
     )
 
 
-class Answered:
+class AnsweredPull:
     """A pull that is already answered, or that could not be sent."""
 
     def __init__(self, answer: PullResult | RocketError) -> None:
@@ -89,7 +89,7 @@ class ListBroker:
 
     def pull_later(
         self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str | None
-    ) -> Answered:
+    ) -> AnsweredPull:
         assert queue == QUEUE
         self.asked.append((offset, max_msgs))
         self.chosen = chosen
@@ -98,9 +98,9 @@ class ListBroker:
             answer = special.pop(0) if special else self.answer(offset, max_msgs)
             if isinstance(answer, RocketError):
                 raise answer
-            return Answered(answer)
+            return AnsweredPull(answer)
         except RocketError as error:
-            return Answered(error)
+            return AnsweredPull(error)
 
     def min_offset(self, queue: MessageQueue) -> int:
         assert queue == QUEUE
@@ -203,7 +203,7 @@ def test_the_next_pull_is_sent_before_a_batch_is_used() -> None:
 # --- concurrent pulls --------------------------------------------------------------------------------------
 
 
-class Lately:
+class DelayedPull:
     """Completes when its result is awaited, like the response of a slow broker."""
 
     def __init__(self, answer: Callable[[], PullResult]) -> None:
@@ -279,7 +279,7 @@ class AnyBroker(ListBroker):
     def pull_later(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
         if self.chance.random() < 0.5:
             return super().pull_later(queue, offset, **asked)
-        return Lately(lambda: ListBroker.pull_later(self, queue, offset, **asked).result())
+        return DelayedPull(lambda: ListBroker.pull_later(self, queue, offset, **asked).result())
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         self.most = self.chance.choice((1, 5, 31, 32, 32, 32, 33, 200))
@@ -551,7 +551,7 @@ def test_a_queue_removed_after_planning_is_data_loss(
 # --- responses with more records than reported, or larger ones ------------------------------------------------
 
 
-class Generous(ListBroker):
+class SurplusBroker(ListBroker):
     """Returns five records more than it reports, but never those in ``gone``."""
 
     gone = range(0)
@@ -563,11 +563,11 @@ class Generous(ListBroker):
 
 
 def test_surplus_records_are_not_read_twice() -> None:
-    assert offsets(read(Generous(0, 200), 0, 200)) == list(range(200))
+    assert offsets(read(SurplusBroker(0, 200), 0, 200)) == list(range(200))
 
 
 def test_duplicate_records_do_not_hide_missing_ones() -> None:
-    broker = Generous(0, 128)
+    broker = SurplusBroker(0, 128)
     broker.gone = range(96, 101)
     with pytest.raises(DataLossError, match="MESSAGES_MISSING"):
         read(broker, 0, 128)
@@ -578,7 +578,7 @@ def test_concurrent_pulls_hold_at_most_one_large_pull() -> None:
     sizes: list[int] = []
 
     class Measured(ListBroker):
-        def pull_later(self, queue: MessageQueue, offset: int, *, max_bytes: int, **rest: Any) -> Answered:
+        def pull_later(self, queue: MessageQueue, offset: int, *, max_bytes: int, **rest: Any) -> AnsweredPull:
             sizes.append(max_bytes)
             return super().pull_later(queue, offset, max_bytes=max_bytes, **rest)
 

@@ -302,14 +302,14 @@ def test_unknown_first_messages() -> None:
 
 
 def test_a_deleted_topic_with_a_cached_route_ends_at_0() -> None:
-    class Remembering(FakeQueues):
+    class CachedRoute(FakeQueues):
         def topics(self) -> list[str]:
             return ["payments"]
 
         def route(self, topic: str) -> Route:
             return Route((q(0),))
 
-    queues = Remembering(q0=(0, 0))
+    queues = CachedRoute(q0=(0, 0))
     with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*topic orders does not exist.*orders/broker-a/0 at 9"):
         StreamPlanner(queues, stream(subscribe="orders")).next_end(StreamOffset({q(0): 9}), None)
 

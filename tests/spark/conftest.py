@@ -21,7 +21,7 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.spark.sessions import ON_CONNECT, ROOT, Found, classic_session, connect_session, workers_python
+from tests.spark.sessions import ON_CONNECT, ROOT, CollectedBodies, classic_session, connect_session, workers_python
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -141,7 +141,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Callable[..., list[str]]:
     runs = count(1)
 
     def available_now(frame: DataFrame, checkpoint: str = "checkpoint") -> list[str]:
-        found = Found(tmp_path / f"found-{next(runs)}")
+        found = CollectedBodies(tmp_path / f"found-{next(runs)}")
         for _ in range(1 if HAS_READ_LIMITS else 2):
             query = (
                 frame.writeStream.foreachBatch(found)

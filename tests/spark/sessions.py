@@ -92,7 +92,7 @@ def _serve(port: str, warehouse: str) -> None:
     session.stop()
 
 
-class Found:
+class CollectedBodies:
     """For ``foreachBatch``: bodies of all batches, in a file, since on Spark Connect the server calls it."""
 
     def __init__(self, path: Path) -> None:

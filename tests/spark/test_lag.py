@@ -14,7 +14,7 @@ from spark_rocket.datasource import RocketLagListener
 from tests.spark.conftest import Rocket
 
 
-class Watching(RocketLagListener):
+class RecordingLagListener(RocketLagListener):
     """Records its state after each progress, and the served metrics."""
 
     def __init__(self, name_server: str) -> None:
@@ -48,7 +48,7 @@ def test_the_listener_reports_the_lag_of_a_stream(
     topic = mq.topic(2)
     mq.send(topic, [f"{n}" for n in range(60)])
     mq.send(topic, [f"{n}" for n in range(40)], queue=1)
-    listener = Watching(mq.name_server)
+    listener = RecordingLagListener(mq.name_server)
     spark.streams.addListener(listener)
     try:
         frame = mq.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=40)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_rocket.datasource.stream import RocketStreamReader
 from spark_rocket.datasource.write.rows import unique_keys, write_key
 from tests.spark.conftest import Rocket
-from tests.spark.sessions import ON_CONNECT, ROOT, Found
+from tests.spark.sessions import ON_CONNECT, ROOT, CollectedBodies
 
 Run = Callable[..., list[str]]
 
@@ -76,7 +76,7 @@ def test_t03_a_killed_source_loses_no_messages(mq: Rocket, run: Run, tmp_path: P
     assert "stop" not in vars(RocketStreamReader), "Spark does not call it reliably, so nothing may depend on it"
     topic = mq.topic(1)
     mq.send(topic, [str(number) for number in range(10)])
-    found = Found(tmp_path / "found")
+    found = CollectedBodies(tmp_path / "found")
     query = (
         mq.stream(topic, startingOffsets="earliest", consumerGroup="t03")
         .writeStream.foreachBatch(found)
@@ -137,7 +137,7 @@ def test_t05_a_limit_holds_and_trigger_once_overrides_it(mq: Rocket, run: Run, t
     mq.send(topic, ["b"] * 10, queue=1)
 
     def sizes(checkpoint: str, **trigger: object) -> list[int]:
-        found = Found(tmp_path / f"{checkpoint}-found")
+        found = CollectedBodies(tmp_path / f"{checkpoint}-found")
         stream = mq.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=30)
         query = (
             stream.writeStream.foreachBatch(found)

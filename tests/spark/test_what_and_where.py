@@ -15,7 +15,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from spark_rocket.model import MessageQueue
 from tests.spark.conftest import Rocket
-from tests.spark.sessions import Found
+from tests.spark.sessions import CollectedBodies
 
 Run = Callable[..., list[str]]
 
@@ -24,7 +24,7 @@ class Stream:
     """A query that runs until it is stopped, with the rows of its batches."""
 
     def __init__(self, mq: Rocket, checkpoint: Path, **options: object) -> None:
-        self.found = Found(checkpoint.with_name(f"found-{uuid4()}"))
+        self.found = CollectedBodies(checkpoint.with_name(f"found-{uuid4()}"))
         frame = mq.spark.readStream.format("rocket").options(nameServer=mq.name_server, **options).load()  # type: ignore[arg-type]
 
         self.query: StreamingQuery = (
@@ -166,7 +166,7 @@ def test_combined_limits(mq: Rocket, tmp_path: Path) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["x" * 1000] * 90)
     mq.send(topic, ["y" * 1000] * 30, queue=1)
-    found = Found(tmp_path / "found")
+    found = CollectedBodies(tmp_path / "found")
     query = (
         mq.stream(
             topic,
