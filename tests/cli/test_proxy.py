@@ -70,7 +70,7 @@ def is_served(endpoint: str) -> bool:
     return True
 
 
-# --- rocket proxy -----------------------------------------------------------------------------------------------------
+# --- rocket proxy -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
@@ -170,7 +170,7 @@ def test_a_proxy_without_a_name_server_reports_it_to_clients() -> None:
         assert address in status.message
 
 
-# --- rocket up -----------------------------------------------------------------------------------------------
+# --- rocket up --------------------------------------------------------------------------------------------------
 
 
 @only_linux

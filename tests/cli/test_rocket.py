@@ -87,7 +87,7 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(autouse=True)
 def _terminal() -> Iterator[None]:
-    """SIGHUP ends what the tests start, also when the tests themselves run under nohup."""
+    """SIGHUP ends the processes of the tests, even if the tests run under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -247,7 +247,7 @@ def test_the_printed_example_has_credentials_and_tls(settings: dict[str, object]
     compile("\n".join(line.strip() for line in lines.splitlines()), "snippet", "exec")
 
 
-# --- rocket namesrv and rocket broker ---------------------------------------------------------------------------------
+# --- rocket namesrv and rocket broker ---------------------------------------------------------------------------
 
 
 def test_rocket_namesrv_and_rocket_broker(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_ports_of_rocket_namesrv_and_rocket_broker(tmp_path: Path) -> None:
         network.close()
 
 
-# --- failed starts ---------------------------------------------------------------------------------------------
+# --- failed starts ----------------------------------------------------------------------------------------------
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ def test_an_empty_store(tmp_path: Path, capsys: Capsys) -> None:
     assert "queues cannot be rebuilt without a log" in capsys.readouterr().err
 
 
-# --- progress ----------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------
 
 
 def test_a_terminal_gets_a_progress_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:

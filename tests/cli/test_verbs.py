@@ -512,7 +512,7 @@ def test_name_servers(rocket: Run, servers: Servers) -> None:
         assert (said.status, "No entry 'key' in SPACE." in said.err) == (1, True)
 
 
-# --- connecting ---------------------------------------------------------------------------------------------------
+# --- connecting ------------------------------------------------------------------------------------------------------
 
 
 def test_the_name_server_of_the_environment(servers: Servers, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ HOLD_SECONDS = 0.02
 
 
 class Version(NamedTuple):
-    """``spelling`` of routes: with bare numbers as keys, or standard JSON; ``header``: what answers are written in."""
+    """``spelling`` of routes: with bare numbers as keys, or standard JSON; ``header``: the encoding of responses."""
 
     name: str
     is_5: bool

@@ -48,7 +48,7 @@ def test_sent_messages_are_read(topic: str, producer: Producer, reader: Reader) 
     assert reader.pull(queue, 9).status is PullStatus.OFFSET_ILLEGAL
 
 
-def test_a_held_pull_is_answered_when_a_message_comes(topic: str, producer: Producer, reader: Reader) -> None:
+def test_a_held_pull_returns_a_new_message(topic: str, producer: Producer, reader: Reader) -> None:
     queue = reader.queues(topic)[0]
     held = reader.pull_async(queue, 0, suspend_ms=20_000)
     assert not held.done()

@@ -200,7 +200,7 @@ def test_any_queue_at_random(mq: FakeCluster, produce: Callable[..., Producer]) 
     assert producer.send(MESSAGE, selector=select_by_random).queue.topic == "t"
 
 
-# --- what is refused before anything is sent ------------------------------------------------------------------------
+# --- invalid messages and settings ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [*HOWS, "send_oneway"])

@@ -28,7 +28,7 @@ from tests.client.pushing import AGAIN, SUCCESS, RecordingListener, bodies, comm
 
 pytestmark = pytest.mark.live
 
-# --- consumed messages -----------------------------------------------------------------------------------------------
+# --- consumed messages ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
@@ -197,7 +197,7 @@ def test_an_sql_expression_selects_messages(group: str, consumer: Callable[..., 
         one.close()
 
 
-# --- unconsumed messages -------------------------------------------------------------------------------------------
+# --- unconsumed messages --------------------------------------------------------------------------------------------
 
 
 def test_a_failed_message_is_redelivered_from_the_retry_topic(

@@ -86,7 +86,7 @@ def consuming(fake: Callable[..., FakeCluster], brokers: int = 2) -> FakeCluster
     return mq
 
 
-# --- SQL92: the brokers are asked first (46) --------------------------------------------------------------------
+# --- SQL92: checked at the brokers first (46) ---------------------------------------------------------------------
 
 
 @KINDS
@@ -159,7 +159,7 @@ def test_tags_are_not_checked_at_the_broker(fake: Callable[..., FakeCluster], ki
     assert RequestCode.CHECK_CLIENT_CONFIG not in mq.brokers[0].codes()
 
 
-# --- dead machines --------------------------------------------------------------------------------------
+# --- dead machines ------------------------------------------------------------------------------------------------
 
 
 def test_heartbeats_do_not_wait_for_unresponsive_brokers(
@@ -230,7 +230,7 @@ def test_a_broker_without_the_members_is_not_asked_first_again(fake: Callable[..
     assert (len(hangs.requests), len(answers.requests)) == (1, 3)
 
 
-# --- stopped name servers and brokers ----------------------------------------------------------------------------
+# --- stopped name servers and brokers -----------------------------------------------------------------------------
 
 STORED = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "7"}
 
@@ -417,7 +417,7 @@ def test_a_consumer_closed_during_its_start_does_not_join(
     release(other)
 
 
-# --- defaults of Apache's client --------------------------------------------------------------------------------------
+# --- defaults of Apache's client ----------------------------------------------------------------------------------
 
 TIMES: list[tuple[str, object, object]] = [
     ("ClientConfig.pollNameServerInterval", ClientConfig().route_refresh_interval, 30.0),

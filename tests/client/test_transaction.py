@@ -69,7 +69,7 @@ def _said(answer: Any) -> Any:
     return answer
 
 
-# --- against a broker with early checks ----------------------------------------------------------------------------
+# --- against a broker with early checks -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def test_every_transaction_survives_broker_kills() -> None:
             assert set(found) == {b"%d" % number for number in range(1, 40, 2)}
 
 
-# --- requests ------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -393,7 +393,7 @@ def test_too_many_checks_are_dropped(
         listener.checked.get(timeout=20)
 
 
-# --- start and close --------------------------------------------------------------------------------------------------
+# --- start and close --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("listener", [None, lambda message, arg: COMMIT, Message.of("t", "x")])

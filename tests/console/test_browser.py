@@ -52,7 +52,7 @@ def test_a_topic_is_searched_and_opened_by_keyboard(window: Window) -> None:
     window.says("out, all groups", css=".legend")
     paths = ["svg.chart path.area", "svg.chart path.line"]
     area, line = window.js("return arguments[0].map((css) => document.querySelector(css).getAttribute('d'))", paths)
-    assert area.split(",")[0] == line.split(",")[0]  # both begin with the first known rate
+    assert area.split(",")[0] == line.split(",")[0]  # both start with the first known rate
     assert window.js("return document.activeElement.tagName + document.activeElement.innerText") == "H1orders"
     window.driver.back()
     window.until(lambda: window.one("input[type=search]").get_attribute("value") == "ord")

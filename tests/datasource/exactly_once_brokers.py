@@ -68,7 +68,7 @@ class FakeBrokers:
     target_queues: int = 2
     gone: set[MessageQueue] = field(default_factory=set)
 
-    # --- methods for the sink ----------------------------------------------------------------------------------------
+    # --- methods for the sink -----------------------------------------------------------------------------------
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         if topic == STAGING:
@@ -173,7 +173,7 @@ class FakeBrokers:
         self.offsets[group, queue] = offset
         self.after("commit", queue)
 
-    # --- methods for tests ----------------------------------------------------------------------------------------
+    # --- methods for tests --------------------------------------------------------------------------------------
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -768,7 +768,7 @@ def test_a_task_checks_its_target_queues(brokers: FakeBrokers) -> None:
     assert {*checked} == {MessageQueue(TARGET, "a", 0)}
 
 
-# --- misleading responses ------------------------------------------------------------------------
+# --- misleading responses ---------------------------------------------------------------------------------------
 
 
 def test_a_ledger_with_invisible_messages(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:

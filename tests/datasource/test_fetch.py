@@ -200,7 +200,7 @@ def test_the_next_pull_is_sent_before_a_batch_is_used() -> None:
     assert [offset for offset, _ in broker.asked] == [0, *range(10, 100, 10)]
 
 
-# --- concurrent pulls --------------------------------------------------------------------------------------
+# --- concurrent pulls -------------------------------------------------------------------------------------------
 
 
 class DelayedPull:
@@ -293,7 +293,7 @@ class AnyBroker(ListBroker):
             return PullResult(status, self.chance.randrange(self.high), 0, offset, memoryview(b""), from_master=False)
         if what < 0.1:  # contradicts itself
             return self.result(PullStatus.FOUND, offset)
-        if what < 0.15 and self.low <= offset < self.high:  # more than was asked for
+        if what < 0.15 and self.low <= offset < self.high:  # more than requested
             return super().answer(offset, max_msgs + 10)
         return super().answer(offset, max_msgs)
 
@@ -548,7 +548,7 @@ def test_a_queue_removed_after_planning_is_data_loss(
     assert no_waiting == []
 
 
-# --- responses with more records than reported, or larger ones ------------------------------------------------
+# --- responses with more records than reported, or larger ones --------------------------------------------------
 
 
 class SurplusBroker(ListBroker):

@@ -130,7 +130,7 @@ def test_few_requests_are_sent_for_any_amount_of_data(count: int) -> None:
     assert asked <= MAX_ROUNDS * MAX_QUEUES
 
 
-# --- a minimum count, and all limits together -------------------------------------------------------------------------
+# --- a minimum count, and all limits together -------------------------------------------------------------------
 
 
 def test_a_batch_waits_for_the_minimum_or_the_delay() -> None:

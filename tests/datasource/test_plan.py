@@ -34,7 +34,7 @@ def first(queues: FakeQueues, **given: str) -> StreamOffset:
     return offset
 
 
-# --- start offsets ---------------------------------------------------------------------------------------------
+# --- start offsets ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_starts_that_are_already_deleted() -> None:
         first(queues, startingOffsets="group", consumerGroup="g")
 
 
-# --- successive batches ------------------------------------------------------------------------------------------
+# --- successive batches -----------------------------------------------------------------------------------------
 
 
 def test_no_new_messages_no_batch() -> None:
@@ -266,7 +266,7 @@ def test_start_offsets_require_the_master() -> None:
         planner(queues, startingOffsets="earliest").next_end(None, None)
 
 
-# --- the consumer group -----------------------------------------------------------------------------------------------
+# --- the consumer group -----------------------------------------------------------------------------------------
 
 
 def test_the_next_batch_commits_the_previous_one_and_never_backwards() -> None:

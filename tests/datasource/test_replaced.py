@@ -44,7 +44,7 @@ def first(queues: FakeQueues, **given: str) -> StreamOffset:
     return through_a_checkpoint(planner(queues, **given).next_end(None, None))
 
 
-# --- the end of the log ---------------------------------------------------------------------------------------------
+# --- the end of the log -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -135,7 +135,7 @@ def test_promoted_slaves_are_checked_and_serving_slaves_are_not() -> None:
         plan.next_end(end, None)
 
 
-# --- replanned batches -----------------------------------------------------------------------------
+# --- replanned batches ------------------------------------------------------------------------------------------
 
 
 def spans_of(end: StreamOffset) -> list[OffsetRange]:

@@ -121,7 +121,7 @@ def garble(file: Path, position: int, data: bytes = b"\xee" * 8) -> None:
         opened_file.write(data)
 
 
-# --- stores of Apache's broker ------------------------------------------------------------------------------------
+# --- stores of Apache's broker -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["clean", "killed"])
@@ -180,7 +180,7 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
             path.chmod(0o700)
 
 
-# --- paths and owners of a store -------------------------------------------------------------------------------
+# --- paths and owners of a store ---------------------------------------------------------------------------------
 
 
 def test_the_data_directory_of_rocket_up_relative_paths_and_uris(
@@ -295,7 +295,7 @@ def test_the_brokers_name(tmp_path: Path) -> None:
     assert name(brokerName="broker-d") == {"broker-d"}
 
 
-# --- selected messages ----------------------------------------------------------------------------------------------
+# --- selected messages -------------------------------------------------------------------------------------------
 
 
 def test_topics_queues_hosts_versions_and_batches_are_mixed(directory: Path) -> None:
@@ -429,7 +429,7 @@ def test_a_store_without_its_oldest_files(directory: Path) -> None:
     assert whole[-len(left) :] == left
 
 
-# --- start and end -------------------------------------------------------------------------------------------------
+# --- start and end -----------------------------------------------------------------------------------------------
 
 
 def test_from_and_to_by_time(directory: Path) -> None:

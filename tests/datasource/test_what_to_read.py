@@ -141,7 +141,7 @@ def test_a_missing_assigned_queue(caplog: pytest.LogCaptureFixture) -> None:
     assert following == StreamOffset({q(0): 10, q(2): 3}, {q(2): 0})
 
 
-# --- deleted topics and queues ----------------------------------------------------------------------------------------
+# --- deleted topics and queues ----------------------------------------------------------------------------------
 
 
 def codes(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -358,7 +358,7 @@ def test_decreasing_ends_that_stay_ahead_of_the_position(caplog: pytest.LogCaptu
     assert not caplog.records
 
 
-# --- start of new queues -------------------------------------------------------------------------------------
+# --- start of new queues ----------------------------------------------------------------------------------------
 
 TIMES = '{"orders": {"broker-a": {"0": 0, "1": 405, "3": "1970-01-01T00:00:00.200Z"}}}'
 
@@ -389,7 +389,7 @@ def test_a_new_queue(options: dict[str, str], start: int) -> None:
     assert following == StreamOffset({q(1): 100}, {q(1): start})
 
 
-# --- start and end -------------------------------------------------------------------------------------
+# --- start and end ----------------------------------------------------------------------------------------------
 
 
 def test_start_times_per_queue_and_queues_without_later_messages() -> None:

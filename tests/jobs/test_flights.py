@@ -144,7 +144,7 @@ def test_a_restarted_delays_job_counts_every_flight_once(
     counted, ids = totals_in_topic(rocket, target)
     assert counted == FLIGHTS
     assert ids
-    # They are made of the query and the batch: a repeated batch has those of the killed one, another query has others.
+    # They depend on the query and the batch: a repeated batch has the ids of the killed one, another query has others.
     query = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     keys = {write_key(f"{query}-{batch}", "", part).hex() for batch in range(4) for part in range(os.cpu_count() or 2)}
     assert {name[:20].lower() for name in ids} <= keys

@@ -230,7 +230,7 @@ def test_an_interrupted_wait_cancels_its_request(serve: Serve, monkeypatch: pyte
         assert client.invoke(server.address, request()).code == 0  # its permit was released
 
 
-# --- slow connection attempts ----------------------------------------------------------------------------
+# --- slow connection attempts -------------------------------------------------------------------------------------
 
 _dial = socket.create_connection
 

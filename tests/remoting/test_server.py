@@ -289,7 +289,7 @@ def test_connections_above_the_limit_are_refused(serve: Serve, dial: Dial) -> No
     first.close()
 
 
-# --- start and close --------------------------------------------------------------------------------------------------
+# --- start and close ----------------------------------------------------------------------------------------------
 
 
 def test_each_close_is_reported_once(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:

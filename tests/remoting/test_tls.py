@@ -69,7 +69,7 @@ def ask(address: str, tls: TlsSettings | None, body: bytes = b"hello", timeout: 
         return bytes(client.invoke(address, request(body=body), timeout).body)
 
 
-# --- accepted connections ---------------------------------------------------------------------------------------------
+# --- accepted connections -----------------------------------------------------------------------------------------
 
 
 def test_tls_and_plaintext_on_one_port(permissive: ServerThread, certificates: Certificates) -> None:
@@ -222,7 +222,7 @@ def test_clients_may_show_a_certificate(certificates: Certificates) -> None:
             ask(server.address, certificates.of_client(certificates.strange))
 
 
-# --- connections that clients reject ----------------------------------------------------------------------------------
+# --- connections that clients reject ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_a_silent_server_times_out(certificates: Certificates) -> None:
         assert found.value.code == "TLS_TIMEOUT"
 
 
-# --- connections that servers reject ----------------------------------------------------------------------------------
+# --- connections that servers reject ------------------------------------------------------------------------------
 
 
 def test_plaintext_at_a_port_that_enforces_tls(certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
@@ -620,7 +620,7 @@ def test_test_mode_creates_a_certificate(certificates: Certificates) -> None:
             ask(server.address, certificates.of_client())
 
 
-# --- leaks ----------------------------------------------------------------------------------------------
+# --- leaks --------------------------------------------------------------------------------------------------------
 
 
 def test_no_leaks(certificates: Certificates) -> None:
