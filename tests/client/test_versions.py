@@ -1,4 +1,4 @@
-"""The client behaves alike with brokers of 4.3, 4.9 and 5.3, except for documented differences."""
+"""The client behaves the same with brokers of 4.3, 4.9 and 5.3, except for documented differences."""
 
 from __future__ import annotations
 
