@@ -348,6 +348,24 @@ def test_users_and_permissions(auth: Page, apache: AuthCluster) -> None:
     assert auth.get("/api/accounts")["users"][0]["users"] == [root]
 
 
+def test_a_user_who_has_changed_since_it_was_shown_is_not_overwritten(auth: Page, apache: AuthCluster) -> None:
+    ada = {"brokers": apache.addresses, "user": "ada"}
+    auth.post("/api/user", {**ada, "create": True, "password": "ada-s3cr3t"})
+    shown = auth.get("/api/accounts")["users"][0]["users"][0]
+    permission = {"resource": "Topic:orders", "actions": ["Pub"]}
+    assert auth.post("/api/permission", {**ada, **permission, "from": shown})["failed"] == {}
+    for verb, path, more in (
+        ("POST", "/api/permission", {**permission, "actions": ["Sub"]}),
+        ("DELETE", "/api/permission", permission),
+        ("POST", "/api/user", {"status": "disable"}),
+    ):
+        error = auth.change(verb, path, {**ada, **more, "from": shown}, 409)
+        assert (error["code"], error["text"]) == ("ACCOUNTS_CHANGED", "User ada has changed in the meantime.")
+    now = auth.get("/api/accounts")["users"][0]["users"][0]
+    assert (now["status"], now["permissions"][0]["actions"]) == ("enable", ["Pub"])
+    assert auth.delete("/api/permission", {**ada, **permission, "from": now})["failed"] == {}
+
+
 def test_brokers_with_different_users_are_shown_apart(auth: Page, apache: AuthCluster) -> None:
     body = {"brokers": apache.addresses[:1], "user": "ada", "create": True, "password": "ada-s3cr3t"}
     auth.post("/api/user", body)

@@ -143,7 +143,7 @@ class AccountApi:
     # --- ACL 2.0 ----------------------------------------------------------------------------------------------
 
     def put_user(self, asked: Asked) -> dict[str, Any]:
-        """Create or change a user. Missing fields stay unchanged."""
+        """Create or change a user. Missing fields stay unchanged. ``from``: the user as it was shown."""
         user = self._account(asked, "user")
         admin = self._context.changing
         password = asked.text("password", "") or None
@@ -156,7 +156,7 @@ class AccountApi:
                     user, password=password, user_type=kind, user_status=status, broker=address, failed=failed
                 )
 
-            return self._change(asked, f"Changed user {user}", change)
+            return self._change(asked, f"Changed user {user}", change, self._check_user(asked, user))
         if password is None:
             raise Refused("A new user needs a password.", remedy="Enter one.")
 
@@ -176,7 +176,7 @@ class AccountApi:
         return self._change(asked, f"Deleted user {user}", delete)
 
     def put_permission(self, asked: Asked) -> dict[str, Any]:
-        """Allow or deny a user actions on a resource."""
+        """Allow or deny a user actions on a resource. ``from``: the user as it was shown, also for a deletion."""
         user, resource = self._account(asked, "user"), _resource(asked)
         actions = _strings(asked, "actions")
         if not actions or not set(actions) <= set(_ACTIONS):
@@ -198,7 +198,8 @@ class AccountApi:
                 failed=failed,
             )
 
-        return self._change(asked, f"Changed the permission of {user} on {resource}", change)
+        done = f"Changed the permission of {user} on {resource}"
+        return self._change(asked, done, change, self._check_user(asked, user))
 
     def delete_permission(self, asked: Asked) -> dict[str, Any]:
         user, resource = self._account(asked, "user"), _resource(asked)
@@ -208,7 +209,17 @@ class AccountApi:
         def delete(address: str, failed: Failures) -> list[str]:
             return admin.delete_permission(user, resource, policy_type=kind, broker=address, failed=failed)
 
-        return self._change(asked, f"Deleted the permission of {user} on {resource}", delete)
+        done = f"Deleted the permission of {user} on {resource}"
+        return self._change(asked, done, delete, self._check_user(asked, user))
+
+    def _check_user(self, asked: Asked, user: str) -> Callable[[str], None]:
+        def check(address: str) -> None:
+            if "from" in asked.body:
+                admin = self._context.changing
+                rows = _users(admin.users(address), admin.acls(address))
+                _check_unchanged(asked, next((row for row in rows if row["name"] == user), None), f"User {user}")
+
+        return check
 
     # --- both -------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ async function edit(view, brokers, own, known) {
   if (!given) return;
   const user = name.value.trim();
   const body = { brokers, user, create: !known, own: user === own };
+  if (known) body.from = known;
   const rows = [];
   const add = (key, what, now, then) => { body[key] = given[key]; rows.push({ what, now, then }); };
   if (given.type !== known?.type) add("type", "Type", known ? known.type ?? "–" : null, given.type);
@@ -92,7 +93,7 @@ async function permit(view, brokers, own, user, known) {
   const rows = [{ what: "User", now: null, then: user.name }, { what: "Permission", now: present ? described(present) : null, then: worded(described(next)) }];
   finished(view, await confirmChanges({
     title: `Permission of ${user.name}`, brokers, rows, warning: user.name === own ? OWN : "",
-    act: () => post("/api/permission", { brokers, user: user.name, own: user.name === own, ...next }),
+    act: () => post("/api/permission", { brokers, user: user.name, from: user, own: user.name === own, ...next }),
   }));
 }
 
@@ -100,7 +101,7 @@ async function forbid(view, brokers, own, user, p) {
   const done = await dialog({
     title: `Delete a permission of ${user.name}`, action: "Delete", danger: true,
     content: [h("p", {}, `${described(p)}.`), user.name === own ? h("p", { class: "trouble warn" }, OWN) : null],
-    act: () => remove("/api/permission", { brokers, user: user.name, resource: p.resource, policyType: p.policyType, own: user.name === own }),
+    act: () => remove("/api/permission", { brokers, user: user.name, from: user, resource: p.resource, policyType: p.policyType, own: user.name === own }),
   });
   finished(view, done);
 }
