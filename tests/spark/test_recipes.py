@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import GroupedData, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_rocket.cli import main
+from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
 from tests.pages import ROOT, Prompt, examples, run_commands, with_name_server
@@ -81,12 +82,15 @@ def said_by(arguments: list[str]) -> str:
     return said.getvalue()
 
 
-_STATE = pytest.param("state", marks=needs(hasattr(GroupedData, "transformWithState"), "4.1", "transformWithState"))
+_WATERMARKS = needs(HAS_READ_LIMITS, "4.2", "a run that ends writes what waits for a watermark")
 
 
 @pytest.mark.parametrize(
     "recipe",
-    ["parquet-delta", "enrich", "exactly-once", "replay", "dead-letters", "scheduled", "stream-join", _STATE],
+    [
+        *("parquet-delta", "enrich", "exactly-once", "replay", "dead-letters", "scheduled"),
+        *(pytest.param(name, marks=_WATERMARKS) for name in ("stream-join", "state")),
+    ],
 )
 def test_a_recipe(
     recipe: str, shop: Rocket, clean: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
