@@ -189,7 +189,7 @@ def test_successive_killed_drivers() -> None:
     ],
     ids=["timeout", "busy", "permission"],
 )
-def test_a_request_that_fails_once(when: str, error: RocketError) -> None:
+def test_a_request_with_one_failure(when: str, error: RocketError) -> None:
     """``after``: the request was executed and its response is lost. Refused requests always get a response."""
     kinds = {"append", "publish", "commit", "end", "messages"}
     if error.response_code is not None:
@@ -378,7 +378,7 @@ def test_a_delayed_row_stored_twice_is_reported(topic: str, queues: int) -> None
     st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 200_000) | st.just(2**48 - 1)), max_size=40)),
     st.lists(st.sampled_from(["", "no key", "A" * 20 + "00000000000g", "A" * 20 + "0" * 11, "C" * 32]), max_size=5),
 )
-def test_rows_that_were_found(chunks: list[list[tuple[int, int]]], foreign: list[str]) -> None:
+def test_rows_found_in_the_target(chunks: list[list[tuple[int, int]]], foreign: list[str]) -> None:
     """They are a set of ids, independent of other messages in the queue."""
     prefixes = [letter * 20 for letter in "ABD"]
     found, expected = RowSet(prefixes), set()

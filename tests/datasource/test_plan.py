@@ -80,7 +80,7 @@ def test_json_that_does_not_fit_the_topic(text: str, wrong: str) -> None:
         first(FakeQueues(q0=(10, 100), q1=(0, 50)), startingOffsets=text)
 
 
-def test_starts_that_are_already_deleted() -> None:
+def test_deleted_start_offsets() -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50))
     text = '{"orders": {"broker-a": {"0": 3, "1": 0}}}'
     with pytest.raises(DataLossError, match=r"orders/broker-a/0: messages 3 to 9 were deleted.*failOnDataLoss=false"):

@@ -22,14 +22,14 @@ def spans(*sizes: int) -> list[OffsetRange]:
 SIZES = st.lists(st.integers(0, 10_000), min_size=1, max_size=12)
 
 
-def test_empty_ranges_are_left_out_and_the_order_is_that_of_the_queues() -> None:
+def test_empty_ranges_are_omitted_and_the_order_of_queues_is_kept() -> None:
     assert ranges_between({q(2): 5, q(1): 7, q(0): 3}, {q(2): 6, q(1): 7, q(0): 9}) == [
         OffsetRange(q(0), 3, 9),
         OffsetRange(q(2), 5, 6),
     ]
 
 
-def test_a_range_that_runs_backwards_is_an_error_that_names_the_queue() -> None:
+def test_a_reversed_range_is_an_error_with_its_queue() -> None:
     with pytest.raises(OffsetsError, match=r"orders/broker-a/1.* start 261 of a micro-batch is after its end 257"):
         ranges_between({q(0): 0, q(1): 261}, {q(0): 5, q(1): 257})
 

@@ -338,7 +338,7 @@ def test_small_batches_and_records_larger_than_a_batch(directory: Path) -> None:
     assert [len(body) for body in bodies(directory, minPartitions=100)] == sizes
 
 
-def test_prepared_and_rolled_back_messages_are_left_out(directory: Path) -> None:
+def test_prepared_and_rolled_back_messages_are_omitted(directory: Path) -> None:
     store = opened(small(directory))
     for number, flag in enumerate((0, 0x4, 0x8, 0xC, 0)):
         put(store, "Orders", 0, b"%d" % number, sys_flag=flag)

@@ -110,7 +110,7 @@ def test_typed_tables() -> None:
         RocketDataSource(created(**WRITE, bodyFormat="json")).schema()
 
 
-def test_varchar_that_spark_shows_is_text() -> None:
+def test_varchar_columns_are_strings() -> None:
     """spark.sql.preserveCharVarcharTypeInfo=true."""
     assert plain(RocketDataSource(created(**READ)).schema()) == SOURCE_SCHEMA
 

@@ -13,7 +13,7 @@ from spark_rocket.remoting.address import format_address, format_peer, parse_add
         ("localhost:65535", "localhost", 65535),
     ],
 )
-def test_an_address_and_back(text: str, host: str, port: int) -> None:
+def test_an_address_round_trips(text: str, host: str, port: int) -> None:
     assert parse_address(text) == (host, port)
     assert format_address(host, port) == text
 

@@ -75,7 +75,7 @@ def test_a_response_timeout(server: ServerThread) -> None:
     with_client(work)
 
 
-def test_a_future_that_is_cancelled_is_forgotten(server: ServerThread) -> None:
+def test_a_cancelled_future_is_released(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
         answer = await client.ask(server.address, request(SILENT), LIMIT)
         answer.cancel()

@@ -113,7 +113,9 @@ def test_a_foreign_server(certificates: Certificates) -> None:
         served.result(LIMIT)
 
 
-def test_large_messages_both_ways_by_many_threads(permissive: ServerThread, certificates: Certificates) -> None:
+def test_large_messages_in_both_directions_by_many_threads(
+    permissive: ServerThread, certificates: Certificates
+) -> None:
     """One connection: readers must not block writers, and records must not be mixed."""
     threads, rounds = 8, 12
 

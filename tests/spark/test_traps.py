@@ -45,7 +45,7 @@ def stored_broker(stored: dict[str, dict[str, dict[str, object]]], topic: str) -
     return next(iter(stored["offsets"][topic]))
 
 
-def test_t01_a_range_that_runs_backwards_is_an_error(mq: Rocket, run: Run, tmp_path: Path) -> None:
+def test_t01_a_reversed_range_is_an_error(mq: Rocket, run: Run, tmp_path: Path) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a"] * 5)
     assert len(run(mq.stream(topic, startingOffsets="earliest"))) == 5

@@ -84,7 +84,7 @@ def check(*bodies: bytes, fields: pa.Schema = FIELDS) -> bool:
 
 @pytest.mark.parametrize("colon", [":", ": ", ":   "])
 @pytest.mark.parametrize("comma", [",", ", ", ",    "])
-def test_bodies_that_are_uniform(comma: str, colon: str) -> None:
+def test_uniform_bodies(comma: str, colon: str) -> None:
     bodies = [body(USUAL | {"id": str(10**n), "name": f'"{"n" * n}"'}, comma, colon) for n in range(9)]
     assert check(*bodies)
 
@@ -124,7 +124,7 @@ def test_an_odd_value(name: str, value: str) -> None:
         b'"' * 34,
     ],
 )
-def test_a_body_that_differs(odd: bytes) -> None:
+def test_a_body_with_another_layout(odd: bytes) -> None:
     check(odd)
     for bodies in ((USUAL_BODY, odd), (odd, USUAL_BODY), (USUAL_BODY, odd, USUAL_BODY)):
         assert not check(*bodies)
