@@ -254,6 +254,20 @@ def test_an_account_that_one_broker_has_is_created_on_the_others(apache: AuthClu
     console.close()
 
 
+def test_a_secret_that_a_broker_repeats_in_its_error_is_hidden(auth: Page, apache: AuthCluster) -> None:
+    """As Apache's brokers: the fixture checks the log and the responses."""
+    text = "The secretKey=s3cr3t value length should longer than 6"
+    for broker in apache.fakes.brokers:
+        broker.answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(0, body=ClusterAclConfig().to_json())
+        broker.answers[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = says(209, text)
+        broker.answers[RequestCode.AUTH_CREATE_USER] = says(1, text)
+    body = {"brokers": apache.addresses, "account": "bobby-key", "create": True, "secret": "s3cr3t"}
+    error = auth.post("/api/account", body, 409)
+    assert "The secretKey=****** value length should longer than 6" in error["text"]
+    body = {"brokers": apache.addresses, "user": "bob", "create": True, "password": "s3cr3t"}
+    assert "The secretKey=****** value length should longer than 6" in auth.post("/api/user", body, 409)["text"]
+
+
 def test_a_broker_that_does_not_report_its_settings_is_not_asked_for_its_accounts(apache: AuthCluster) -> None:
     first, second = apache.fakes.brokers
     first.answers[RequestCode.GET_BROKER_CONFIG] = says(0, body=b"aclEnable=true\n")

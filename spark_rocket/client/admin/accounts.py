@@ -11,7 +11,9 @@ examineBrokerClusterAclConfig}.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -170,7 +172,7 @@ class AccountAdmin(BrokerAdmin):
             group_perms=None if group_perms is None else ",".join(group_perms),
         )
         code, what = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, f"the change of account {access_key}"
-        return self._ask_members(code, header, what, broker, cluster, failed)
+        return self._ask_members(code, header, what, broker, cluster, failed, secret=secret_key)
 
     def delete_account(
         self, access_key: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
@@ -221,17 +223,26 @@ class AccountAdmin(BrokerAdmin):
         broker: str | None,
         cluster: str | None,
         failed: Failures | None,
+        *,
+        secret: str | None = None,
     ) -> list[str]:
         """Send the request to one broker after the other; return those that applied it."""
         query = Query(code, what, lambda answer: answer, header, allowed=_SUCCESS_OR_FAILED)
-        return self._change_members(query, broker, cluster, failed)
+        return self._change_members(query, broker, cluster, failed, secret=secret)
 
     def _change_members(
-        self, query: Query[RemotingCommand], broker: str | None, cluster: str | None, failed: Failures | None
+        self,
+        query: Query[RemotingCommand],
+        broker: str | None,
+        cluster: str | None,
+        failed: Failures | None,
+        *,
+        secret: str | None = None,
     ) -> list[str]:
+        """See ``_ask_members``. ``secret``: hidden in errors, because Apache's brokers repeat a rejected secret key."""
         changed = []
         for name, address in self._members(broker, cluster).items():
-            with record_failure(failed, name):
+            with record_failure(failed, name), _hidden_in_errors(secret):
                 answer = self._ask(address, query)
                 if answer.code:
                     raise BrokerError(
@@ -254,6 +265,17 @@ class AccountAdmin(BrokerAdmin):
             for broker_id, address in sorted(table[name].broker_addrs.items())
         }
         return found or self._masters(None, cluster)  # raises an error if there are none
+
+
+@contextmanager
+def _hidden_in_errors(secret: str | None) -> Iterator[None]:
+    try:
+        yield
+    except RocketError as error:
+        if secret:
+            error.message = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "******", error.message)
+            error.args = (error.message,)
+        raise
 
 
 def _access_mode(answer: RemotingCommand) -> AccessMode:

@@ -62,7 +62,7 @@ class UserAdmin(AccountAdmin):
         """Create a user of type Super (all permissions) or Normal; return the brokers that applied the change."""
         body = UserInfo(username, password, user_type, ENABLED).to_json(standard=True)
         query = _change(RequestCode.AUTH_CREATE_USER, f"the creation of user {username}", username, body)
-        return self._change_members(query, broker, cluster, failed)
+        return self._change_members(query, broker, cluster, failed, secret=password)
 
     def update_user(
         self,
@@ -81,7 +81,7 @@ class UserAdmin(AccountAdmin):
         """
         body = UserInfo(username, password, user_type, user_status).to_json(standard=True)
         query = _change(RequestCode.AUTH_UPDATE_USER, f"the change of user {username}", username, body)
-        return self._change_members(query, broker, cluster, failed)
+        return self._change_members(query, broker, cluster, failed, secret=password)
 
     def delete_user(
         self, username: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
