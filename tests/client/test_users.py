@@ -128,3 +128,11 @@ def test_a_deletion_that_is_refused_by_a_broker_that_does_not_report_its_account
     addresses = [broker.address for broker in mq.brokers]
     assert admin.delete_account_of("ada-key", addresses, failed=failed) == addresses[1:]
     assert "does not exist" in failed[addresses[0]].message
+
+
+def test_a_set_in_the_white_list_is_sent_as_addresses(mq: FakeCluster, admin: Admin) -> None:
+    """Apache's brokers split the list at every comma."""
+    mq.everywhere(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, says(0))
+    admin.update_global_white_addrs(["10.0.0.{7, 9}", "fe80::{1}", "10.0.1.5-20", "10.0.{7"])
+    expected = "10.0.0.7,10.0.0.9,fe80::1,10.0.1.5-20,10.0.{7"
+    assert [broker.requests[-1].ext_fields["globalWhiteAddrs"] for broker in mq.brokers] == [expected] * 2

@@ -40,6 +40,7 @@ from spark_rocket.protocol.wire.headers import (
 )
 from spark_rocket.protocol.wire.headers.base import Header
 
+_SET = re.compile(r"([^{}]*)\{([^{}]*)\}")
 _SUCCESS_OR_FAILED = frozenset(
     (0, UPDATE_AND_CREATE_ACL_CONFIG_FAILED, DELETE_ACL_CONFIG_FAILED, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED)
 )
@@ -209,9 +210,14 @@ class AccountAdmin(BrokerAdmin):
         cluster: str | None = None,
         failed: Failures | None = None,
     ) -> list[str]:
-        """Replace the list of addresses with full access; return the brokers that applied the change."""
+        """Replace the list of addresses with full access; return the brokers that applied the change.
+
+        A set (``10.0.0.{7,9}``) is sent as its addresses: Apache's brokers split the list at every comma.
+        """
         # 5.x requires a file path; an empty one means its plain_acl.yml.
-        header = UpdateGlobalWhiteAddrsConfigRequestHeader(",".join(addresses), acl_file_full_path="")
+        header = UpdateGlobalWhiteAddrsConfigRequestHeader(
+            ",".join(one for address in addresses for one in _without_set(address)), acl_file_full_path=""
+        )
         code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the global allowlist"
         return self._ask_members(code, header, what, broker, cluster, failed)
 
@@ -265,6 +271,12 @@ class AccountAdmin(BrokerAdmin):
             for broker_id, address in sorted(table[name].broker_addrs.items())
         }
         return found or self._masters(None, cluster)  # raises an error if there are none
+
+
+def _without_set(address: str) -> list[str]:
+    """``10.0.0.{7,9}`` -> ``10.0.0.7``, ``10.0.0.9``"""
+    found = _SET.fullmatch(address)
+    return [address] if found is None else [found[1] + one.strip() for one in found[2].split(",")]
 
 
 @contextmanager
