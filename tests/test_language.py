@@ -80,8 +80,8 @@ def _pattern() -> re.Pattern[str]:
     groups = []
     for number, phrase in enumerate(BANNED):
         flag = "(?i:" if phrase == phrase.lower() else "(?:"  # a capital stands for the beginning of a sentence
-        groups.append(rf"(?P<p{number}>(?<![\w-]){flag}{phrase})(?![\w-]))".replace(" ", r"\s+"))
-    return re.compile("|".join(groups))
+        groups.append(rf"(?P<p{number}>{flag}{phrase}))".replace(" ", r"\s+"))
+    return re.compile(rf"\b(?<![\w-])(?:{'|'.join(groups)})(?![\w-])")
 
 
 PATTERN = _pattern()

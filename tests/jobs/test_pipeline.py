@@ -1,4 +1,4 @@
-"""The declarative pipeline as a user runs it, with ``spark-pipelines run``. Each run starts two JVMs."""
+"""The declarative pipeline as a user runs it, with ``spark-pipelines run``: two JVMs for each run, thus a long test."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pytest.importorskip("pyspark.pipelines", reason="Declarative Pipelines need Spar
 PIPELINE = Path(__file__).parents[2] / "jobs" / "flights_pipeline"
 CATALOG = ("--conf", "spark.sql.catalogImplementation=hive")
 FLIGHTS = 1_000
-pytestmark = pytest.mark.spark
+RUNS = 2
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
-@pytest.mark.parametrize("runs", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_each_run_continues_after_the_previous_one(runs: int, tmp_path: Path) -> None:
-    flights = load_flights(FLIGHTS * runs).to_pylist()
+def test_each_run_continues_after_the_previous_one(tmp_path: Path) -> None:
+    flights = load_flights(FLIGHTS * RUNS).to_pylist()
     with LocalCluster() as cluster, Reader(cluster.name_server) as reader:
         cluster.create_topic(FLIGHTS_TOPIC, 2)
-        for run in range(runs):
+        for run in range(RUNS):
             publish(cluster, flights[run * FLIGHTS : (run + 1) * FLIGHTS])
             run_pipeline(cluster, tmp_path)
 

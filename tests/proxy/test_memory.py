@@ -73,7 +73,7 @@ receive = partial(asking, definitions.ReceiveMessageRequest, 10, invisible_durat
 @pytest.mark.parametrize(
     ("size", "count", "window", "codec"),
     [
-        (LARGE, 4, 0, ""),
+        pytest.param(LARGE, 4, 0, "", marks=pytest.mark.long),
         (LARGE, 4, 1_000, ""),
         (60_000, 40, 0, ""),
         (LARGE, 4, 0, "zlib"),
