@@ -10,7 +10,7 @@ NODE   := tests/proxy/official/node
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
-.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink fuzz lint protos dist matrix upgrade docs bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint protos dist matrix upgrade docs bench soak setup clean
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
@@ -23,7 +23,9 @@ help:
 	@echo "make crash   1,000 torn images and 50 kills under load, 15 minutes (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make failover 30 rounds: kill and isolate masters, slaves, name servers under load (FAILOVER_ROUNDS=...)"
 	@echo "make chaos   100 consumers join and leave for a minute, brokers restart (PUSH_MEMBERS=... PUSH_SECONDS=...)"
-	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...)"
+	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...),"
+	@echo "             and 6,000 random histories of the sink in a cluster in memory (SINK_HISTORIES=..., SINK_SEED=...)"
+	@echo "make cost    CPU and memory of hostile requests of every code, five minutes; writes docs/internals/request-costs.md"
 	@echo "make fuzz    a million cases of invalid input for all decoders, two processes (FUZZ_CASES=...)"
 	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
 	@echo "make protos  compile the descriptor set of the gRPC messages from their .proto"
@@ -80,8 +82,14 @@ chaos: $(STAMP)
 
 chaos-sink: export LONG = 1
 chaos-sink: export SINK_KILLS ?= 200
+chaos-sink: export SINK_HISTORIES ?= 3000
 chaos-sink: $(STAMP)
-	@$(RUN) python -m pytest -s tests/crash/test_sink_matrix.py tests/crash/test_sink_spark.py tests/crash/test_sink_chaos.py $(ARGS)
+	@$(RUN) python -m pytest -s tests/datasource/test_sink_model.py tests/crash/test_sink_matrix.py tests/crash/test_sink_spark.py tests/crash/test_sink_chaos.py $(ARGS)
+
+cost: export COST = 1
+cost: export COST_PAGE ?= docs/internals/request-costs.md
+cost: $(STAMP)
+	@$(RUN) python -m pytest -n 0 tests/cost $(ARGS)
 
 fuzz: export FUZZ_CASES ?= 1000000
 fuzz: $(STAMP)

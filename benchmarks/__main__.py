@@ -24,6 +24,7 @@ from benchmarks import (
     spark,
     spark_lookup,
     spark_once,
+    spark_real,
     spark_typed,
     store,
     store_disk,
@@ -56,6 +57,7 @@ FAMILIES = (
     spark,
     spark_lookup,
     spark_once,
+    spark_real,
     spark_typed,
 )
 

@@ -21,7 +21,7 @@ from benchmarks.lab import Lab, beside
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.config import (
     CreateTopicListRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,

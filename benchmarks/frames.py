@@ -9,11 +9,8 @@ from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    PullMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageResponseHeader,
-)
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader, SendMessageResponseHeader
+from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
 
 BATCH = 500
 STAMP_DIGITS = 19

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import frames
 from benchmarks.load import connect, first_offset, next_offset, percentiles, receive_frame
-from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 

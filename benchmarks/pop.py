@@ -10,9 +10,9 @@ from itertools import count
 
 from benchmarks.lab import QUEUES, Lab
 from benchmarks.registry import Pair, benchmark
-from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.client.client import RemotingClient
 
 MESSAGES = 100_000

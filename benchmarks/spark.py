@@ -1,4 +1,7 @@
-"""Spark reading a topic without output and writing rows to one, compared with an empty source and sink."""
+"""Spark reading a topic without output and writing rows to one, compared with an empty source and sink.
+
+All rows here have bodies and tags of equal lengths, the exception in practice: see spark_real.py.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ READ_ROWS = 1_000_000
 WRITE_ROWS = {128: 1_000_000, 1024: 250_000}
 
 
-def _session(lab: Lab) -> SparkSession:
+def session(lab: Lab) -> SparkSession:
     from benchmarks.spark_sources import Ceiling
 
     lab.spark.dataSource.register(Ceiling)
     return lab.spark
 
 
-def _into_nowhere(frame: DataFrame, rows: int) -> float:
+def into_nowhere(frame: DataFrame, rows: int) -> float:
     begun = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return rows / (time.perf_counter() - begun)
@@ -37,61 +40,61 @@ def _into_nowhere(frame: DataFrame, rows: int) -> float:
 @benchmark("spark.read.128", "spark.read.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
 def spark_read(lab: Lab, size: str) -> Pair:
     topic = lab.filled(int(size), READ_ROWS)
-    spark = _session(lab)
+    spark = session(lab)
     path = lab.folder / f"ready-{size}.arrow"
-    _write(path, _first_batch(lab.cluster.name_server, topic))
+    write_batch(path, first_batch(lab.cluster.name_server, topic))
 
     frame = spark.read.format("rocket").option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
-    ready = _ready(spark, path)
-    assert frame.count() == ready.count() == READ_ROWS
-    return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
+    made = ready(spark, path)
+    assert frame.count() == made.count() == READ_ROWS
+    return Pair(lambda: into_nowhere(frame, READ_ROWS), lambda: into_nowhere(made, READ_ROWS))
 
 
 @benchmark("spark.body.128", "spark.body.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
 def spark_read_bodies(lab: Lab, size: str) -> Pair:
     """Read only the bodies: ``.schema("body binary")``."""
     topic = lab.filled(int(size), READ_ROWS)
-    spark = _session(lab)
+    spark = session(lab)
     path = lab.folder / f"bodies-{size}.arrow"
     reader = spark.read.format("rocket").schema("body binary")
     frame = reader.option("nameServer", lab.cluster.name_server).option("subscribe", topic).load()
-    _write(path, _first_batch(lab.cluster.name_server, topic, frame.schema))
-    ready = _ready(spark, path, frame.schema)
-    assert frame.count() == ready.count() == READ_ROWS
-    return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
+    write_batch(path, first_batch(lab.cluster.name_server, topic, frame.schema))
+    made = ready(spark, path, frame.schema)
+    assert frame.count() == made.count() == READ_ROWS
+    return Pair(lambda: into_nowhere(frame, READ_ROWS), lambda: into_nowhere(made, READ_ROWS))
 
 
 @benchmark("spark.storepath.128", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
 def spark_store_path(lab: Lab, size: str) -> Pair:
     """Read a directory that no broker uses."""
-    spark = _session(lab)
+    spark = session(lab)
     path, ready_path = lab.scratch / "store", lab.scratch / "ready.arrow"
     body = batch_body(int(size))
     with open_store(path) as store:
         for number in range(READ_ROWS // BATCH):
             store.put_batch(TOPIC, number % QUEUES, body, born_timestamp=1, born_host=BORN)
         batch = _ready_batch(store.get_message(TOPIC, 0, 0, 32_768, 4 * 1024 * 1024).records)
-    _write(ready_path, batch)
+    write_batch(ready_path, batch)
     frame = spark.read.format("rocket").option("storePath", str(path)).load()
-    ready = _ready(spark, ready_path)
-    assert frame.count() == ready.count() == READ_ROWS
-    return Pair(lambda: _into_nowhere(frame, READ_ROWS), lambda: _into_nowhere(ready, READ_ROWS))
+    made = ready(spark, ready_path)
+    assert frame.count() == made.count() == READ_ROWS
+    return Pair(lambda: into_nowhere(frame, READ_ROWS), lambda: into_nowhere(made, READ_ROWS))
 
 
-def _write(path: Path, batch: pa.RecordBatch) -> None:
+def write_batch(path: Path, batch: pa.RecordBatch) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
         stored.write_batch(batch)
 
 
-def _ready(spark: SparkSession, path: Path, schema: StructType | None = None) -> DataFrame:
+def ready(spark: SparkSession, path: Path, schema: StructType | None = None, rows: int = READ_ROWS) -> DataFrame:
     """The ceiling: the same batch repeatedly, for as many rows as are read."""
     reader = spark.read.format("ceiling").option("path", str(path))
     if schema is not None:
         reader = reader.schema(schema)
-    return reader.option("rows", READ_ROWS).option("partitions", QUEUES).load()
+    return reader.option("rows", rows).option("partitions", QUEUES).load()
 
 
-def _first_batch(name_server: str, topic: str, schema: StructType | None = None) -> pa.RecordBatch:
+def first_batch(name_server: str, topic: str, schema: StructType | None = None) -> pa.RecordBatch:
     """Return a batch like the source's: one pull of the default size."""
     from spark_rocket.client import Reader
 
@@ -113,7 +116,7 @@ def _ready_batch(records: bytes | memoryview, schema: StructType | None = None) 
 def spark_write(lab: Lab, size: str) -> Pair:
     from pyspark.sql import functions as F
 
-    spark = _session(lab)
+    spark = session(lab)
     topic = lab.topic(f"written-{size}")
     rows = WRITE_ROWS[int(size)]
     frame = spark.range(0, rows, 1, QUEUES).select(

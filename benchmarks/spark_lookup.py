@@ -30,7 +30,7 @@ def _filled(lab: Lab, messages: int) -> str:
     from spark_rocket.client import Admin, Reader
     from spark_rocket.protocol.wire.codes import RequestCode
     from spark_rocket.protocol.wire.command import RemotingCommand
-    from spark_rocket.protocol.wire.headers import SendMessageRequestHeader
+    from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 
     topic = lab.topic(f"lookup-{messages}")
     batches = Batches()

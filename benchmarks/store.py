@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import mmap
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from spark_rocket.store import MessageStore, PutStatus, StoreConfig
 from spark_rocket.store.message_store import now_ms
 
 SIZE, PUTS, BATCHES = 128, 30_000, 200
+CPU_BATCHES, SPARK_BATCH = 25, 4_000
 GET_BYTES = 4 * 1024 * 1024
 BACKLOG, BACKLOG_QUEUES = 200_000, 8
 TOPIC = "bench"
@@ -89,6 +92,43 @@ def put_batches(lab: Lab, _: str) -> Pair:
         return BATCHES * frames.BATCH / elapsed
 
     return Pair(puts, lambda: copies(BATCHES, len(body)) * frames.BATCH)
+
+
+def varied_bodies(least: int, most: int) -> list[bytes]:
+    """Return batches of 4,000 messages, as Spark's sink sends them: bodies of ``least`` to ``most`` bytes."""
+    rng = random.Random(7)
+    batches = []
+    for _ in range(CPU_BATCHES):
+        messages = []
+        for number in range(SPARK_BATCH):
+            properties = {"TAGS": "bench", "KEYS": f"{number:08}", "UNIQ_KEY": f"{rng.getrandbits(128):032X}"}
+            messages.append(Message(TOPIC, rng.randbytes(rng.randint(least, most)), properties))
+        batches.append(bytes(encode_batch_body(messages)))
+    return batches
+
+
+@benchmark(
+    "store.cpu.varied",
+    unit="messages/s of CPU",
+    ceiling="the same with bodies of 150 bytes (not a ceiling; target: at least 0.67)",
+)
+def cpu_of_varied_batches(lab: Lab, _: str) -> Pair:
+    """Batches with bodies of 100 to 199 bytes, and their index, by the CPU of all of the store's threads."""
+    varied, equal = varied_bodies(100, 199), varied_bodies(150, 150)
+    numbers = count()
+
+    def rate(batches: list[bytes]) -> float:
+        with open_store(lab.scratch / f"cpu-{next(numbers)}") as store:
+            begun = time.process_time()
+            for number, body in enumerate(batches):
+                result = store.put_batch(TOPIC, number & 3, body, born_timestamp=1, born_host=BORN)
+            assert result.status is PutStatus.PUT_OK, result
+            found = store.query_message(TOPIC, f"{SPARK_BATCH - 1:08}", 64, 0, 1 << 62)  # waits for the index
+            took = time.process_time() - begun
+        assert found.records
+        return CPU_BATCHES * SPARK_BATCH / took
+
+    return Pair(lambda: rate(varied), lambda: rate(equal))
 
 
 @benchmark("store.get", unit="messages/s", ceiling="a copy of as many bytes into mapped memory")

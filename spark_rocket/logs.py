@@ -257,7 +257,16 @@ class RateLimited:
     def warning(self, key: object, message: str, *values: object) -> None:
         self.log(logging.WARNING, key, message, *values)
 
-    def log(self, level: int, key: object, message: str, *values: object) -> None:
+    def peer(self, address: str, message: str, *values: object, level: int = logging.WARNING) -> None:
+        """Log what a peer can cause with each connection or request: once for each host and message.
+
+        ``address`` is ``host:port``.
+        """
+        self.log(level, (address.rpartition(":")[0], message), message, *values)
+
+    def log(
+        self, level: int, key: object, message: str, *values: object, exc_info: BaseException | None = None
+    ) -> None:
         """``key`` identifies the event. The oldest keys are dropped above a limit of a thousand."""
         now = self._clock()
         if not self._lock.acquire(timeout=_LOCK_TIMEOUT_S):  # held by a thread that did not survive a fork
@@ -275,4 +284,4 @@ class RateLimited:
             self._lock.release()
         if last is not None and last[1]:
             message, values = message + " (suppressed %d more since the last such line)", (*values, last[1])
-        self._logger.log(level, message, *values)
+        self._logger.log(level, message, *values, exc_info=exc_info)

@@ -77,8 +77,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not os.environ.get("LONG"):
-        items[:] = [item for item in items if item.get_closest_marker("long") is None]
+    for name in ("long", "cost"):
+        if not os.environ.get(name.upper()):
+            items[:] = [item for item in items if item.get_closest_marker(name) is None]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid))
 

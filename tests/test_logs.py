@@ -172,6 +172,19 @@ def test_a_repeated_message_is_logged_once_in_an_interval(caplog: pytest.LogCapt
     ]
 
 
+def test_events_of_a_peer_are_logged_once_for_its_host(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    often = RateLimited(logging.getLogger("spark_rocket.x"), 10.0, lambda: now[0])
+    for moment, address in ((0, "10.0.0.1:1"), (1, "10.0.0.1:2"), (1, "[::1]:2"), (10, "10.0.0.1:3")):
+        now[0] = moment
+        often.peer(address, "closed %s", address)
+    assert [one.getMessage() for one in caplog.records] == [
+        "closed 10.0.0.1:1",
+        "closed [::1]:2",
+        "closed 10.0.0.1:3 (suppressed 1 more since the last such line)",
+    ]
+
+
 def test_keys_are_bounded() -> None:
     often = RateLimited(logging.getLogger("spark_rocket.quiet"), 1e9)
     for number in range(3_000):

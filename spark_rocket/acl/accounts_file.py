@@ -23,9 +23,8 @@ import yaml
 from spark_rocket.acl.rules import OF_ACCOUNT, AclRules, read_file
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.files import replace_file
-from spark_rocket.protocol.wire.bodies import DataVersion
-from spark_rocket.protocol.wire.bodies.config import PlainAccessConfig
-from spark_rocket.protocol.wire.headers import CreateAccessConfigRequestHeader
+from spark_rocket.protocol.wire.bodies.config import DataVersion, PlainAccessConfig
+from spark_rocket.protocol.wire.headers.admin import CreateAccessConfigRequestHeader
 
 _log = logging.getLogger(__name__)
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

@@ -32,18 +32,22 @@ from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import PopLongPollingService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
-from spark_rocket.broker.state.clients import ClientManager, RebalanceLockManager, notify_consumer_ids_changed
+from spark_rocket.broker.state.clients import ClientManager, notify_consumer_ids_changed
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
+from spark_rocket.broker.state.missing_files import MissingFiles
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.queue_locks import RebalanceLockManager
 from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.ids import UniqKeyGenerator
+from spark_rocket.protocol.wire.request_limits.state import RELAYED_REQUESTS
 from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.server.state_quota import StateQuota
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 from spark_rocket.store.config import delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
@@ -104,6 +108,8 @@ class BrokerParts:
         self.held = PullRequestHoldService(self.loop, self.waiting.watched, self.waiting.notify_arriving)
         self.clients = ClientManager(self.clock, notify_consumer_ids_changed, self.monotonic)
         self.locks = RebalanceLockManager(self.monotonic, self.config.rebalance_lock_max_live_time)
+        #: Requests and replies that wait for a client's response, by the connection of their sender.
+        self.relays = StateQuota(RELAYED_REQUESTS)
         self.stats = BrokerStats()
         self.unique_keys = UniqKeyGenerator(self.store_host[0], os.getpid(), self.clock, seed=self.store_host[1])
 
@@ -131,16 +137,16 @@ class BrokerParts:
         self.files = {
             "topics": ConfigFile(directory / "topics.json", self.topics.text, self.topics.load),
             "offsets": ConfigFile(directory / "consumerOffset.json", self.offsets_snapshot, self.offsets.load),
-            "groups": ConfigFile(directory / "subscriptionGroup.json", self.groups.snapshot, self.groups.load),
+            "groups": ConfigFile(directory / "subscriptionGroup.json", self.groups.text, self.groups.load),
             "delays": ConfigFile(directory / "delayOffset.json", self.schedule.snapshot, self.schedule.load),
             "order": ConfigFile(directory / "consumerOrderInfo.json", self.order.snapshot, self.order.load),
             "modes": ConfigFile(
                 directory / "messageRequestMode.json", self.request_modes.snapshot, self.request_modes.load
             ),
         }
-        for file in self.files.values():
-            file.load()
-        if not config.is_slave:  # a slave's log may be behind its master's offsets
+        missing = {name for name, file in self.files.items() if not file.load()}
+        if not config.is_slave:  # a slave's log may be behind its master's offsets, and its files come later
+            MissingFiles(store, self.files, self.topics, self.groups, self.offsets).handle(missing)
             self.schedule.correct_offsets()
             self.offsets.correct(store.get_max_offset, self.topics.table.keys())
 

@@ -8,6 +8,12 @@ A registration (103) contains all topics. A few new or changed topics are sent a
 5.1 on, so that the cost does not grow with the number of topics. A name server without support for 217 gets a complete
 registration. The next registration, with a newer version, includes the topics sent with 217.
 
+A registration that does not fit into a frame is divided, whatever created the topics. Name servers ignore topics whose
+data version they have, so each part has a version of its own, and the last one has the table's. While a name server
+has the table's version, which it is asked first, the parts are not sent again: they would undo wiped write permissions.
+With ``deleteTopicWithBrokerRegistration`` at an Apache name server (off by default), each part deletes the topics of
+the others.
+
 A name server that restarted, or considered the broker dead, has closed the connection: the task checks this every
 second, and registers again. The response to a slave has its master's address (``on_master``).
 
@@ -27,16 +33,20 @@ from typing import Any
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.topics import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.protocol.wire.bodies import MASTER_ID, QueueData, TopicRouteData, dumps_fastjson
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    GetRouteInfoRequestHeader,
+from spark_rocket.protocol.wire.headers.namesrv import (
+    QueryDataVersionRequestHeader,
+    QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
     RegisterTopicRequestHeader,
     UnRegisterBrokerRequestHeader,
 )
+from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.tls.problems import error_text
 
@@ -44,7 +54,11 @@ _log = logging.getLogger(__name__)
 
 _UNREGISTER_TIMEOUT_S = 1.0
 _ROUTE_TIMEOUT_S = 3.0
+_MAX_ROUTE_BYTES = 2 << 20  # of a topic on some thousand brokers
+_MAX_INLINE_BYTES = 32 * 1024  # of a route that is decoded on the event loop
 _FEW_TOPICS = 32
+_MAX_BODY_BYTES = 12 << 20  # of a registration; a frame has at most 16 MiB
+_BYTES_PER_SECOND = 1 << 20  # of a large registration at a busy name server
 # An unreachable name server is retried after this delay, then after twice as long, up to the usual period.
 _FIRST_RETRY_S = 0.5
 _CONNECTION_CHECK_S = 1.0
@@ -128,13 +142,16 @@ class NameServerRegistration:
             _settle(server.waiting)
 
     async def queues_of(self, topic: str) -> list[QueueData]:
-        """A topic's queues on all brokers, from the first name server that responds; RocketError if none does."""
+        """A topic's queues on all brokers, from the first name server that responds.
+
+        RocketError if none does, or the route is too large.
+        """
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfoRequestHeader(topic).to_ext())
         for server in self._servers:
             if server.healthy:
                 with suppress(RemotingError):
                     answer = await self._client.invoke(server.address, request, _ROUTE_TIMEOUT_S)
-                    return TopicRouteData.from_json(answer.body).queue_datas if answer.body else []
+                    return await _queues_in(answer.body)
         raise RocketError("No name server responds.")
 
     # --- one name server ----------------------------------------------------------------------------------------
@@ -208,8 +225,24 @@ class NameServerRegistration:
 
     async def _send(self, address: str) -> None:
         """Send one complete registration; RocketError if it fails."""
+        version, bodies = await asyncio.to_thread(self._bodies)
+        is_master = self._config.broker_id == MASTER_ID
+        if len(bodies) > 1 and is_master and not await self._has_changed(address, version):
+            return
+        refused: RocketError | None = None
+        for body in bodies:
+            timeout = self._timeout + len(body) / _BYTES_PER_SECOND
+            answer = await self._client.invoke(address, self._registration(body), timeout)
+            if answer.code != ResponseCode.SUCCESS:  # the other parts may be accepted
+                refused = refused or RocketError(f"Response code {answer.code}: {answer.remark or ''}")
+            elif not is_master:
+                response = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
+                self._on_master(response.ha_server_addr, response.master_addr)
+        if refused is not None:
+            raise refused
+
+    def _registration(self, body: bytes) -> RemotingCommand:
         config = self._config
-        body = await asyncio.to_thread(self._body)
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
             broker_addr=self._broker_addr,
@@ -221,24 +254,41 @@ class NameServerRegistration:
             compressed=False,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
-        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+        return RemotingCommand.request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+
+    async def _has_changed(self, address: str, version: DataVersion) -> bool:
+        """Whether the name server has another version of the topics; otherwise the request counts as a heartbeat."""
+        config = self._config
+        header = QueryDataVersionRequestHeader(
+            config.broker_name, self._broker_addr, config.broker_cluster_name, config.broker_id
+        )
+        request = RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, header.to_ext(), version.to_json())
         answer = await self._client.invoke(address, request, self._timeout)
         if answer.code != ResponseCode.SUCCESS:
-            raise RocketError(f"Response code {answer.code}: {answer.remark or ''}")
-        if config.broker_id != MASTER_ID:
-            response = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
-            self._on_master(response.ha_server_addr, response.master_addr)
+            return True
+        return bool(QueryDataVersionResponseHeader.from_ext(answer.ext_fields).changed)
 
-    def _body(self) -> bytes:
-        """Uncompressed body of REGISTER_BROKER (103)."""
+    def _bodies(self) -> tuple[DataVersion, list[bytes]]:
+        """The version of the topics, and the bodies of the requests (103) of one registration, uncompressed."""
         wrapper = self._topics.snapshot()
+        version = DataVersion.from_value(wrapper["dataVersion"])
         mask = self._config.broker_permission | ~PERM_READ_WRITE
-        for entry in wrapper["topicConfigTable"].values():
+        entries = list(wrapper["topicConfigTable"].items())
+        for _, entry in entries:
             entry["perm"] &= mask
-        wrapper.update(
-            topicQueueMappingInfoMap={}, topicQueueMappingDetailMap={}, mappingDataVersion=wrapper["dataVersion"]
-        )
-        return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+        split = self._config.enable_split_registration
+        size = self._config.split_registration_size if split else max(len(entries), 1)
+        body = _body(entries, version)
+        if len(entries) <= size and len(body) <= _MAX_BODY_BYTES:
+            return version, [body]
+        parts = [part for at in range(0, len(entries), size) for part in _divide(entries[at : at + size])]
+        bodies = []
+        for number, part in enumerate(parts):
+            is_last = number == len(parts) - 1
+            # No table has a negative timestamp.
+            of_part = version if is_last else DataVersion(version.state_version, -1 - number, version.counter)
+            bodies.append(_body(part, of_part))
+        return version, bodies
 
     async def _send_topic(self, address: str, topic: str) -> bool:
         """Register one topic; False if the name server does not support the request."""
@@ -272,8 +322,46 @@ class NameServerRegistration:
         await self._client.invoke(address, request, _UNREGISTER_TIMEOUT_S)
 
 
+async def _queues_in(body: bytes | bytearray | memoryview) -> list[QueueData]:
+    """Decode the queues of a route; a large one in a thread. RocketError if it is too large."""
+    size = len(body)
+    if not size:
+        return []
+    if size > _MAX_ROUTE_BYTES:
+        raise RocketError(f"A route has {size:,} bytes, at most {_MAX_ROUTE_BYTES:,} are allowed.")
+    if size > _MAX_INLINE_BYTES:
+        return (await asyncio.to_thread(TopicRouteData.from_json, body)).queue_datas
+    return TopicRouteData.from_json(body).queue_datas
+
+
 def _settle(waiting: list[asyncio.Future[None]]) -> None:
     for done in waiting:
         if not done.done():
             done.set_result(None)
     waiting.clear()
+
+
+_Entries = list[tuple[str, dict[str, Any]]]
+
+
+def _body(entries: _Entries, version: DataVersion) -> bytes:
+    """Uncompressed body of REGISTER_BROKER (103)."""
+    wrapper = {
+        "dataVersion": version.to_value(),
+        "topicConfigTable": dict(entries),
+        "topicQueueMappingInfoMap": {},
+        "topicQueueMappingDetailMap": {},
+        "mappingDataVersion": version.to_value(),
+    }
+    return dumps_fastjson({"topicConfigSerializeWrapper": wrapper, "filterServerList": []})
+
+
+def _divide(entries: _Entries) -> list[_Entries]:
+    """Divide topics into parts whose bodies fit into a frame. A topic that does not fit is omitted."""
+    if len(_body(entries, DataVersion())) <= _MAX_BODY_BYTES:
+        return [entries]
+    if len(entries) == 1:
+        _log.error("Topic %s is not registered: its settings do not fit into a frame.", entries[0][0])
+        return []
+    middle = len(entries) // 2
+    return [*_divide(entries[:middle]), *_divide(entries[middle:])]

@@ -45,6 +45,7 @@ from spark_rocket.broker.state.stats import SAMPLE_SECONDS
 from spark_rocket.broker.synchronize import SlaveSynchronize
 from spark_rocket.errors import StateError
 from spark_rocket.extras import requires
+from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
 from spark_rocket.remoting.server.server import Handler, RemotingServer
@@ -202,6 +203,7 @@ class Broker:
             on_close=self.channel_closed,
             idle_timeout=config.server_channel_max_idle_time_seconds,
             name="broker",
+            request_limits=BROKER_LIMITS,
             port_options=": rocket up --broker-port, rocket broker --port, listenPort",
             tls=config.server_tls(),
         )
@@ -302,6 +304,7 @@ class Broker:
 
     def _expire_clients(self) -> None:
         self.service.clients.expire(self.config.channel_expired_timeout)
+        self.service.locks.expire()
 
     def _check_accounts_file(self) -> None:
         async def reload_if_changed(control: AccessControl) -> None:

@@ -33,7 +33,7 @@ from spark_rocket.model import (
 from spark_rocket.protocol.ids import encode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
@@ -211,6 +211,8 @@ class BrokerService(BrokerParts):
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         if topic in NOT_ALLOWED_SEND:
             raise RefusedError(f"Sending message to topic[{topic}] is forbidden.", ResponseCode.NO_PERMISSION)
+        if known is None and topic.startswith(RETRY_PREFIX):  # no topic for a group that is not created
+            self.group_that_retries(self._group_of_retry_topic(topic[len(RETRY_PREFIX) :]))
         found = known or self.topics.auto_create(topic, default_topic, wanted_queues)
         if found is None:
             raise RefusedError(f"topic[{topic}] not exist, apply first please!{SEE_FAQ}", ResponseCode.TOPIC_NOT_EXIST)
@@ -268,19 +270,25 @@ class BrokerService(BrokerParts):
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group not exist, {group} {SEE_FAQ}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                f"subscription group not exist, {group} {self._why_no_group()}{SEE_FAQ}",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         return settings
+
+    def _why_no_group(self) -> str:
+        full = self.groups.full if self.config.auto_create_subscription_group else ""
+        return f"and is not created: {full}. " if full else ""
 
     def _group_of_retry_topic(self, name: str) -> str:
         """The group of a retry topic: the name is the group, or for POP ``group_topic`` or ``group+topic``.
 
         Apache's broker uses the latter as a group name, too, and creates such a group.
         """
-        if self.groups.get(name) is None:
-            for group in self.groups.table:
-                if name.startswith((f"{group}_", f"{group}+")) and name[len(group) + 1 :] in self.topics.table:
-                    return group
+        groups, topics = self.groups.table, self.topics.table
+        if name not in groups:
+            for at, character in enumerate(name):
+                if character in "_+" and name[:at] in groups and name[at + 1 :] in topics:
+                    return name[:at]
         return name
 
     def message_waits(self, waiting: Waiting) -> None:
@@ -295,7 +303,8 @@ class BrokerService(BrokerParts):
         settings = self.groups.find(group)
         if settings is None:
             raise RefusedError(
-                f"subscription group [{group}] does not exist, {SEE_FAQ}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                f"subscription group [{group}] does not exist, {self._why_no_group()}{SEE_FAQ}",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         if not settings.consume_enable:
             raise RefusedError(f"subscription group no permission, {group}", ResponseCode.NO_PERMISSION)

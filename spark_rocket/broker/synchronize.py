@@ -50,13 +50,10 @@ from typing import Any
 from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
-from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-)
+from spark_rocket.protocol.wire.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 

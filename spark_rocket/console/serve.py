@@ -26,6 +26,7 @@ from spark_rocket.remoting.tls.contexts import server_tls
 MAX_CONNECTIONS = 512
 STOP_SECONDS = 3
 SLOW_SECONDS = 30
+HEADER_SECONDS = 10
 
 
 async def serve_console(settings: ConsoleSettings, ready: Callable[[str], None], stopped: Awaitable[Any]) -> None:
@@ -48,7 +49,7 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
         proxy_headers=False,
         server_header=False,
         date_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=2 * MAX_CONNECTIONS,  # of requests in progress; connections are limited by _Connection
         timeout_graceful_shutdown=STOP_SECONDS,
         timeout_keep_alive=30,
         ws="none",
@@ -80,23 +81,32 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
 class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httptools if it is installed
     """Closes the connection of a peer that neither completes a request nor reads a response.
 
-    ``MAX_CONNECTIONS`` such peers would block all others. uvicorn has a timeout only for idle connections.
+    Such peers must not block others. uvicorn has a timeout only for idle connections, and answers 503 to everyone when
+    there are too many. Here the oldest connection that waits for its peer makes room for a new one.
     """
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.loop.call_later(SLOW_SECONDS, self._look, None)
+        self.began = self.loop.time()
+        self.loop.call_later(HEADER_SECONDS, self._look, None)
+        if len(self.connections) > MAX_CONNECTIONS:
+            waiting = [each for each in self.connections if each.waits]
+            min(waiting, key=lambda each: each.began).transport.abort()  # at least this one waits
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next bytes must come from the peer, or be read by it."""
+        transport, cycle = self.transport, self.cycle
+        if transport.is_closing():
+            return False
+        return cycle is None or cycle.response_complete or cycle.more_body or transport.get_write_buffer_size() > 0
 
     def _look(self, before: Any) -> None:
         """Close the connection without progress. ``before``: the request at the last check."""
-        transport, cycle = self.transport, self.cycle
-        if transport.is_closing():
-            return
-        waits = cycle is None or cycle.response_complete or cycle.more_body or transport.get_write_buffer_size()
-        if cycle is before and waits:
-            transport.abort()
-        else:
-            self.loop.call_later(SLOW_SECONDS, self._look, cycle)
+        if self.cycle is before and self.waits:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.loop.call_later(SLOW_SECONDS, self._look, self.cycle)
 
 
 class _Server(uvicorn.Server):

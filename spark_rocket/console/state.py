@@ -13,7 +13,7 @@ from spark_rocket.client.consume.reader import DEFAULT_GROUP
 from spark_rocket.console.answers import Trouble
 from spark_rocket.console.series import Rate, Series
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
-from spark_rocket.protocol.wire.bodies import TopicStatsTable
+from spark_rocket.protocol.wire.bodies.stats import TopicStatsTable
 
 GONE_SECONDS = 900.0
 """Brokers that are no longer registered are shown for this time."""

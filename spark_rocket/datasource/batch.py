@@ -6,7 +6,8 @@ Filters are not pushed down. Spark 4.1 to 4.3 stores a narrowed read on an objec
 or table share, and does not call Python again. Other scans would lose rows (SPARK-58551, fixed in Spark 5.0).
 
 ``partitions`` runs in a planning process on the driver, ``read`` in the executors' workers. The reader object is
-pickled between them and therefore holds only values. Corresponds to KafkaBatch in Spark.
+pickled between them and therefore holds only values. Each imports only its part: what a task does not need costs CPU
+time in every Python worker. Corresponds to KafkaBatch in Spark.
 """
 
 from __future__ import annotations
@@ -14,20 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.options.parsers import LookUp
-from spark_rocket.datasource.plan.lookup import BrokerIndex, LookupFilter, find
-from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, split
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, hide_traceback_while, settle_worker
-from spark_rocket.datasource.read.cluster import Cluster, reader_of
-from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
-from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
+from spark_rocket.datasource.read.projection import projection_of, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_rocket.datasource.options.parsers import LookUp
+    from spark_rocket.datasource.read.cluster import Cluster
 
 _SMALL_RANGE_MESSAGES = 1_000  # a larger range gets its own task
 _SMALL_RANGES_PER_TASK = 256
@@ -53,10 +55,15 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
         return chain.from_iterable(read_partition(RangePartition(span), options, schema) for span in partition.spans)
     if not isinstance(partition, RangePartition):
         return iter(())
-    settle_worker()
+    from spark_rocket.datasource.read.cluster import reader_of
+    from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
+
     reader = reader_of(options)
     projection = projection_of(options, schema)
+    settle_worker()
     if options.look_up is not None:
+        from spark_rocket.datasource.plan.lookup import LookupFilter
+
         lookup_filter = LookupFilter(options.look_up, projection)
         batches = lookup_filter.rows(read_range(partition.span, options, lookup_filter.projection, reader))
     elif options.dedupe_window is not None:
@@ -68,6 +75,10 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
 
 def _plan_lookup(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
     """Plan the messages that the index returns. Small ranges share a task unless options set the partition size."""
+    from spark_rocket.datasource.plan.lookup import BrokerIndex, find
+    from spark_rocket.datasource.plan.planner import batch_ranges
+    from spark_rocket.datasource.read.cluster import reader_of
+
     reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     spans = find(batch_ranges(cluster, options), look_up, index)
@@ -93,6 +104,9 @@ class RocketBatchReader(PickledByValue, DataSourceReader):
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
+        from spark_rocket.datasource.plan.planner import plan_batch
+        from spark_rocket.datasource.read.cluster import Cluster
+
         options = self._options
         cluster = Cluster(options)
         if options.look_up is not None:

@@ -12,10 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_rocket.errors import DataLossError, DataSourceError, ExactlyOnceError, OffsetsError, OptionError
+from spark_rocket.errors import (
+    DataLossError,
+    DataSourceError,
+    ExactlyOnceError,
+    OffsetsError,
+    OptionError,
+    RowError,
+    SchemaError,
+)
 
 _CLASSES: dict[str, type[DataSourceError]] = {
-    error.code: error for error in (OptionError, OffsetsError, DataLossError, ExactlyOnceError)
+    error.code: error for error in (OptionError, SchemaError, RowError, OffsetsError, DataLossError, ExactlyOnceError)
 }
 
 
@@ -94,6 +102,14 @@ CONDITIONS: tuple[Condition, ...] = (
         "the statement inserts all columns of one rocket table into another, and Spark does not report the target "
         "table.",
         "Name the columns: INSERT INTO t (body, tags) SELECT body, tags FROM ….",
+    ),
+    # --- columns: raised on the driver, before any task; rows: raised in tasks -----------------------------------
+    Condition("BAD_SCHEMA.TYPE", "the column {column} is {kind}, which {format} does not support.", "{hint}"),
+    Condition(
+        "BAD_ROW.TAGS",
+        "row {row} of {where}: tags is {tags!r}, which no consumer can select: it is *, contains ||, or begins or ends "
+        "with a blank.",
+        "Remove these characters, as in trim(tags), or write the value as a property or key.",
     ),
     # --- positions: raised on the driver, while a batch is planned -----------------------------------------------
     Condition(
@@ -188,8 +204,8 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "DATA_LOSS.QUEUE_SHORTENED",
-        "{queue}: expected offset {wanted}, but the queue ends at {end}: the topic was deleted and recreated, or "
-        "its broker lost messages {end} to {last}.",
+        "{queue}: expected offset {wanted}, but the queue ends at {end}: the topic was deleted and recreated, its "
+        "broker lost messages {end} to {last}, or nameServer is another cluster's.",
         "{go_on}.",
     ),
     Condition(
@@ -200,15 +216,16 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "DATA_LOSS.QUEUE_MADE_ANEW",
-        "{queue} was deleted and recreated: its first message was stored at {now}, but message {offset} of the "
-        "previous queue was stored at {was}. The stream is at {at} and has not read the messages before.",
+        "{queue} was deleted and recreated, or nameServer is another cluster's: its first message was stored at {now}, "
+        "but message {offset} of the previous queue was stored at {was}. The stream is at {at} and has not read the "
+        "messages before.",
         "{go_on}.",
     ),
     Condition(
         "DATA_LOSS.MESSAGES_REPLACED",
         "{queue}: message {offset}, which the query has passed, was stored at {was}; the message now at this "
         "offset was stored at {now}. The broker lost its newest messages and has stored others since: a backup was "
-        "restored, or a slave with a lag was promoted.",
+        "restored, a slave with a lag was promoted, or nameServer is another cluster's.",
         "To continue at message {since}, the first one that was stored later, set failOnDataLoss=false. To start "
         "over, use a new checkpoint directory.",
     ),
@@ -227,8 +244,14 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition(
         "DATA_LOSS.TOPIC_DELETED",
         "topic {topic} does not exist, or none of its brokers is available; the query is at {at}.",
-        "Start its brokers if they are down. To continue without the topic, stop reading it, or set "
-        "failOnDataLoss=false.",
+        "Start its brokers if they are down. To continue without the topic, set failOnDataLoss=false.",
+    ),
+    Condition(
+        "DATA_LOSS.NOT_SELECTED",
+        "{option}={value} does not select queues of the checkpoint: {at}.",
+        "Use a new checkpoint directory to read other topics or queues. To read these again, name them in {option}. "
+        "To continue without them, set failOnDataLoss=false once: the checkpoint keeps their positions, and topics "
+        "that it does not have are read from their first message.",
     ),
     Condition(
         "DATA_LOSS.STAGED_BLOCK",
@@ -245,15 +268,42 @@ CONDITIONS: tuple[Condition, ...] = (
         "Create it: {commands}.",
     ),
     Condition(
+        "EXACTLY_ONCE.CLUSTER_INCOMPLETE",
+        "topics {topic} and {staging} of the sink do not exist in the available part of the cluster, and the rest may "
+        "have them: {missing}.",
+        "Start what is missing, or remove it from nameServer and the cluster. The sink creates its topics only when "
+        "all name servers and all known brokers respond: a second ledger would decide micro-batches again.",
+    ),
+    Condition(
         "EXACTLY_ONCE.LEDGER_AWAY",
-        "the ledger topic {topic} has no route, but {staging} has one: the broker of the ledger is unavailable.",
-        "Start the broker. If this ledger topic never existed, create it on one broker: {commands}.",
+        "the ledger topic {topic} has no route, but {evidence}: the broker of the ledger is unavailable.",
+        "Start the broker. If it is permanently lost, compare the last micro-batch of each query with the target "
+        "topics, then run: rocket offsets ledger -n {name_server} --ledger {topic} --replace BROKER. If this ledger "
+        "topic never existed, create it on one broker: {commands}.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_ENTRY",
+        "the entry {entry} of the name servers does not name the ledger: {problem}",
+        "rocket offsets ledger -n {name_server} --ledger {topic} shows entries and queues. Find out who changed the "
+        "entry, then set the correct one on all name servers: {commands}.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_ENTRY_REFUSED",
+        "the name servers do not store the entry {entry}, which records the place of the ledger: {problem}",
+        "Use the addresses of name servers, not of a proxy, in nameServer, or set the entry: {commands}.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_REPLACED",
+        "{queue} is not the ledger that the entry of the name servers names: {problem}.",
+        "Restore the store of the broker. If it is permanently lost, compare the last micro-batch of each query with "
+        "the target topics, then run: rocket offsets ledger -n {name_server} --ledger {topic} --replace BROKER.",
     ),
     Condition(
         "EXACTLY_ONCE.LEDGER_QUEUES",
-        "the ledger topic {topic} has {count} queues and must have one: records of several queues have no order.",
-        "Use another ledgerTopic for new queries. For a ledger with records, keep only queue 0 on the broker that "
-        "has the records.",
+        "the ledger topic {topic} has {count} queues ({where}) and must have one: records of several queues have no "
+        "order.",
+        "rocket offsets ledger --ledger {topic} shows which queue is the ledger. Delete the others: keep only queue 0 "
+        "on that broker.",
     ),
     Condition(
         "EXACTLY_ONCE.FOREIGN_MESSAGE",
@@ -272,6 +322,12 @@ CONDITIONS: tuple[Condition, ...] = (
         "batch is published is unknown.",
         "Compare the target topics with the source for that batch, then start over with a new checkpoint "
         "directory. To prevent this, increase the retention on the broker of the ledger (fileReservedTime).",
+    ),
+    Condition(
+        "EXACTLY_ONCE.WRITE_ID",
+        "writeId {write_id!r} was used at {time} for {before}; this write has {now}.",
+        "If this is another write, use another writeId: in foreachBatch, the query's id and the batch id, or a name of "
+        "the run that changes with the checkpoint. If it repeats that write, it is published: do not repeat it.",
     ),
     Condition(
         "EXACTLY_ONCE.OVERTAKEN",

@@ -9,14 +9,18 @@ The checkpoint's JSON (version 1)::
     {"offsets": {…}, "start": {TOPIC: {BROKER: {QUEUE: first}}}, "version": 1}
     {"first": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
     {"last": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
+    {"offsets": {…}, "unselected": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}
 
 ``start`` lists the queues whose batch does *not* begin where the previous offset ended: all queues of the first batch,
-new queues, and queues that were moved forward after data loss. A batch can therefore be planned again from its two
-offsets alone, in a new process and at another time, and reads the same messages.
+new queues, queues that were moved forward after data loss, and queues that are selected again. A batch can therefore be
+planned again from its two offsets alone, in a new process and at another time, and reads the same messages.
 
 ``first`` is a message that was once the first of its queue. It detects a queue that was deleted and created again.
 ``last`` is the last message before the queue's end offset. It detects a queue that lost its newest messages and has
 grown again.
+
+``unselected`` lists the queues that the query has read and that the options no longer select, with their positions. A
+queue that is selected again continues there.
 
 Spark compares offsets as text, so the text is stable: keys are sorted as text at every level, numbers are integers.
 
@@ -123,14 +127,21 @@ def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
 class StreamOffset:
     """Where a batch ends, and where its queues begin unless that is the end of the previous batch.
 
-    ``firsts`` and ``lasts`` are not compared. They hold a message that was once the first of its queue, and the last
-    message before the queue's end offset.
+    ``unselected`` has the positions of queues that the options no longer select. ``firsts`` and ``lasts`` are not
+    compared. They hold a message that was once the first of its queue, and the last message before the queue's end
+    offset.
     """
 
     ends: Positions
     starts: Positions = field(default_factory=dict)
     firsts: Stored = field(default_factory=dict, compare=False)
     lasts: Stored = field(default_factory=dict, compare=False)
+    unselected: Positions = field(default_factory=dict)
+
+    @property
+    def positions(self) -> Positions:
+        """The next offset of every queue that the query has ever read."""
+        return {**self.unselected, **self.ends}
 
     def to_json(self) -> dict[str, object]:
         """Return the offset as Spark stores it. Equal offsets give equal text."""
@@ -142,6 +153,8 @@ class StreamOffset:
         value["offsets"] = to_tree(self.ends)
         if self.starts:
             value["start"] = to_tree(self.starts)
+        if self.unselected:
+            value["unselected"] = to_tree(self.unselected)
         value["version"] = VERSION
         return value
 
@@ -164,6 +177,7 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
             from_tree(value.get("start", {})),
             _stored_from(value.get("first", {})),
             _stored_from(value.get("last", {})),
+            from_tree(value.get("unselected", {})),
         )
     except ValueError as problem:
         raise error("BAD_OFFSETS.CHECKPOINT_UNREADABLE", problem=problem) from None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
@@ -63,19 +64,45 @@ class Projection:
         """Give decoded columns their target types. Only columns of another type are copied."""
         if batch.schema.equals(self.target):
             return batch
-        arrays = [
-            array if array.type.equals(field.type) else retype(array, field.type)
-            for array, field in zip((batch.column(name) for name in self.columns), self.target, strict=True)
-        ]
+        arrays = [retype(batch.column(name), field.type) for name, field in zip(self.columns, self.target, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.target)
 
 
 def retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return the same values with another type."""
-    if pa.types.is_map(wanted):
-        # Only the nullability inside the map can differ: reuse the buffers with the new type.
-        return pa.MapArray.from_arrays(array.offsets, array.keys, array.items, type=wanted)
-    return array.cast(wanted)
+    """Return the same values as exactly this type: from another representation (large types, views, dictionaries,
+    run-ends), and with other nullability or metadata. Equal parts are not copied; nulls are not checked."""
+    types = pa.types
+    if array.type.equals(wanted, check_metadata=True):
+        return array
+    if types.is_dictionary(array.type):
+        return retype(array.dictionary_decode(), wanted)
+    if types.is_run_end_encoded(array.type):
+        import pyarrow.compute as pc
+
+        return retype(pc.run_end_decode(array), wanted)
+    if not types.is_nested(wanted):
+        return array.cast(wanted)
+    if array.offset:  # the members of a slice are those of the entire array
+        array = array.take(pa.array(np.arange(len(array))))
+    mask = array.is_null() if array.null_count else None
+    if types.is_struct(wanted):
+        members = [retype(array.field(index), wanted.field(index).type) for index in range(wanted.num_fields)]
+        return pa.Array.from_buffers(wanted, len(array), array.buffers()[:1], children=members)
+    if types.is_map(wanted):
+        keys, items = retype(array.keys, wanted.key_type), retype(array.items, wanted.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=wanted, mask=mask)
+    values = retype(array.values, wanted.value_type)
+    return pa.ListArray.from_arrays(array.offsets.cast(pa.int32()), values, type=wanted, mask=mask)
+
+
+def canonical(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Return the columns of ``wanted`` with exactly its types.
+
+    Spark's settings change the types of the batches that a writer gets (``useLargeVarTypes``, the session's time zone).
+    """
+    if batch.schema.equals(wanted, check_metadata=True):
+        return batch
+    return pa.RecordBatch.from_arrays([retype(batch.column(item.name), item.type) for item in wanted], schema=wanted)
 
 
 def project(schema: StructType) -> Projection:

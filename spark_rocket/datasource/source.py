@@ -70,7 +70,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
         from spark_rocket.datasource.options.options import is_view, parse_read_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.read.typed_rows import warn_of_names
+        from spark_rocket.datasource.read.projection import warn_of_names
         from spark_rocket.datasource.tables import options_to_read, plain
 
         given = options_to_read(self._to_read(self.options), schema)
@@ -94,7 +94,7 @@ class RocketDataSource(PickledByValue, DataSource):
         from spark_rocket.datasource.capabilities import HAS_READ_LIMITS, check_limits
         from spark_rocket.datasource.options.options import parse_read_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.read.typed_rows import warn_of_names
+        from spark_rocket.datasource.read.projection import warn_of_names
         from spark_rocket.datasource.tables import options_to_read, plain
 
         options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)

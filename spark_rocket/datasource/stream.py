@@ -17,21 +17,23 @@ group's offsets on the broker are only for monitoring tools. Corresponds to Kafk
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch import RangePartition, read_partition
 from spark_rocket.datasource.offsets import initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between, split
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
-from spark_rocket.datasource.read.cluster import Cluster
-from spark_rocket.datasource.read.typed_rows import projection_of
+from spark_rocket.datasource.read.projection import projection_of
 from spark_rocket.errors import StateError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_rocket.datasource.plan.planner import StreamPlanner
 
 
 class RocketStreamReader(PickledByValue, DataSourceStreamReader):
@@ -49,6 +51,9 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
     @property
     def planner(self) -> StreamPlanner:
         if self._planner is None:
+            from spark_rocket.datasource.plan.planner import StreamPlanner
+            from spark_rocket.datasource.read.cluster import Cluster
+
             cluster = Cluster(self._options)
             self._planner = StreamPlanner(cluster, self._options)
         return self._planner

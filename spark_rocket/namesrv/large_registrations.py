@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.wire.bodies import RegisterBrokerBody
+from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 

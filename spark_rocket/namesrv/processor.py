@@ -10,6 +10,7 @@ Corresponds to org.apache.rocketmq.namesrv.processor.{ClientRequestProcessor, De
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import zlib
 
@@ -17,18 +18,18 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, RouteInfoManager
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
+from spark_rocket.protocol.wire.bodies.route import (
     BrokerMemberGroup,
-    DataVersion,
     GetBrokerMemberGroupResponseBody,
     KVTable,
-    RegisterBrokerBody,
     TopicList,
     TopicRouteData,
 )
 from spark_rocket.protocol.wire.codes import SEE_FAQ, STANDARD_JSON_VERSION, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.namesrv import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     BrokerHeartbeatRequestHeader,
@@ -37,8 +38,6 @@ from spark_rocket.protocol.wire.headers import (
     GetBrokerMemberGroupRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
-    GetKVListByNamespaceRequestHeader,
-    GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
     PutKVConfigRequestHeader,
     QueryDataVersionRequestHeader,
@@ -50,6 +49,8 @@ from spark_rocket.protocol.wire.headers import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader, GetRouteInfoRequestHeader
+from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import Handler, failure_of
 
@@ -61,7 +62,6 @@ _answer = RemotingCommand.response
 _ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
 
 _MAX_INLINE_BYTES = 32 * 1024  # bytes of a registration that is decoded on the event loop: some milliseconds
-_MAX_SETTINGS = 64 * 1024  # bytes of UPDATE_NAMESRV_CONFIG
 
 
 class NamesrvProcessor:
@@ -71,6 +71,7 @@ class NamesrvProcessor:
         self._routes = routes
         self._kv = kv_config
         self._large = LargeRegistrations()
+        self._unsaved: list[tuple[Channel, RemotingCommand]] = []  # changes of the KV configuration
         # The supported settings of Apache's name server, with its defaults.
         self._settings = {"orderMessageEnable": "false", "enableTopicList": "true"}
 
@@ -106,7 +107,8 @@ class NamesrvProcessor:
     # --- brokers ----------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Drop pending large registrations."""
+        """Save the KV configuration, and drop pending large registrations."""
+        self._save()
         self._large.close()
 
     def channel_closed(self, channel: Channel) -> None:
@@ -178,7 +180,7 @@ class NamesrvProcessor:
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryDataVersionRequestHeader.from_ext(request.ext_fields)
         known = self._routes.data_version_of(header.cluster_name, header.broker_addr)
-        changed = known is None or known != DataVersion.from_request(request.body)
+        changed = known is None or known != body_of(request, DataVersion)
         if not changed:  # the broker will not register now, so this counts as its heartbeat
             self._routes.heartbeat(header.cluster_name, header.broker_addr)
         ext = QueryDataVersionResponseHeader(changed).to_ext()
@@ -229,7 +231,7 @@ class NamesrvProcessor:
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = RegisterTopicRequestHeader.from_ext(request.ext_fields)
-        route = TopicRouteData.from_request(request.body)
+        route = body_of(request, TopicRouteData)
         self._routes.register_topic(header.topic, route.queue_datas)
         return _answer(request)
 
@@ -253,10 +255,10 @@ class NamesrvProcessor:
 
     # --- configuration ----------------------------------------------------------------------------------------
 
-    def put_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def put_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = PutKVConfigRequestHeader.from_ext(request.ext_fields)
         self._kv.put(header.namespace, header.key, header.value)
-        return _answer(request)
+        return self._when_saved(channel, request)
 
     def get_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetKVConfigRequestHeader.from_ext(request.ext_fields)
@@ -269,10 +271,31 @@ class NamesrvProcessor:
             )
         return _answer(request, ext_fields=GetKVConfigResponseHeader(value).to_ext())
 
-    def delete_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def delete_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = DeleteKVConfigRequestHeader.from_ext(request.ext_fields)
         self._kv.delete(header.namespace, header.key)
-        return _answer(request)
+        return self._when_saved(channel, request)
+
+    def _when_saved(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Respond once the KV configuration is on disk; all changes of one iteration of the loop share one save."""
+        if self._kv.is_saved:
+            return _answer(request)
+        if not self._unsaved:
+            asyncio.get_running_loop().call_soon(self._save)
+        self._unsaved.append((channel, request))
+        return None
+
+    def _save(self) -> None:
+        unsaved, self._unsaved = self._unsaved, []
+        failure: Exception | None = None
+        try:
+            self._kv.save()
+        except Exception as error:
+            failure = error
+        for channel, request in unsaved:
+            answer = _answer(request) if failure is None else failure_of(channel, request, failure)
+            if not request.is_oneway:
+                channel.write(answer)
 
     def get_kv_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetKVListByNamespaceRequestHeader.from_ext(request.ext_fields)
@@ -283,10 +306,6 @@ class NamesrvProcessor:
 
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Apply properties text in the body; unknown names are ignored, as by Apache's server."""
-        if len(request.body) > _MAX_SETTINGS:
-            raise ProtocolError(
-                f"The settings have {len(request.body):,} bytes; at most {_MAX_SETTINGS:,} are allowed."
-            )
         try:
             lines = str(request.body, "utf-8").splitlines()
         except UnicodeDecodeError as error:

@@ -3,10 +3,11 @@
 ======================  =======================================  ============================================
 table                   key -> value                             filled by
 ======================  =======================================  ============================================
-topic queues            topic -> broker name -> QueueData        a master's registration; changes of permissions
+topics                  broker name -> topic -> QueueData        a master's registration; changes of permissions
 brokers                 broker name -> BrokerData                registration: id -> address, 0 the master
 clusters                cluster -> broker names                  registration
 live                    cluster, address -> LiveBroker           registration and heartbeat; expires
+connections             connection -> keys of live brokers       registration
 filter servers          cluster, address -> addresses            registration
 ======================  =======================================  ============================================
 
@@ -20,6 +21,12 @@ If two brokers have the same name and id, the first one stays registered while i
 at least every 60 s, as live brokers do. The other one is refused; the error has both addresses. (With Apache's name
 server the two replace each other in turn.) A newer state version wins, as after an election by Apache's controller.
 
+What can be registered is bounded: brokers per connection and in all, the lengths of their names, and the topics (see
+:mod:`spark_rocket.namesrv.topic_table`). A registration that exceeds a bound of topics keeps its broker alive and
+updates the topics that fit; the response is an error that names the bound. So no broker loses its routes by it.
+
+The removal of a broker takes constant time; :meth:`RouteInfoManager.sweep` removes the rest in limited steps.
+
 No I/O; the clock is an argument. Thread-safety: none; used on the name server's loop only. Not stored on disk: brokers
 register again every 30 seconds.
 Corresponds to org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
@@ -27,26 +34,33 @@ Corresponds to org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.wire.bodies import (
-    MASTER_ID,
-    BrokerData,
-    ClusterInfo,
-    DataVersion,
-    QueueData,
-    TopicConfig,
-    TopicRouteData,
-)
-from spark_rocket.protocol.wire.codes import PERM_WRITE, ResponseCode
+from spark_rocket.logs import RateLimited
+from spark_rocket.namesrv.topic_table import TopicLimits, TopicTable
+from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import BROKERS
+from spark_rocket.remoting.server.channel import Channel
 
 logger = logging.getLogger(__name__)
 
+_Key = tuple[str, str]  # cluster and address of a broker process
+
 DEFAULT_TIMEOUT_MS = 120_000
 ALIVE_SECONDS = 60.0  # maximum interval between two registrations of a broker
+
+# Processes: so many fit into one response to GET_BROKER_CLUSTER_INFO, or into a route. A container of RocketMQ 5
+# registers its brokers over one connection.
+_BROKERS = STATE_LIMITS[BROKERS]
+MAX_NAME_CHARACTERS = 255
+_SWEEP_ENTRIES = 2_000  # entries of removed brokers per step: about 2 ms
 
 FLAG_UNIT = 0x1
 FLAG_UNIT_SUB = 0x2
@@ -76,15 +90,21 @@ class Registered:
 
 
 class RouteInfoManager:
-    """The tables. ``clock`` returns seconds."""
+    """The tables. ``clock`` returns seconds.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    ``on_removal`` is called after the removal of a broker: ``sweep`` has work.
+    """
+
+    def __init__(self, clock: Callable[[], float], limits: TopicLimits | None = None) -> None:
         self._clock = clock
-        self._queues: dict[str, dict[str, QueueData]] = {}
+        self._often = RateLimited(logger, clock=clock)
+        self._topics = TopicTable(limits)
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}
-        self._live: dict[tuple[str, str], LiveBroker] = {}
-        self._filter_servers: dict[tuple[str, str], list[str]] = {}
+        self._live: dict[_Key, LiveBroker] = {}
+        self._of_channel: dict[Hashable, dict[_Key, None]] = {}
+        self._filter_servers: dict[_Key, list[str]] = {}
+        self.on_removal: Callable[[], None] = lambda: None
 
     # --- registration of brokers ------------------------------------------------------------------------------
 
@@ -104,53 +124,76 @@ class RouteInfoManager:
         zone_name: str | None = None,
         channel: Hashable = None,
     ) -> Registered:
-        """Apply a registration. RefusedError if another broker is registered with the same name and id."""
-        broker = self._brokers.get(broker_name)
-        if broker is None:
-            broker = BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs={})
+        """Apply a registration. RefusedError if another broker is registered with the same name and id.
+
+        RefusedError also if topics were omitted; the broker and its other topics are registered then.
+        """
+        key = (cluster, address)
+        self._check_bounds(key, channel, broker_name, ha_address, zone_name or "", *filter_servers)
+        broker = self._brokers.get(broker_name) or BrokerData(cluster=cluster, broker_name=broker_name, broker_addrs={})
         addresses = broker.broker_addrs
-        self._take_place(broker, broker_id, cluster, address, data_version)
+        self._take_place(broker, broker_id, cluster, address, data_version, channel)
         is_new = broker_id not in addresses
         addresses[broker_id] = address
         broker.enable_acting_master = enable_acting_master
         broker.zone_name = zone_name
         self._brokers[broker_name] = broker
         self._clusters.setdefault(cluster, set()).add(broker_name)
-
-        key = (cluster, address)
-        live = self._live.get(key)
+        live = self._same_live(key, broker_name)
+        omitted: dict[str, str] = {}
         # Slaves before 5.0, without support for acting masters, may register topics that their master has deleted.
         is_first_slave = enable_acting_master is not None and broker_id == min(addresses)
         if broker_id == MASTER_ID or is_first_slave:
             changed = is_new or live is None or live.data_version != data_version
-            self._update_topics(broker_name, topics, changed)
+            omitted = self._update_topics(broker_name, topics, changed)
         # After a restart of the name server, a broker's first registration may contain only one changed topic. Its
         # version must not make the complete table that follows look unchanged.
-        partial = live is None and len(topics) == 1
-        self._live[key] = LiveBroker(
-            cluster=cluster,
-            broker_name=broker_name,
-            broker_id=broker_id,
-            address=address,
-            ha_address=ha_address,
-            last_update=self._clock(),
-            timeout=(timeout_ms or DEFAULT_TIMEOUT_MS) / 1000,
-            data_version=None if partial else data_version,
-            channel=channel,
+        partial = (live is None and len(topics) == 1) or bool(omitted)
+        self._add_live(
+            key,
+            LiveBroker(
+                cluster=cluster,
+                broker_name=broker_name,
+                broker_id=broker_id,
+                address=address,
+                ha_address=ha_address,
+                last_update=self._clock(),
+                timeout=(timeout_ms or DEFAULT_TIMEOUT_MS) / 1000,
+                data_version=None if partial else data_version,
+                channel=channel,
+            ),
+            filter_servers,
         )
-        self._filter_servers.pop(key, None)
-        if filter_servers:
-            self._filter_servers[key] = list(filter_servers)
-        if live is None:
-            logger.info("broker %s (%s, id %d) of cluster %s registered", broker_name, address, broker_id, cluster)
+        self._report(broker_name, address, omitted, channel)
+        return self._master_of(cluster, broker_id, addresses)
+
+    def _same_live(self, key: _Key, broker_name: str) -> LiveBroker | None:
+        """The last registration from this address, if it had this name.
+
+        A broker that was renamed is removed under its old name, because nothing else would remove it.
+        """
+        live = self._live.get(key)
+        if live is None or live.broker_name == broker_name:
+            return live
+        self.unregister_broker(live.cluster, live.broker_name, live.broker_id, live.address)
+        return None
+
+    def _master_of(self, cluster: str, broker_id: int, addresses: Mapping[int, str]) -> Registered:
+        """The response to a broker: the master of a slave."""
         master = addresses.get(MASTER_ID)
         if broker_id == MASTER_ID or master is None:
             return Registered()
-        master_live = self._live.get((cluster, master))
-        return Registered(None if master_live is None else master_live.ha_address, master)
+        live = self._live.get((cluster, master))
+        return Registered(None if live is None else live.ha_address, master)
 
     def _take_place(
-        self, broker: BrokerData, broker_id: int, cluster: str, address: str, data_version: DataVersion
+        self,
+        broker: BrokerData,
+        broker_id: int,
+        cluster: str,
+        address: str,
+        data_version: DataVersion,
+        channel: Hashable,
     ) -> None:
         """Remove the previous broker with the same name and id. RefusedError if it is still alive."""
         addresses = broker.broker_addrs
@@ -158,32 +201,70 @@ class RouteInfoManager:
         if holder is not None and (holder.cluster, holder.address) == (cluster, address):
             holder = None
         if holder is not None:
-            self._check_place(holder, cluster, address, data_version)
-        self._check_cluster(broker, broker_id, cluster, address)
+            self._check_place(holder, cluster, address, data_version, channel)
+        self._check_cluster(broker, broker_id, cluster, address, channel)
         if holder is not None:
-            logger.warning(
-                "broker %s, id %d, moved to %s from %s", broker.broker_name, broker_id, address, holder.address
-            )
-            del self._live[holder.cluster, holder.address]
-            self._filter_servers.pop((holder.cluster, holder.address), None)
+            message = "broker %s, id %d, moved to %s from %s"
+            self._log(channel, logging.WARNING, message, broker.broker_name, broker_id, address, holder.address)
+            self._remove_live((holder.cluster, holder.address))
         # A promoted slave, or a demoted master, was registered under another id.
         for other in [id_ for id_, known in addresses.items() if known == address and id_ != broker_id]:
             del addresses[other]
 
-    def _update_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], changed: bool) -> None:
-        """Update the queues of a broker that has changed, and add topics that were unknown."""
+    def _check_bounds(self, key: _Key, channel: Hashable, *names: str) -> None:
+        """RefusedError if a name is too long, or if there are too many brokers."""
+        too_long = next((name for name in (*key, *names) if len(json.dumps(name)) - 2 > MAX_NAME_CHARACTERS), None)
+        of_channel = self._of_channel.get(channel, {})
+        problem = None
+        if too_long is not None:
+            problem = f"{too_long[:40]!r}... has more than {MAX_NAME_CHARACTERS} characters"
+        elif channel is not None and key not in of_channel and len(of_channel) >= (_BROKERS.per_connection or 0):
+            problem = f"{len(of_channel)} brokers are registered over this connection, which is the limit"
+        elif key not in self._live and len(self._live) >= _BROKERS.total:
+            problem = f"{len(self._live):,} brokers are registered, which is the limit"
+        if problem is not None:
+            raise RefusedError(f"Registration refused: {problem}.", response_code=ResponseCode.SYSTEM_ERROR)
+
+    def _update_topics(self, broker_name: str, topics: Mapping[str, TopicConfig], changed: bool) -> dict[str, str]:
+        """Update the queues of a broker that has changed, and add unknown topics.
+
+        Returns the omitted ones with the reason.
+        """
+        omitted: dict[str, str] = {}
         for topic, config in topics.items():
-            known = self._queues.setdefault(topic, {})
-            if changed or broker_name not in known:
-                known[broker_name] = QueueData(
+            if changed or not self._topics.has(topic, broker_name):
+                queues = QueueData(
                     broker_name=broker_name,
                     read_queue_nums=config.read_queue_nums,
                     write_queue_nums=config.write_queue_nums,
                     perm=config.perm,
                     topic_sys_flag=config.topic_sys_flag,
                 )
+                problem = self._topics.put(topic, queues)
+                if problem is not None:
+                    omitted[topic] = problem
+        return omitted
 
-    def _check_cluster(self, broker: BrokerData, broker_id: int, cluster: str, address: str) -> None:
+    def _log(self, channel: Hashable, level: int, message: str, *values: object) -> None:
+        """Log what a peer can cause with each request; limited for each host."""
+        peer = channel.remote_addr if isinstance(channel, Channel) else str(channel)
+        self._often.peer(peer, message, *values, level=level)
+
+    def _report(self, broker_name: str, address: str, omitted: Mapping[str, str], channel: Hashable) -> None:
+        """Log and raise RefusedError if topics were omitted."""
+        if not omitted:
+            return
+        topic, problem = next(iter(omitted.items()))
+        text = f"{len(omitted):,} topics of broker {broker_name} ({address}) are not registered"
+        text = f"{text}: the name server accepts no topic {topic[:80]!r} with {problem}"
+        self._log(channel, logging.ERROR, "topics omitted: %s", text)
+        raise RefusedError(
+            f"{text}. The broker's other topics are registered.",
+            response_code=ResponseCode.SYSTEM_ERROR,
+            remedy="Delete or change these topics, or distribute them over several clusters.",
+        )
+
+    def _check_cluster(self, broker: BrokerData, broker_id: int, cluster: str, address: str, channel: Hashable) -> None:
         """RefusedError if live brokers of this name are in another cluster: slaves would copy another cluster's log."""
         for other_id, other_address in broker.broker_addrs.items() if broker.cluster != cluster else ():
             other = self._live.get((broker.cluster, other_address))
@@ -195,13 +276,15 @@ class RouteInfoManager:
                 f"{address} is broker {broker.broker_name} of cluster {cluster}, but {other_address} (id "
                 f"{other.broker_id}) is broker {broker.broker_name} of cluster {broker.cluster}"
             )
-            logger.warning("one name in two clusters: %s", text)
+            self._log(channel, logging.WARNING, "one name in two clusters: %s", text)
             raise RefusedError(
                 f"{text}. A master and its slaves have one brokerClusterName; give others another brokerName.",
                 response_code=ResponseCode.SYSTEM_ERROR,
             )
 
-    def _check_place(self, holder: LiveBroker, cluster: str, address: str, data_version: DataVersion) -> None:
+    def _check_place(
+        self, holder: LiveBroker, cluster: str, address: str, data_version: DataVersion, channel: Hashable
+    ) -> None:
         """Raise RefusedError unless the new broker may replace the registered one."""
         held = 0 if holder.data_version is None else holder.data_version.state_version
         silent = self._clock() - holder.last_update
@@ -214,7 +297,7 @@ class RouteInfoManager:
         else:
             why = f"{holder.address} (cluster {holder.cluster}) is registered with it and a newer state version"
         text = f"{address} (cluster {cluster}) cannot be id {holder.broker_id} of broker {holder.broker_name}: {why}"
-        logger.warning("two brokers of one name: %s", text)
+        self._log(channel, logging.WARNING, "two brokers of one name: %s", text)
         raise RefusedError(
             f"{text}. Give one of them another brokerName (or brokerId, if it is a slave).",
             response_code=ResponseCode.SYSTEM_ERROR,
@@ -233,14 +316,21 @@ class RouteInfoManager:
     # --- removal of brokers -----------------------------------------------------------------------------------
 
     def unregister_broker(self, cluster: str, broker_name: str, broker_id: int, address: str) -> None:
-        self._live.pop((cluster, address), None)
-        self._filter_servers.pop((cluster, address), None)
+        """Remove a broker. Ignored unless the cluster, name, id and address are those of a live broker.
+
+        Apache's name server removes the liveness entry of the address and, separately, an address of the name.
+        """
+        live = self._live.get((cluster, address))
+        if live is None or (live.broker_name, live.broker_id) != (broker_name, broker_id):
+            return
+        self._remove_live((cluster, address))
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
         if broker.broker_addrs.get(broker_id) == address:
             del broker.broker_addrs[broker_id]
-            logger.info("broker %s (%s, id %d) of cluster %s removed", broker_name, address, broker_id, cluster)
+            message = "broker %s (%s, id %d) of cluster %s removed"
+            self._log(live.channel, logging.INFO, message, broker_name, address, broker_id, cluster)
         if broker.broker_addrs:
             return
         del self._brokers[broker_name]
@@ -248,22 +338,46 @@ class RouteInfoManager:
         names.discard(broker_name)
         if not names:
             self._clusters.pop(cluster, None)
-        for topic in list(self._queues):
-            self._remove_queues(topic, (broker_name,))
+        self._topics.remove_broker(broker_name)
+        self.on_removal()
+
+    def _add_live(self, key: _Key, live: LiveBroker, filter_servers: Sequence[str]) -> None:
+        if key not in self._live:
+            message = "broker %s (%s, id %d) of cluster %s registered"
+            names = (live.broker_name, live.address, live.broker_id, live.cluster)
+            self._log(live.channel, logging.INFO, message, *names)
+        self._remove_live(key)
+        self._of_channel.setdefault(live.channel, {})[key] = None
+        self._live[key] = live
+        if filter_servers:
+            self._filter_servers[key] = list(filter_servers)
+
+    def _remove_live(self, key: _Key) -> None:
+        """Remove a broker process from the tables that have its address as key."""
+        self._filter_servers.pop(key, None)
+        live = self._live.pop(key, None)
+        if live is not None:
+            of_channel = self._of_channel[live.channel]
+            del of_channel[key]
+            if not of_channel:
+                del self._of_channel[live.channel]
 
     def channel_closed(self, channel: Hashable) -> None:
         """Remove the brokers whose last registration used this connection."""
-        for live in [live for live in self._live.values() if live.channel is channel]:
+        for live in [self._live[key] for key in self._of_channel.get(channel, ())]:
             self.unregister_broker(live.cluster, live.broker_name, live.broker_id, live.address)
+
+    def sweep(self) -> bool:
+        """Remove some entries of removed brokers that no query sees; False if none is left."""
+        return self._topics.sweep(_SWEEP_ENTRIES)
 
     def expire(self) -> list[LiveBroker]:
         """Remove and return brokers without a heartbeat within their timeout; the caller closes their connections."""
         now = self._clock()
         expired = [live for live in self._live.values() if now - live.last_update > live.timeout]
         for live in expired:
-            logger.warning(
-                "broker %s (%s) expired: no registration for %d s", live.broker_name, live.address, live.timeout
-            )
+            message = "broker %s (%s) expired: no registration for %d s"
+            self._log(live.channel, logging.WARNING, message, live.broker_name, live.address, live.timeout)
             self.unregister_broker(live.cluster, live.broker_name, live.broker_id, live.address)
         return expired
 
@@ -271,10 +385,8 @@ class RouteInfoManager:
 
     def route(self, topic: str) -> TopicRouteData | None:
         """The route of a topic; None if no live broker has it."""
-        queues = self._queues.get(topic)
-        if not queues:
-            return None
-        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        queues = self._topics.queues(topic)
+        brokers = [self._brokers[each.broker_name] for each in queues if each.broker_name in self._brokers]
         if not brokers:
             return None
         filters = {
@@ -283,43 +395,41 @@ class RouteInfoManager:
             for address in broker.broker_addrs.values()
             if (broker.cluster, address) in self._filter_servers
         }
-        return TopicRouteData(queue_datas=list(queues.values()), broker_datas=brokers, filter_server_table=filters)
+        return TopicRouteData(queue_datas=queues, broker_datas=brokers, filter_server_table=filters)
 
     def register_topic(self, topic: str, queues: Sequence[QueueData]) -> None:
-        """Add a topic on registered brokers; other brokers are ignored."""
-        known = {queue.broker_name: queue for queue in queues if queue.broker_name in self._brokers}
-        if known:
-            self._queues.setdefault(topic, {}).update(known)
+        """Add a topic on registered brokers; other brokers are ignored. RefusedError if it exceeds a bound."""
+        for each in queues:
+            if each.broker_name in self._brokers:
+                problem = self._topics.put(topic, each)
+                if problem is not None:
+                    raise RefusedError(
+                        f"Topic {topic[:80]!r} is not registered: the name server accepts no topic with {problem}.",
+                        response_code=ResponseCode.SYSTEM_ERROR,
+                    )
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Delete a topic, everywhere or on one cluster's brokers."""
-        if cluster:
-            self._remove_queues(topic, tuple(self._clusters.get(cluster, ())))
-        else:
-            self._queues.pop(topic, None)
+        self._topics.remove(topic, self._clusters.get(cluster, ()) if cluster else None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
         """Set or clear the write permission of all of a broker's topics; returns their number."""
-        count = 0
-        for queues in self._queues.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                perm = queue.perm | PERM_WRITE if allowed else queue.perm & ~PERM_WRITE
-                queues[broker_name] = replace(queue, perm=perm)
-                count += 1
-        return count
+        return self._topics.set_write_permission(broker_name, allowed)
 
     def silences(self) -> list[tuple[LiveBroker, float]]:
         """Live brokers, and the seconds since their last registration or heartbeat."""
         now = self._clock()
         return [(broker, max(now - broker.last_update, 0.0)) for broker in self._live.values()]
 
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
+
     def topics(self) -> list[str]:
-        return sorted(self._queues)
+        return self._topics.topics()
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        names = self._clusters.get(cluster, set())
-        return sorted(topic for topic, queues in self._queues.items() if not names.isdisjoint(queues))
+        return self._topics.topics_of(self._clusters.get(cluster, ()))
 
     def system_topics(self) -> tuple[list[str], str | None]:
         """The topics named after clusters and brokers, and the address of any one broker."""
@@ -334,12 +444,12 @@ class RouteInfoManager:
 
     def unit_topics(self, required: int, forbidden: int = 0) -> list[str]:
         """Topics whose system flag has the required bits and none of the forbidden."""
-        return sorted(
+        return [
             topic
-            for topic, queues in self._queues.items()
-            for flag in (next(iter(queues.values())).topic_sys_flag,)
+            for topic in self._topics.topics()
+            for flag in (self._topics.queues(topic)[0].topic_sys_flag,)
             if flag & required == required and not flag & forbidden
-        )
+        ]
 
     # --- clusters ---------------------------------------------------------------------------------------------
 
@@ -352,12 +462,3 @@ class RouteInfoManager:
     def member_group(self, broker_name: str) -> dict[int, str]:
         broker = self._brokers.get(broker_name)
         return {} if broker is None else dict(broker.broker_addrs)
-
-    def _remove_queues(self, topic: str, broker_names: Sequence[str]) -> None:
-        queues = self._queues.get(topic)
-        if queues is None:
-            return
-        for name in broker_names:
-            queues.pop(name, None)
-        if not queues:
-            del self._queues[topic]

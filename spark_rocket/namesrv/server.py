@@ -17,6 +17,7 @@ from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.request_limits import NAMESRV_LIMITS
 from spark_rocket.remoting.exposition import GAUGE, Exposition, Metric, label_text
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD_METRICS, Limits, OverloadStats, Queue, add_overload
@@ -64,6 +65,7 @@ class NameServer:
         self.kv_config = KVConfigManager(kv_config_path)
         self._scan_interval = scan_interval
         self._scanner: asyncio.TimerHandle | None = None
+        self._is_sweeping = False
         self._processor = processor = NamesrvProcessor(self.routes, self.kv_config)
         self._server = RemotingServer(
             host,
@@ -73,6 +75,7 @@ class NameServer:
             name="name server",
             port_options=": rocket up --nameserver-port, rocket namesrv --port",
             limits=name_server_limits(),
+            request_limits=NAMESRV_LIMITS,
             tls=None if tls is None else server_tls(tls, (host, "localhost", "127.0.0.1", "::1")),
         )
 
@@ -107,6 +110,7 @@ class NameServer:
     async def start(self) -> None:
         """Load the KV file and serve; ConfigError if the port is in use or the file is invalid."""
         self.kv_config.load()
+        self.routes.on_removal = self._start_sweep
         await self._server.start()
         self._scanner = asyncio.get_running_loop().call_later(self._scan_interval, self._scan)
 
@@ -121,6 +125,17 @@ class NameServer:
             if isinstance(broker.channel, Channel):
                 broker.channel.close()
         self._scanner = asyncio.get_running_loop().call_later(self._scan_interval, self._scan)
+
+    def _start_sweep(self) -> None:
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            asyncio.get_running_loop().call_soon(self._sweep)
+
+    def _sweep(self) -> None:
+        """Remove what removed brokers have left, one limited step in each iteration of the loop."""
+        self._is_sweeping = self.routes.sweep()
+        if self._is_sweeping:
+            asyncio.get_running_loop().call_soon(self._sweep)
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------
@@ -159,7 +174,7 @@ class NameServerMetrics:
         if not namesrv.serves:
             return
         node = label_text(self.node_labels())
-        exposition.add("rocket_namesrv_topics", node, len(namesrv.routes.topics()))
+        exposition.add("rocket_namesrv_topics", node, namesrv.routes.topic_count)
         silences = namesrv.routes.silences()
         exposition.add("rocket_namesrv_brokers", node, len(silences))
         add_overload(exposition, node, namesrv.overload, namesrv.connections)

@@ -10,8 +10,8 @@ stream in and out        ``async def handler(context, requests)``, likewise
 =======================  ===================================================================================
 
 A request that fails with :class:`StatusError` gets a response with only that status. Internal errors are logged and
-get INTERNAL_SERVER_ERROR. Calls without a client id are refused earlier. The number of fields of a request is checked
-before it is parsed.
+get INTERNAL_SERVER_ERROR. Calls without a client id are refused earlier. The bounds of a request (request_limits.py)
+are checked before its method runs: the number of its fields before it is parsed, the entries of its collections after.
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
 """
@@ -21,18 +21,21 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from spark_rocket.errors import RemotingTimeoutError, RemotingTooMuchRequestError, RocketError
+from spark_rocket.logs import RateLimited
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
+from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
 from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
 from spark_rocket.remoting.server.overload import OVERLOAD
 
-_log = logging.getLogger(__name__)
+_often = RateLimited(logging.getLogger(__name__))
 
 CLIENT_ID = "x-mq-client-id"
 MAX_CLIENT_ID_CHARACTERS = 1_024
@@ -68,8 +71,9 @@ def rpcs(
     for method in service.methods:
         handler = handlers.pop(method.name, None)
         if handler is not None:
+            limit = METHOD_LIMITS[method.name]
             found[f"/{service.full_name}/{method.name}"] = _Method(
-                method, handler, authorize or _let_pass, max_fields
+                method, handler, authorize or _let_pass, replace(limit, max_fields=min(limit.max_fields, max_fields))
             ).rpc()
     if handlers:
         raise ValueError(f"Unknown methods of the protocol: {sorted(handlers)}.")
@@ -87,11 +91,11 @@ def _let_pass(context: Context, request: Any) -> None:
 class _Method:
     """A method: parses requests, calls the handler, serializes responses."""
 
-    def __init__(self, method: Any, handler: Callable[..., Any], authorize: Authorize, max_fields: int) -> None:
+    def __init__(self, method: Any, handler: Callable[..., Any], authorize: Authorize, limit: MethodLimit) -> None:
         self._method = method
         self._handler = handler
         self._authorize = authorize
-        self._max_fields = max_fields
+        self._limit = limit
         self._request_class = getattr(definitions, method.input_type.name)
         self._answer_class = getattr(definitions, method.output_type.name)
 
@@ -106,13 +110,15 @@ class _Method:
         return Rpc(handler, response_streaming=method.server_streaming, failed=self._failed, busy=busy)
 
     def _request_of(self, context: Context, raw: bytes) -> Any:
-        if has_more_fields(raw, self._request_class, self._max_fields):
-            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {self._max_fields} fields")
+        most = self._limit.max_fields
+        if has_more_fields(raw, self._request_class, most):
+            raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {most} fields")
         try:
             request = self._request_class.FromString(raw)
         except DecodeError as error:
             name = self._request_class.__name__
             raise RpcError(GrpcCode.INVALID_ARGUMENT, f"invalid {name}: {error}") from None
+        self._limit.check(request)
         self._authorize(context, request)
         return request
 
@@ -185,5 +191,5 @@ def status_of(error: Exception, what: str) -> tuple[int, str]:
         return definitions.Code.TOO_MANY_REQUESTS, f"{error.message} {error.remedy}".rstrip()
     if isinstance(error, RocketError):
         return status_code_of(error.response_code or -1), f"{error.message} {error.remedy}".rstrip()
-    _log.error("%s failed", what, exc_info=error)
+    _often.log(logging.ERROR, (what, type(error)), "%s failed", what, exc_info=error)
     return definitions.Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"

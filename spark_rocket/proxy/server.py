@@ -25,9 +25,10 @@ from spark_rocket.proxy.methods.pulling import PullFamily
 from spark_rocket.proxy.methods.receiving import MIN_POLLING_MS, ReceiveFamily
 from spark_rocket.proxy.methods.relay import Relay
 from spark_rocket.proxy.methods.routes import RouteFamily
-from spark_rocket.proxy.methods.sending import MAX_MESSAGES, SendFamily
+from spark_rocket.proxy.methods.sending import SendFamily
 from spark_rocket.proxy.methods.telemetry import ClientFamily
 from spark_rocket.proxy.methods.transactions import TransactionFamily
+from spark_rocket.proxy.request_limits import MAX_MESSAGES, METHOD_LIMITS
 from spark_rocket.proxy.transport.context import Context, Rpc
 from spark_rocket.proxy.transport.limits import GrpcLimits, send_request_bytes
 from spark_rocket.proxy.transport.server import GrpcServer
@@ -161,7 +162,10 @@ class ProxyServer:
             max_connections=config.max_connections,
             max_connections_per_address=config.max_connections_per_address,
             max_streams=config.grpc_max_concurrent_calls_per_connection,
-            method_request_bytes={send: send_request_bytes(config.max_message_size, MAX_MESSAGES)},
+            method_request_bytes={
+                **{f"/{definitions.SERVICE}/{name}": limit.max_bytes for name, limit in METHOD_LIMITS.items()},
+                send: send_request_bytes(config.max_message_size, MAX_MESSAGES),
+            },
             max_unread_bytes=config.max_unread_answer_bytes,
             idle_timeout=config.grpc_client_idle_time_mills / 1000,
             max_age=config.max_connection_age_millis / 1000,

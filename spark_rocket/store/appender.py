@@ -23,6 +23,8 @@ from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
+import numpy as np
+
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import SCHEDULE_TOPIC
@@ -40,7 +42,7 @@ from spark_rocket.protocol.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from spark_rocket.store.batch import BatchPlan, build_records, plan_batch
+from spark_rocket.store.batch import BatchPlan, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
@@ -183,8 +185,7 @@ class MessageAppender:
     ) -> PutResult:
         """Store all messages of a batch body, consecutively in log and queue, or none of them.
 
-        ``flag`` exists only for symmetry: in a batch body every message has its own. ``check`` may raise to reject the
-        batch; nothing is stored then.
+        Each message has its own flag; ``flag`` is not used. ``check`` may raise to reject the batch: nothing is stored.
         """
         begun = self._clock()
         log = self._log
@@ -201,30 +202,33 @@ class MessageAppender:
             plan = plan_batch(batch_body, head.size + len(queue.topic_field) + 2, batch_properties)
             if check is not None:
                 check(plan)
-            size = plan.total
-            self._make_room(queue, size, plan.count)
+            size, count = int(plan.sizes.sum()), len(plan.sizes)
+            self._make_room(queue, size, count)
             timestamp = self._not_before(self._clock())
             times = (born_timestamp, born, timestamp, self._host, reconsume_times, 0)
             template = head.pack(0, magic, 0, queue_id, flag, 0, 0, sys_flag, *times, 0)
         except _PUT_ERRORS as error:
             return self._failure(error)
         offset, number = log.base + log.position, queue.max_offset
-        records, physical = build_records(plan, template, queue.topic_field, number, offset)
-        log.write(records)
+        try:
+            physical = plan.write(log.writable(size), template, queue.topic_field, number, offset)
+        except BaseException:  # no memory for intermediate results
+            log.erase(size)
+            raise
         log.advance(size)
         queue.append_many(entries_of_run(physical, plan.sizes, plan.codes))
         if not queue.dirty:
             self._queues.mark_dirty(queue)
         self.store_timestamp = timestamp
         if self._on_arrive is not None:
-            for code in set(plan.codes.tolist()):
+            for code in np.unique(plan.codes).tolist():
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
-        self.put_total += plan.count
-        self._merged += plan.count - 1
+        self.put_total += count
+        self._merged += count - 1
         self.put_bytes += size
         if (took := self._clock() - begun) > 0:
             self.times.slow[took] += 1
-        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, plan.count, timestamp, physical)
+        return PutResult(PutStatus.PUT_OK, number, offset, offset + size, count, timestamp, physical)
 
     def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         if not is_storable(topic, queue_id):

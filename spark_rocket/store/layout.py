@@ -20,7 +20,7 @@ import numpy.typing as npt
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.layout import AT, BORN_HOST_V6, MAX_TOPIC_LENGTH_V1, V6_SHIFT
 from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.uniform import layout_of, rows_of
+from spark_rocket.protocol.record.property_spans import PropertySpans
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,14 +53,12 @@ def tags_code(properties: bytes) -> int:
     return _code_of(value) if value else 0
 
 
-def tags_codes(data: bytes, starts: Ints, ends: Ints) -> Ints:
-    """Return the tags codes of many messages; the ranges are their property strings."""
-    rows = rows_of(data, starts, ends)
-    layout = layout_of(rows) if rows is not None else None
-    if rows is not None and layout is not None and not rows.vary(*layout.values.get(b"TAGS", (0, 0))):
-        return np.full(len(starts), tags_code(rows.first), np.int64)
-    ranges = zip(starts.tolist(), ends.tolist(), strict=True)
-    return np.array([tags_code(data[start:end]) for start, end in ranges], np.int64)
+def tags_codes(properties: PropertySpans) -> Ints:
+    """Return the tags codes of many ordinary messages."""
+    codes = np.zeros(properties.count, np.int64)
+    messages, starts, ends = properties.values(b"TAGS")
+    codes[messages] = properties.hashes(starts, ends).view(np.int32)
+    return codes
 
 
 class DelayLevels:

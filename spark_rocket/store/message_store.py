@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.layout import ENTRY, STORE_TIME_END, DelayLevels, store_time
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import refuse_foreign, refuse_left_behind, remember
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.reader import StoreReader
@@ -111,7 +112,7 @@ class MessageStore:
             )
         self._disk_refusal: StoreNotWritableError | None = None
         self.retention = Retention(
-            config, self._log, self._queues, self._index, self._deleted, self._refuse_writes, disk_usage
+            config, self._log, self._queues, self._index, self._deleted, self._ends, self._refuse_writes, disk_usage
         )
         self._running = False
         self._boot_timestamp = 0
@@ -211,7 +212,7 @@ class MessageStore:
             self._flush_queues.flush(thorough=True)
             if self._index is not None:
                 self._index.flush()
-            self._ends.save(self._queues)
+            self._ends.save(self._queues, self._log.min_offset)
             abort_path(self.config.store_path).unlink(missing_ok=True)
         except OSError as error:
             failure = error
@@ -319,6 +320,13 @@ class MessageStore:
         """Return raw bytes of the log, at most up to the end of a file; empty if there are none."""
         return self._log.read_up_to(physical_offset, limit)
 
+    def log_since(self, timestamp: int, max_bytes: int) -> tuple[int, bool, Iterator[RecordBlock]]:
+        """Return the log's last records, at most ``max_bytes``, with all stored at or after a time.
+
+        Also returns the offset of the first one, and whether the limit has excluded none.
+        """
+        return self._reader.log_since(timestamp, max_bytes)
+
     @property
     def is_indexed(self) -> bool:
         """Whether a query finds all messages stored so far."""
@@ -374,6 +382,11 @@ class MessageStore:
         count, directories = self._queues.delete_topic(topic)
         self.retention.remover.remove_directories(directories)
         return count
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether this project's store was stopped cleanly before this start, at any time."""
+        return self._ends.existed
 
     @property
     def write_error(self) -> StoreNotWritableError | None:

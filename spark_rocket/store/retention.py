@@ -45,7 +45,7 @@ from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
-from spark_rocket.store.queues.side_files import DeletedTopics
+from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
@@ -88,6 +88,7 @@ class Retention:
         queues: ConsumeQueueTable,
         index: IndexService | None,
         deleted: DeletedTopics,
+        ends: QueueEnds,
         refuse: Callable[[StoreNotWritableError | None], None],
         usage: Callable[[Path], DiskUsage],
     ) -> None:
@@ -98,6 +99,7 @@ class Retention:
         self._queues = queues
         self._index = index
         self._deleted = deleted
+        self._ends = ends
         self._refuse = refuse
         self._usage = usage
         self._is_full = False
@@ -111,6 +113,7 @@ class Retention:
         report = RetentionReport()
         report.disk_used, over = self.check_disk()
         self.remover.retry()
+        self._ends.retry()
         if not self.remover.pending_bytes:
             with suppress(OSError):  # possibly a full disk; the next run retries
                 self._deleted.forget_before(self._log.min_offset)
@@ -250,6 +253,7 @@ class Retention:
     def _remove(self, count: int, reason: str, is_forced: bool) -> int:
         """Remove the first files from the log, advance the minimum offsets, and queue the files for deletion."""
         files = self._log.queue.files
+        self._ends.begin_at(files[count].file_from_offset)
         removed = self._log.queue.remove_before(files[count].file_from_offset)
         self.remover.remove(removed, pause=self.config.delete_commit_log_files_interval / 1000, sync=True)
         self._queues.correct_min_offsets(self._log.min_offset)

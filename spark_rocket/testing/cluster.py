@@ -32,14 +32,12 @@ from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicRouteData
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    CreateTopicRequestHeader,
-    DeleteTopicRequestHeader,
-    GetRouteInfoRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.admin import CreateTopicRequestHeader, DeleteTopicRequestHeader
+from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet

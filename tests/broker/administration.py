@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from spark_rocket.protocol.wire.bodies import (
-    TopicConfig,
-)
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.broker.wire import Wire
 

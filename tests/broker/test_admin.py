@@ -16,19 +16,15 @@ from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import (
-    ConsumerData,
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.config import CreateTopicListRequestBody, TopicConfig
+from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
+from spark_rocket.protocol.wire.bodies.route import KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.stats import (
     ConsumeStats,
-    CreateTopicListRequestBody,
     GroupList,
-    HeartbeatData,
-    KVTable,
-    QueryConsumeQueueResponseBody,
     QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
-    SubscriptionData,
-    TopicConfig,
-    TopicList,
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

@@ -9,15 +9,15 @@ import pytest
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.model import topic_problem
-from spark_rocket.protocol.wire.bodies import (
-    ConsumeStats,
+from spark_rocket.protocol.wire.bodies.config import (
     CreateTopicListRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
     TopicConfigSerializeWrapper,
-    TopicRouteData,
 )
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
+from spark_rocket.protocol.wire.bodies.stats import ConsumeStats
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.testing import LocalCluster
@@ -109,6 +109,28 @@ def test_a_deleted_topic_can_be_recreated(wire: Wire, topic: str, group: str) ->
 def test_a_system_topic_is_not_deleted(wire: Wire, topic: str) -> None:
     answer = wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_tables_are_sent_in_parts(wire: Wire, topic: str, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As clients and slaves ask for them since 5.3."""
+    monkeypatch.setattr("spark_rocket.broker.state.tables.PAGE_ENTRIES", 3)
+    wire.pull(topic, 0, consumerGroup=group)
+    for code, member, total, position in (
+        (RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "totalTopicNum", "topicSeq"),
+        (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable", "totalGroupNum", "groupSeq"),
+    ):
+        every = loads_tolerant(wire.ask(code).body)
+        found: dict[str, object] = {}
+        while True:
+            answer = wire.ask(code, **{position: len(found)})
+            part = loads_tolerant(answer.body)
+            assert part["dataVersion"] == every["dataVersion"]
+            assert int(answer.ext_fields[total]) == len(every[member])
+            if not part[member]:
+                break
+            assert len(part[member]) <= 3
+            found |= part[member]
+        assert found == every[member]
 
 
 def test_all_topics_with_those_of_the_system(wire: Wire, topic: str) -> None:

@@ -8,17 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from spark_rocket.broker.processors.assignment import _STRATEGIES, _allocate_for_pop
+from spark_rocket.broker.processors.assignment import (
+    _STRATEGIES,
+    MAX_ASSIGNED_QUEUES,
+    _allocate_for_pop,
+    _Queues,
+)
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.assignment import (
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
-    QueueData,
     SetMessageRequestModeRequestBody,
 )
+from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.testing import LocalCluster
@@ -159,11 +166,37 @@ def test_the_defaults_are_the_brokers(
     assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"defaultMessageRequestMode=PUSH").code == 1
 
 
+def test_a_route_of_a_million_queues_is_not_listed(
+    members: list[Member], wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers_route(monkeypatch, service, [QueueData("broker-b", 1_000_000, 1_000_000, 6)])
+    body = QueryAssignmentRequestBody(topic, group, "client-0", "AVG", "CLUSTERING")
+    answer = wire.ask(RequestCode.QUERY_ASSIGNMENT, body.to_json())
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"has 1,000,004 queues, and one response assigns at most {MAX_ASSIGNED_QUEUES:,}" in (answer.remark or "")
+    set_mode(wire, topic, group, share=-1)
+    assert ask(wire, topic, group) == [("broker-a", -1, "POP"), ("broker-b", -1, "POP")]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 9)),
+    st.integers(0, 6),
+    st.integers(1, 7),
+    st.sampled_from(sorted(_STRATEGIES)),
+)
+def test_queues_are_those_of_a_list(counts: dict[str, int], place: int, members: int, strategy: str) -> None:
+    expected = sorted(MessageQueue("T", broker, queue) for broker, count in counts.items() for queue in range(count))
+    queues = _Queues("T", counts)
+    assert (len(queues), queues[:]) == (len(expected), expected)
+    share = _STRATEGIES[strategy](place % members, len(queues), members)
+    assert queues[share] == expected[share]
+
+
 @pytest.mark.parametrize("strategy", sorted(_STRATEGIES))
 @pytest.mark.parametrize("shared", range(4))
 def test_every_queue_is_popped(strategy: str, shared: int) -> None:
     for queues, members in itertools.product((1, 3, 8), (1, 2, 5)):
-        every = [MessageQueue("T", "b", queue) for queue in range(queues)]
+        every = _Queues("T", {"b": queues})
         clients = [f"c{number}" for number in range(members)]
         shares = [_allocate_for_pop(_STRATEGIES[strategy], client, every, clients, shared) for client in clients]
         assert all(shares)

@@ -22,7 +22,7 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from tests.store.damage import DAMAGES
 
 SIZES = {

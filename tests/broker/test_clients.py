@@ -10,21 +10,24 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.state.clients import ClientManager, RebalanceLockManager
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.queue_locks import RebalanceLockManager
+from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import (
-    ConsumerConnection,
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.client import (
     ConsumerData,
     GetConsumerListByGroupResponseBody,
     HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    ProducerConnection,
     ProducerData,
     SubscriptionData,
 )
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupWrapper, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.stats import ConsumerConnection, ProducerConnection
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import PRODUCERS, QUEUE_LOCKS, SUBSCRIPTIONS
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.testing import LocalCluster
@@ -113,6 +116,35 @@ def test_a_heartbeat_makes_the_retry_topic_and_its_route(members: list[Member], 
     assert b'"readQueueNums":1' in bytes(route.body)
 
 
+def test_heartbeats_create_a_limited_number_of_groups(members: list[Member], wire: Wire, namesrv: Wire) -> None:
+    def count() -> tuple[int, int]:
+        groups = wire.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body
+        topics = wire.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
+        return (
+            len(SubscriptionGroupWrapper.from_json(groups).subscription_group_table),
+            len(TopicConfigSerializeWrapper.from_json(topics).topic_config_table),
+        )
+
+    members[0].beat("limit-known")
+    groups, topics = count()
+    try:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxAutoCreateGroups=%d" % (groups + 2))
+        for number in range(5):
+            members[0].beat(f"limit-{number}")
+        assert count() == (groups + 2, topics + 2)
+        for group, code in (("limit-0", 0), ("limit-known", 0), ("limit-4", 26)):
+            members[0].beat(group)
+            answer = wire.pull("SELF_TEST_TOPIC", 0, consumerGroup=group)
+            assert answer.code in ({26} if code else {0, 19, 21}), answer.remark
+        assert f"is not created: the broker has {groups + 2} entries" in (answer.remark or "")
+        assert f"maxAutoCreateGroups={groups + 2}" in (answer.remark or "")
+        answer = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="limit-4", delayLevel=0)
+        assert (answer.code, "maxAutoCreateGroups" in (answer.remark or "")) == (26, True)
+        assert namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="%RETRY%limit-known").code == 0
+    finally:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxAutoCreateGroups=5000")
+
+
 def test_a_group_without_notifications(members: list[Member], wire: Wire, group: str) -> None:
     body = f'{{"groupName":"{group}","notifyConsumerIdsChangedEnable":false}}'.encode()
     wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
@@ -156,14 +188,49 @@ def test_locks_over_the_wire(wire: Wire, group: str) -> None:
 def test_a_lock_that_is_not_renewed_ends() -> None:
     now = [0]
     locks = RebalanceLockManager(lambda: now[0], 60_000)
-    mine = [MessageQueue("T", "b", 0)]
-    assert locks.lock("g", mine, "a") == mine
+    mine, channel = [MessageQueue("T", "b", 0)], cast(Channel, SilentChannel())
+    assert locks.lock("g", mine, "a", channel) == mine
     now[0] = 60_000
-    assert locks.lock("g", mine, "b") == []
+    assert locks.lock("g", mine, "b", channel) == []
     now[0] = 60_001
-    assert locks.lock("g", mine, "b") == mine
+    assert locks.lock("g", mine, "b", channel) == mine
     locks.unlock("g", mine, "a")
-    assert locks.lock("g", mine, "a") == []
+    assert locks.lock("g", mine, "a", channel) == []
+
+
+def test_expired_locks_are_removed_and_others_bounded() -> None:
+    now = [0]
+    locks = RebalanceLockManager(lambda: now[0], 60_000)
+    channel = cast(Channel, SilentChannel())
+    most = STATE_LIMITS[QUEUE_LOCKS].per_connection or 0
+    queues = [MessageQueue(f"T{number}", "b", 0) for number in range(most)]
+    assert locks.lock("g", queues, "a", channel) == queues
+    assert locks.lock("g", queues, "a", channel) == queues  # renewed
+    with pytest.raises(RefusedError, match=f"too many queue locks: at most {most:,} per connection"):
+        locks.lock("g", [MessageQueue("more", "b", 0)], "a", channel)
+    now[0] = 60_001
+    locks.lock("g", queues[:10], "a", channel)
+    locks.expire()
+    assert locks.count == 10
+    assert locks.lock("g", [MessageQueue("more", "b", 0)], "a", channel)
+    locks.release_group("g")
+    assert locks.count == 0
+
+
+def test_the_last_member_that_unregisters_ends_the_locks(members: list[Member], group: str) -> None:
+    first, second, third = members
+    queues = [MessageQueue("T", "b", 0)]
+
+    def lock(member: Member) -> list[MessageQueue]:
+        body = LockBatchRequestBody(consumer_group=group, client_id=member.client_id, mq_set=queues).to_json()
+        return LockBatchResponseBody.from_json(member.wire.ask(RequestCode.LOCK_BATCH_MQ, body).body).lock_ok_mq_set
+
+    for member in (first, second):
+        member.beat(group)
+    assert lock(first) == queues
+    for member, expected in ((second, []), (first, queues)):
+        member.wire.ask(RequestCode.UNREGISTER_CLIENT, clientID=member.client_id, consumerGroup=group)
+        assert lock(third) == expected
 
 
 DAY = 86_400_000
@@ -298,36 +365,80 @@ def test_many_clients_of_one_connection_are_members_each() -> None:
     assert clients.consumers == {}
 
 
+def test_members_are_bounded_and_released_with_their_connection() -> None:
+    """Also those with long names: each KiB counts as a member."""
+    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
+    first, second = (cast(Channel, SilentChannel()) for _ in range(2))
+    most = STATE_LIMITS[PRODUCERS].per_connection or 0
+    for number in range(most):
+        clients.register_producer(f"p{number}", first, "one", "JAVA", 1)
+    clients.register_producer("p0", first, "one", "JAVA", 1)  # renewed
+    with pytest.raises(RefusedError, match="too many producers"):
+        clients.register_producer("more", first, "one", "JAVA", 1)
+    clients.register_producer("p0", second, "two", "JAVA", 1)
+    with pytest.raises(RefusedError, match="too many producers"):
+        clients.register_producer("x" * (most << 10), second, "two", "JAVA", 1)
+    clients.channel_closed(first)
+    assert clients.producers.keys() == {"p0"}
+    clients.register_producer("more", first, "one", "JAVA", 1)
+
+
+def test_subscriptions_are_bounded_and_released_with_their_member() -> None:
+    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
+    channel = cast(Channel, SilentChannel())
+    most = STATE_LIMITS[SUBSCRIPTIONS].per_connection or 0
+
+    def consumer(group: str, count: int) -> ConsumerData:
+        return ConsumerData(group, subscription_data_set=[SubscriptionData(f"T{number}") for number in range(count)])
+
+    clients.register_consumer(consumer("g", most), channel, "one", "JAVA", 1)
+    with pytest.raises(RefusedError, match=f"too many subscriptions: at most {most:,} per connection"):
+        clients.register_consumer(consumer("h", 1), channel, "one", "JAVA", 1)
+    assert clients.consumers.keys() == {"g"}
+    clients.register_consumer(consumer("g", most - 1), channel, "one", "JAVA", 1)
+    clients.register_consumer(consumer("h", 1), channel, "one", "JAVA", 1)
+    clients.unregister(channel, "one", None, "g")
+    clients.register_consumer(consumer("i", most - 1), channel, "one", "JAVA", 1)
+    clients.channel_closed(channel)
+    assert clients.consumers == {}
+
+
+def test_a_reply_goes_to_the_latest_connection_of_its_client() -> None:
+    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
+    old, young = (cast(Channel, SilentChannel()) for _ in range(2))
+    for group in ("p", "q"):
+        clients.register_producer(group, old, "one", "JAVA", 1)
+        clients.register_producer(group, young, "one", "JAVA", 1)
+    assert clients.producer_channel("one") is young
+    clients.unregister(young, "one", "q", None)
+    assert clients.producer_channel("one") is young
+    clients.channel_closed(young)
+    assert clients.producer_channel("one") is old
+    clients.channel_closed(old)
+    assert clients.producer_channel("one") is None
+
+
 @pytest.mark.parametrize(
     ("body", "remark"),
     [
         (
             HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_001).to_json(),
-            "has 1001 groups, at most 1000",
+            "has 1,001 entries in consumerDataSet, at most 1,000",
         ),
-        (HeartbeatData("c", [ProducerData("p")] * 600, [ConsumerData("g")] * 600).to_json(), "has 1200 groups"),
+        (HeartbeatData("c", [ProducerData("p")] * 1_001).to_json(), "has 1,001 entries in producerDataSet"),
         (
-            b'{"clientID":"c","consumerDataSet":[{"subscriptionDataSet":[' + b",".join([b"{}"] * 10_001) + b"]}]}",
-            "has 10001 subscriptions, at most 10000",
+            b'{"clientID":"c","consumerDataSet":[{"subscriptionDataSet":[' + b",".join([b"{}"] * 5_001) + b"]}]}",
+            "has 5,001 entries in consumerDataSet.subscriptionDataSet, at most 5,000",
         ),
-        (b'{"clientID":"c","x":"' + b"x" * (1 << 20) + b'"}', "at most 1048576 are allowed"),
+        (b'{"clientID":"c","x":"' + b"x" * (1 << 20) + b'"}', "at most 1,048,576 are allowed"),
         (b'{"clientID":"c","x":{' + b",".join([b"0:1"] * 70_000) + b"}}", "is not standard JSON"),
     ],
-    ids=["consumers", "both", "subscriptions", "bytes", "odd"],
+    ids=["consumers", "producers", "subscriptions", "bytes", "odd"],
 )
 def test_a_heartbeat_that_would_block_others(wire: Wire, body: bytes, remark: str) -> None:
     answer = wire.ask(RequestCode.HEART_BEAT, body)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in (answer.remark or "")
-
-
-@pytest.mark.parametrize(
-    "code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.CHECK_CLIENT_CONFIG]
-)
-def test_other_bodies_are_bounded_too(wire: Wire, code: int) -> None:
-    answer = wire.ask(code, b'{"group":"' + b"x" * (1 << 20) + b'"}')
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "at most 1048576 are allowed" in (answer.remark or "")
 
 
 def test_a_heartbeat_as_large_as_allowed(wire: Wire) -> None:

@@ -14,7 +14,12 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import CheckClientRequestBody, ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import (
+    CheckClientRequestBody,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store import MessageStore

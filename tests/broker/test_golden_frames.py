@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_rocket.protocol.wire.bodies import HeartbeatData
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

@@ -7,9 +7,18 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.delivery.long_polling import HeldPull, PullRequestHoldService
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import HELD_PULLS
 from spark_rocket.remoting.server.channel import Channel
 
-CHANNEL = cast(Channel, object())
+
+class Peer:
+    """The part of a connection that a held pull needs."""
+
+    remote_addr = "127.0.0.1:1"
+
+
+CHANNEL = cast(Channel, Peer())
 
 
 def run(scenario: Callable[[PullRequestHoldService, list[str]], Awaitable[None]]) -> list[str]:
@@ -97,7 +106,7 @@ def test_expiry_answers_in_time() -> None:
 
 
 def test_a_closed_connection_ends_its_pulls() -> None:
-    other = cast(Channel, object())
+    other = cast(Channel, Peer())
 
     async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
         service.hold(held(answered, "a"), 0)
@@ -124,3 +133,20 @@ def test_a_failed_one_does_not_affect_the_others(caplog: pytest.LogCaptureFixtur
 
     assert sorted(run(scenario)) == ["a", "b"]
     assert caplog.text.count("failed to respond to a held pull") == 2
+
+
+def test_pulls_are_bounded_by_connection_and_those_with_long_filters_count_more() -> None:
+    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+        limit = STATE_LIMITS[HELD_PULLS]
+        most = limit.per_connection or 0
+        pull = held(answered, "a")
+        pull.weight = most - 1
+        service.hold(pull, 60)
+        assert service.has_room(CHANNEL, 1, limit.total)
+        assert not service.has_room(CHANNEL, 2, limit.total)
+        assert not service.has_room(CHANNEL, 1, 1)  # maxHeldPulls
+        assert service.has_room(cast(Channel, Peer()), 2, limit.total)
+        service.channel_closed(CHANNEL)
+        assert service.has_room(CHANNEL, most, limit.total)
+
+    assert run(scenario) == []

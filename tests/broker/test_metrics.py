@@ -26,7 +26,7 @@ from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
 from spark_rocket.namesrv.server import NameServerMetrics
-from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.exposition import Exposition, Metric

@@ -11,7 +11,8 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import ConsumerOffsetSerializeWrapper, ResetOffsetBody
+from spark_rocket.protocol.wire.bodies.config import ConsumerOffsetSerializeWrapper
+from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster

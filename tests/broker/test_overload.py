@@ -17,7 +17,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible

@@ -11,9 +11,9 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.live
@@ -304,6 +304,16 @@ def test_acks_of_missing_messages(popper: Popper, fields: dict[str, object], cod
 def test_bad_batches_of_acks(popper: Popper, body: bytes, code: int) -> None:
     popper.wire.send(popper.topic, b"a")
     assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body.replace(b"TOPIC", popper.topic.encode())).code == code
+
+
+@pytest.mark.parametrize("revive_queue", [0, 999], ids=["usual", "in order"])
+def test_acks_of_more_messages_than_a_pop_has(popper: Popper, revive_queue: int) -> None:
+    for _ in range(33):
+        popper.wire.send(popper.topic, b"a")
+    ack = {"c": popper.group, "t": popper.topic, "so": 0, "q": 0, "rq": revive_queue, "pt": 1, "it": 1_000}
+    for last, code in ((0, 0), (1, ResponseCode.INVALID_PARAMETER)):
+        body = dumps_fastjson({"acks": [{**ack, "b": [-1, -1, -1, -1, last]}]})
+        assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body).code == code
 
 
 def test_topics_without_read_permission(

@@ -13,7 +13,7 @@ from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.state.topics import new_topic
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import real_topic
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tools.check import check_store

@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, real_topic
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.store.tools.check import check_store
 from tests.broker.pop_world import World
 from tests.store.helpers import bodies

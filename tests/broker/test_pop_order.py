@@ -15,8 +15,7 @@ from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.wire.bodies import dumps_fastjson
-from spark_rocket.protocol.wire.json import loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 
 NOW = 1_795_229_620_131
 DAY = 24 * 3600 * 1000

@@ -16,7 +16,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
-from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 
 MESSAGES = 40
 INVISIBLE = 10

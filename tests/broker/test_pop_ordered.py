@@ -9,9 +9,10 @@ import pytest
 
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, dumps_fastjson
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_notification import NONE, SOME, Asker
 from tests.broker.test_pop import Popper, receipts

@@ -17,7 +17,7 @@ from spark_rocket.protocol.ids import ExtraInfo, real_topic
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import iter_records
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant

@@ -22,6 +22,7 @@ class Client:
 
     is_active = True
     is_writable = True
+    remote_addr = "127.0.0.1:1"
 
 
 class Scene:

@@ -25,6 +25,7 @@ EXAMINED = 2  # messages that one pop looks at in a queue
 class Client:
     is_active = True
     is_writable = True
+    remote_addr = "127.0.0.1:1"
 
 
 class WaitingMachine(RuleBasedStateMachine):

@@ -11,7 +11,7 @@ import pytest
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.results import GetMessageResult
@@ -288,7 +288,7 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
 def test_a_held_pull_releases_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
     ext = wire.pull_fields(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=25_000)
     pull = wire.client.invoke_async(
-        wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(1 << 20)), timeout=30.0
+        wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(4_096)), timeout=30.0
     )
     assert held_pulls(wire, service, topic) == 1
     (waiting,) = held_by(service, topic)

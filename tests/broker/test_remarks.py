@@ -81,3 +81,10 @@ def test_a_broker_accepts_sends_from_its_start_time(wire: Wire, topic: str) -> N
         wire.ask(Code.UPDATE_BROKER_CONFIG, b"startAcceptSendRequestTimeStamp=0")
     there = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(4_102_444_800))
     assert remark == f"broker unable to service, until {there},123"
+
+
+def test_a_long_error_is_cut(wire: Wire) -> None:
+    """An error repeats parts of the request; more than 65,536 quotation marks in a header are refused by clients."""
+    answer = wire.ask(Code.UPDATE_BROKER_CONFIG, b"maxMessageSize=" + b'"' * 30_000)
+    assert answer.code == 1
+    assert 4_096 < len(answer.remark or "") < 4_200

@@ -46,6 +46,25 @@ async def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     await master.close()
 
 
+@pytest.mark.parametrize("raw", [struct.pack(">q", 1 << 40), b"GET / HTTP/1.1\r\n\r\n"[:9]], ids=["offset", "partial"])
+async def test_connections_of_a_peer_do_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, raw: bytes
+) -> None:
+    """Neither invalid reports nor incomplete ones; the next line counts the suppressed ones (tests/test_logs.py)."""
+    master = await started(settings(tmp_path / "m"))
+    fill(master, 10)
+    for _ in range(30):
+        reader, writer = await talk(master)
+        writer.write(raw)
+        if len(raw) == 8:
+            await within(reader.read())
+        writer.close()
+        await within(writer.wait_closed())
+    await until(lambda: not master.service.replication._connections)
+    await master.close()
+    assert 1 <= len([line for line in caplog.messages if "127.0.0.1:" in line and "broker-a[0]" in line]) <= 2
+
+
 async def test_an_incomplete_report_is_not_a_slave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

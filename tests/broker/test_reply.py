@@ -9,10 +9,10 @@ from contextlib import closing
 import pytest
 
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 

@@ -16,7 +16,7 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import DataLossError
-from spark_rocket.protocol.wire.bodies import KVTable
+from spark_rocket.protocol.wire.bodies.route import KVTable
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.retention import Retention

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.wire.bodies import TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.config import TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests import golden
@@ -153,6 +153,8 @@ def test_what_is_refused(broker: tuple[Served, Wire]) -> None:
     assert give_back(wire, message, group="not a group!")[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     server.run(lambda: setattr(server.config, "auto_create_subscription_group", False))
     assert give_back(wire, message, group="New")[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert wire.send("%RETRY%New").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="%RETRY%New").code == ResponseCode.TOPIC_NOT_EXIST
     server.run(lambda: setattr(server.config, "broker_permission", 4))
     assert give_back(wire, message)[0] == ResponseCode.NO_PERMISSION
     server.run(lambda: setattr(server.config, "broker_permission", 6))

@@ -15,11 +15,15 @@ import pytest
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.tables import MAX_TABLE_BYTES
 from spark_rocket.broker.state.topics import TopicConfigManager
-from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, dumps_fastjson
+from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.protocol.wire.bodies.assignment import SetMessageRequestModeRequestBody
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from tests import golden
 
 
@@ -108,6 +112,31 @@ def test_topics_are_written_as_apache_writes_them(tmp_path: Path) -> None:
     manager.delete("Mine")
     manager.put(TopicConfig("SELF_TEST_TOPIC", 2, 2))
     assert manager.text() == dumps_fastjson(manager.snapshot(), pretty=True)
+
+
+def test_groups_are_written_as_apache_writes_them(tmp_path: Path) -> None:
+    """``text`` caches entries: it is the snapshot's JSON after each kind of change."""
+    manager = SubscriptionGroupManager(BrokerConfig(), lambda: 1)
+
+    def check() -> None:
+        assert manager.text() == dumps_fastjson(manager.snapshot(), pretty=True)
+
+    check()
+    manager.put(SubscriptionGroupConfig("g", retry_max_times=3))
+    check()
+    manager.put(SubscriptionGroupConfig("g", retry_max_times=4, attributes={"+a": "b"}))
+    manager.put(SubscriptionGroupConfig("h", subscription_data_set=[{"topic": "T"}]))
+    check()
+    manager.delete("g")
+    check()
+    stored = manager.snapshot() | {"forbiddenTable": {"h": {"T": 4}}}
+    stored["subscriptionGroupTable"]["h"] |= {"retryMaxTimes": 7}
+    manager.load(stored)
+    check()
+    stored["dataVersion"] = {"counter": 99}
+    stored["subscriptionGroupTable"] = {}
+    assert manager.replace(stored)
+    check()
 
 
 # --- broken files -----------------------------------------------------------------------------------------------
@@ -297,3 +326,52 @@ def test_groups_are_created_by_their_first_use_if_allowed() -> None:
     strict = SubscriptionGroupManager(BrokerConfig.from_properties({"autoCreateSubscriptionGroup": False}), clock)
     assert strict.find("new") is None
     assert strict.find("CID_RMQ_SYS_MINE") is not None
+
+
+def test_topics_are_created_up_to_a_limit_of_the_broker() -> None:
+    manager = topics(maxAutoCreateTopics=len(topics().table) + 2)
+    manager.auto_create("%RETRY%g", "TBW102", 1)
+    manager.auto_create("a", "TBW102", 1)
+    for name in ("b", "%RETRY%h"):
+        with pytest.raises(RefusedError, match=r"is not created: .* maxAutoCreateTopics=") as refused:
+            manager.auto_create(name, "TBW102", 1)
+        assert refused.value.response_code == ResponseCode.TOPIC_NOT_EXIST
+    manager.check_fits({"b": TopicConfig("b")})  # of an administrator
+    manager.ensure("%DLQ%g")  # of a known group
+    groups = SubscriptionGroupManager(BrokerConfig.from_properties({"maxAutoCreateGroups": 0}), clock)
+    assert groups.find("g") is None
+    assert groups.find("g", bounded=False) == SubscriptionGroupConfig("g")
+
+
+def test_the_numbers_of_topics_and_of_request_modes_are_bounded() -> None:
+    with pytest.raises(RefusedError, match=r"topicConfigTable of this broker would have 50,0\d\d entries"):
+        topics().check_fits({f"t{number}": TopicConfig(f"t{number}") for number in range(50_000)})
+    modes = MessageRequestModeManager()
+    for number in range(10_000):
+        modes.put(SetMessageRequestModeRequestBody("t", f"g{number}", "POP"))
+    modes.put(SetMessageRequestModeRequestBody("t", "g0", "PULL"))
+    with pytest.raises(RefusedError, match="10,000 request modes are set"):
+        modes.put(SetMessageRequestModeRequestBody("u", "g", "POP"))
+
+
+def test_a_table_fits_into_a_frame() -> None:
+    manager = SubscriptionGroupManager(BrokerConfig(), clock)
+
+    def large(name: str, size: int) -> dict[str, SubscriptionGroupConfig]:
+        return {name: SubscriptionGroupConfig(name, attributes={"a": "\n" * size})}
+
+    for name in ("a", "b"):
+        change = large(name, 2_500_000)
+        manager.check_fits(change)
+        manager.put(change[name])
+    with pytest.raises(RefusedError, match=r"subscriptionGroupTable of this broker would have 15,.* bytes"):
+        manager.check_fits(large("c", 2_500_000))
+    manager.check_fits(large("b", 3_000_000))
+    manager.delete("a")
+    manager.check_fits(large("c", 2_500_000))
+    assert len(dumps_fastjson(manager.snapshot())) < MAX_TABLE_BYTES
+    loaded = SubscriptionGroupManager(BrokerConfig(), clock)
+    loaded.load(loads_tolerant(dumps_fastjson(manager.snapshot())))
+    loaded.check_fits(large("c", 2_500_000))
+    with pytest.raises(RefusedError):
+        loaded.check_fits(large("c", 5_000_000))

@@ -10,14 +10,12 @@ import pytest
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.bodies.route import KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.stats import (
     BrokerStatsDataBody,
     ConsumeStatsList,
-    HeartbeatData,
-    KVTable,
-    ProducerData,
     ProducerTableInfo,
-    TopicList,
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode, version_name

@@ -13,7 +13,7 @@ from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient

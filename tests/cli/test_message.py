@@ -31,7 +31,7 @@ from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster

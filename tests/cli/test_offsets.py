@@ -16,9 +16,9 @@ from spark_rocket.client import Producer, PushConsumer, Reader
 from spark_rocket.datasource.exactly_once.brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
+from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.exactly_once.topics import ledger_queue
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_write_options
@@ -207,12 +207,12 @@ def test_sinks_show_published_and_pending_epochs(rocket: Rocket, cluster: LocalC
     rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
     brokers = brokers_for(options, options.producer_group)
     for batch in (6, 7):
-        staged = stage_rows(iter([rows]), brokers, options, Epoch("payments", batch, "run-1"))
+        staged = stage_rows(iter([rows]), brokers, options, Epoch("payments", batch, "run-1", "daily payments"))
         commit_epoch(options, [staged], is_stream=True)
     unfinished = Epoch("refunds", 3, "run-2")
     staged = stage_rows(iter([rows]), brokers, options, unfinished)
     ledger = Ledger(
-        brokers, ledger_queue(options, brokers.reader), options.staging_topic, "refunds", Timing.of(options),
+        brokers, find_ledger(options, brokers).queue, options.staging_topic, "refunds", Timing.of(options),
         is_stream=True,
     )  # fmt: skip
     manifest = Manifest(staged.blocks, {}).encode()
@@ -228,6 +228,7 @@ def test_sinks_show_published_and_pending_epochs(rocket: Rocket, cluster: LocalC
         "run-1",
     )
     assert (payments["blocks"], payments["rows"], payments["published"], payments["duplicates"]) == (1, 3, 3, 0)
+    assert (payments["topics"], payments["name"], refunds["topics"]) == (["billed"], "daily payments", ["billed"])
     assert payments["stagedUntil"] is None
     assert (refunds["query"], refunds["batch"], refunds["state"], refunds["published"]) == (
         "refunds",
@@ -239,10 +240,15 @@ def test_sinks_show_published_and_pending_epochs(rocket: Rocket, cluster: LocalC
     assert refunds["stagedUntil"] == refunds["prepared"] + 72 * 3_600_000
 
     status, out, _ = rocket("sinks")
-    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
-        ["refunds", "3", "PREPARED"],
-        ["payments", "7", "DONE"],
-    ]
+    lines = [line.split()[:6] for line in out.splitlines()[1:]]
+    assert lines[0][:5] == ["refunds", "-", "billed", "3", "PREPARED"]
+    assert lines[1] == ["payments", "daily", "payments", "billed", "7", "DONE"]
+    status, out, _ = rocket("ledger")
+    assert (status, len({tuple(line.split()[1:]) for line in out.splitlines()[1:]})) == (0, 1), out
+    status, out, _ = rocket("ledger", "--ledger", "moved", "--replace", "broker-a", "--yes", "--json")
+    found = json.loads(out)
+    assert (status, [each["broker"] for each in found]) == (0, ["broker-a"] * 2)
+    assert rocket("ledger", "--ledger", "orders", "--replace", "broker-a", "--yes")[0] == 1
 
 
 def test_sinks_show_a_chained_manifest_and_newer_records(rocket: Rocket, cluster: LocalCluster) -> None:
@@ -257,7 +263,7 @@ def test_sinks_show_a_chained_manifest_and_newer_records(rocket: Rocket, cluster
     queue = brokers.queues(options.staging_topic)[0]
     offsets = [brokers.append(queue, part).queue_offset for part in (manifest[:20], manifest[20:])]
     parts = [[queue.topic, queue.broker_name, queue.queue_id, offset] for offset in offsets]
-    at = ledger_queue(options, brokers.reader)
+    at = find_ledger(options, brokers).queue
     for query, given_parts in (
         ("gone", [*parts, [queue.topic, queue.broker_name, queue.queue_id, 999]]),
         ("chained", parts),

@@ -21,7 +21,7 @@ from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.protocol.wire.headers import RegisterBrokerRequestHeader
+from spark_rocket.protocol.wire.headers.namesrv import RegisterBrokerRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import Verify
 from spark_rocket.store.tools.check import check_store

@@ -15,15 +15,12 @@ from spark_rocket.protocol.ids import encode_offset_msg_id, pack_host
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.bodies import (
-    GetConsumerListByGroupResponseBody,
-    HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-)
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
-from spark_rocket.protocol.wire.headers import PullMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
 from tests.client.fakes import Fake
 
 HOST = ("127.0.0.1", 10911)

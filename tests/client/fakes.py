@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from spark_rocket.protocol.wire.bodies import BrokerData, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import BrokerData, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.server import RemotingServer

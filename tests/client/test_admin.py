@@ -13,15 +13,13 @@ from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableE
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.protocol.wire.bodies import (
-    BrokerData,
-    ClusterInfo,
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies.stats import (
     Connection,
     ConsumerConnection,
-    ConsumerRunningInfo,
     GroupList,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
     TopicOffset,
     TopicStatsTable,
 )

@@ -20,7 +20,7 @@ from spark_rocket.client.admin import Failures, TopicKind, TrackStatus, base
 from spark_rocket.errors import BrokerError, ClientError, RemotingConnectError, StateError, TopicNotFoundError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
-from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster

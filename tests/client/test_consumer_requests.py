@@ -15,7 +15,7 @@ from spark_rocket.client.consume.push_consumer import PushConsumer
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.consumer import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
@@ -23,7 +23,7 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,

@@ -15,7 +15,7 @@ from spark_rocket.client.consume.listeners import (
     ConsumerStats,
 )
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.bodies import ConsumeStatus
+from spark_rocket.protocol.wire.bodies.consumer import ConsumeStatus
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import RecordingListener
 

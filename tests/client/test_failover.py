@@ -13,8 +13,9 @@ from spark_rocket.client.consume.offset_store import RemoteOffsetStore
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.client.send.router import select_by_sharding_key
-from spark_rocket.errors import QueueNotFoundError, RemotingConnectError
+from spark_rocket.errors import ProtocolError, QueueNotFoundError, RemotingConnectError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
+from spark_rocket.protocol.wire.bodies.route import MAX_ROUTE_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.client.fakes import FakeCluster, route, says
 
@@ -131,6 +132,15 @@ def test_queues_for_ordered_messages() -> None:
     said = route({"a": (1, 1, 6)}, {"a": {0: "a:1"}})
     said.order_topic_conf = "b:1;a:1;;x;y:z"
     assert TopicRoute.of("t", said).ordered == queues("a", "b")
+
+
+def test_a_route_with_too_many_queues_is_an_error() -> None:
+    there = {"a": {0: "a:1"}, "b": {0: "b:1"}}
+    with pytest.raises(ProtocolError, match="route of topic t has 1,000,001 queues; at most 131,072"):
+        TopicRoute.of("t", route({"a": (1, 1, 6), "b": (1, 1_000_000, 6)}, there))
+    ordered = route({"a": (1, 1, 6)}, {"a": {0: "a:1"}})
+    ordered.order_topic_conf = ";".join(f"b{i}:65536" for i in range(100))
+    assert len(TopicRoute.of("t", ordered).ordered) == MAX_ROUTE_QUEUES
 
 
 # --- reading ------------------------------------------------------------------------------------------------------

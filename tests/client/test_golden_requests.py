@@ -31,22 +31,16 @@ from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.ids import RecallMessageHandle, encode_offset_msg_id
-from spark_rocket.protocol.wire.bodies import (
-    BrokerData,
-    ClusterInfo,
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, GetConsumerListByGroupResponseBody, SubscriptionData
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupWrapper, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.stats import (
     ConsumerConnection,
-    ConsumerData,
     ConsumeStats,
-    GetConsumerListByGroupResponseBody,
     GroupList,
-    KVTable,
-    LockBatchResponseBody,
     OffsetWrapper,
     ProducerConnection,
-    SubscriptionData,
-    SubscriptionGroupWrapper,
-    TopicConfigSerializeWrapper,
-    TopicList,
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode

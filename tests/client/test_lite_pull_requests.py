@@ -16,9 +16,9 @@ from spark_rocket.errors import (
     StateError,
 )
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import GetConsumerListByGroupResponseBody, HeartbeatData
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.headers import PullMessageRequestHeader
+from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
 from tests.client.fakes import FakeCluster, says
 
 pytestmark = pytest.mark.live

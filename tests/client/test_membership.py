@@ -11,10 +11,10 @@ import pytest
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import ClientError, GroupInUseError
-from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
+from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
 

@@ -28,7 +28,7 @@ from spark_rocket.protocol.record.encoder import encode_batch
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.client.fakes import Fake, FakeCluster, says
 

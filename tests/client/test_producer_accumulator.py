@@ -199,7 +199,9 @@ def test_a_batch_is_retried_at_another_broker(mq: FakeCluster, produce: Callable
     futures = [producer.send_async(Message("t", b"x" * 60)) for _ in range(4)]
     assert [future.result(20).queue_offset for future in futures] == [100, 101] * 2
     assert {future.result().queue.broker_name for future in futures} == {"b1"}
-    assert [len(broker.requests) for broker in mq.brokers] == [1, 2]
+    refused, accepted = (len(broker.requests) for broker in mq.brokers)
+    assert accepted == 2
+    assert 1 <= refused <= 2  # the second batch may be on its way before the first one is refused
 
 
 def test_an_unresponsive_broker_does_not_delay_other_topics(

@@ -31,7 +31,7 @@ from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.wire.bodies import HeartbeatData
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import FakeCluster, says

@@ -26,7 +26,7 @@ from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import PullMessageRequestHeader
+from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
 from tests.client.fakes import FakeCluster, route, says
 
 pytestmark = pytest.mark.live

@@ -15,7 +15,7 @@ from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, Proc
 from spark_rocket.client.consume.rebalance import EXPIRED_AT_BROKER_SECONDS, QueueLocks, Rebalance
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.consuming import ManualTimer, message

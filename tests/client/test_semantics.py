@@ -34,12 +34,8 @@ from spark_rocket.errors import (
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageExt, MessageQueue
-from spark_rocket.protocol.wire.bodies import (
-    BrokerData,
-    CheckClientRequestBody,
-    GetConsumerListByGroupResponseBody,
-    QueueData,
-)
+from spark_rocket.protocol.wire.bodies.client import CheckClientRequestBody, GetConsumerListByGroupResponseBody
+from spark_rocket.protocol.wire.bodies.route import BrokerData, QueueData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster

@@ -12,7 +12,8 @@ from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from tests.client.fakes import FakeCluster, says
 
 pytestmark = pytest.mark.live

@@ -27,7 +27,7 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.producer import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
     SendMessageRequestHeader,

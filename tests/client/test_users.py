@@ -10,9 +10,12 @@ import pytest
 from spark_rocket.client import Admin
 from spark_rocket.client.admin import AccessMode, Failures
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
-from spark_rocket.protocol.wire.bodies import AclInfo, ClusterInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo
 from spark_rocket.protocol.wire.codes import DELETE_ACL_CONFIG_FAILED, RequestCode, ResponseCode
 from tests.client.fakes import FakeCluster, says
+
+pytestmark = pytest.mark.live
 
 ACL = {
     "subject": "User:ada",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from spark_rocket.protocol.wire.bodies import AclInfo, ClusterInfo, PolicyInfo, UserInfo
+from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyInfo, UserInfo
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import Fake, FakeCluster, says

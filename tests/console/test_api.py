@@ -524,6 +524,7 @@ def _are_alike(brokers: list[dict[str, object]]) -> bool:
 def test_silent_connections_do_not_block_others(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Silent connections, incomplete requests, and incomplete second requests do not block others."""
     monkeypatch.setattr(serve, "SLOW_SECONDS", 0.2)
+    monkeypatch.setattr(serve, "HEADER_SECONDS", 0.2)
     monkeypatch.setattr(serve, "MAX_CONNECTIONS", 6)
     console = Console(cluster.name_server)
     try:
@@ -551,5 +552,25 @@ def test_silent_connections_do_not_block_others(cluster: LocalCluster, monkeypat
             return 0
 
         eventually(status, lambda found: found == 200)
+    finally:
+        console.close()
+
+
+def test_unfinished_requests_make_room_for_others(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than connections are allowed: the oldest are closed at once, and a page gets its response."""
+    monkeypatch.setattr(serve, "MAX_CONNECTIONS", 20)
+    console = Console(cluster.name_server)
+    try:
+        address = urlsplit(console.url)
+        assert address.hostname is not None
+        held = []
+        for _ in range(60):
+            held.append(socket.create_connection((address.hostname, address.port), 30.0))
+            held[-1].sendall(b"GET /api/al")
+        assert [httpx.get(f"{console.url}/api/alive").status_code for _ in range(3)] == [200] * 3
+        with pytest.raises(ConnectionResetError):
+            held[0].recv(1)
+        for sock in held:
+            sock.close()
     finally:
         console.close()

@@ -16,7 +16,7 @@ from spark_rocket.client.admin import Failures, Member
 from spark_rocket.console.secrets import HIDDEN, is_secret, shown
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster

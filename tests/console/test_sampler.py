@@ -20,7 +20,8 @@ from spark_rocket.console.sampler import GROUPS, MAX_INTERVAL_S, OVERVIEW, TOPIC
 from spark_rocket.console.state import parse_trouble
 from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicStatsTable
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.bodies.stats import TopicOffset, TopicStatsTable
 from tests.console.conftest import eventually
 
 ALL = frozenset((OVERVIEW, TOPICS, GROUPS))

@@ -28,6 +28,7 @@ from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.crash
 
@@ -202,6 +203,37 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
                 time.sleep(0.1)
     assert acknowledged.wrong == []
     assert_right(cluster.store_dir, settings.store_config())
+
+
+def test_delayed_messages_are_delivered_once(tmp_path: Path) -> None:
+    """Killed during the deliveries and at once after them, before any progress was saved."""
+    count = 100
+    with LocalCluster(data_dir=tmp_path, config={"flushDiskType": "SYNC_FLUSH", **SMALL_FILES}) as cluster:
+        cluster.create_topic("Delayed", 1)
+        for round_number in range(max(ROUNDS // 2, 2)):
+            with RemotingClient() as client:
+                wire = Wire(client, cluster.broker_address)
+                deliver = str(int(time.time() * 1000) + 1_500)
+                for number in range(count):
+                    when = {"DELAY": "1"} if number % 2 else {"TIMER_DELIVER_MS": deliver}
+                    body = b"%d/%d" % (round_number, number)
+                    assert wire.send("Delayed", body, when).code == ResponseCode.SUCCESS
+                wanted = (round_number + 1) * count - (count // 2 if round_number % 2 else 0)
+                wait_for_messages(wire, wanted)
+            cluster.kill_broker()
+            cluster.restart_broker()
+            with RemotingClient() as client:
+                wait_for_messages(Wire(client, cluster.broker_address), (round_number + 1) * count)
+        with RemotingClient() as client:
+            wire = Wire(client, cluster.broker_address)
+            assert wire.send("Delayed", b"last", {"DELAY": "2"}).code == ResponseCode.SUCCESS  # behind any duplicate
+            wait_for_messages(wire, (round_number + 1) * count + 1)
+            found = [message.body for message in read_all(wire, "Delayed", 0)]
+    assert len(found) == len(set(found)) == (round_number + 1) * count + 1
+
+
+def wait_for_messages(wire: Wire, count: int) -> None:
+    until(lambda: int(wire.ask(RequestCode.GET_MAX_OFFSET, topic="Delayed", queueId=0).ext_fields["offset"]) >= count)
 
 
 def test_an_acknowledged_topic_survives_a_kill(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from spark_rocket.errors import (
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.wire.bodies import TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 

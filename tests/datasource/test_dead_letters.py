@@ -15,7 +15,7 @@ from spark_rocket.datasource.options.options import WriteOptions, parse_read_opt
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.bad_records import COPIED_COLUMNS, POSITION_COLUMNS, send_dead_letters
 from spark_rocket.datasource.write import writer
-from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT, Block
+from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import BrokerError, RowError
 from spark_rocket.model import (
     BAD_RECORD_BODY_LENGTH,
@@ -33,7 +33,7 @@ from spark_rocket.model import (
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
-from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT, decode_properties
 from spark_rocket.protocol.record.record import encode_record
 
 OPTIONS = parse_read_options({"nameServer": "x:1", "subscribe": "orders", "retryTimeout": "0"}, Scope.READ)
@@ -121,6 +121,7 @@ def test_invalid_properties_are_replaced_and_large_ones_omitted(
 ) -> None:
     broker = Broker(monkeypatch)
     pairs = [("small", b"1"), ("large", b"x" * 20_000), ("KEYS", b"k" * 12_000), ("odd", b"a\x01b"), ("", b"unnamed")]
+    pairs.append(("TAGS", b" a||b"))  # no consumer can select it
     records = message(b"b", b"".join(key.encode() + b"\x01" + value + b"\x02" for key, value in pairs))
     ((_, got),) = broker.letters(records, "not \x01 a\x02number")
     got.pop("UNIQ_KEY")
@@ -129,6 +130,7 @@ def test_invalid_properties_are_replaced_and_large_ones_omitted(
         "small": "1",
         "odd": "a\ufffdb",
         "KEYS": "k" * 12_000,
+        "TAGS": " a||b",
         BAD_RECORD_REASON: "not \ufffd a\ufffdnumber",
         BAD_RECORD_LEFT_OUT: ", large",
     }

@@ -6,6 +6,7 @@ import json
 import threading
 import zlib
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -36,7 +37,7 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import SCHEDULE_TOPIC, MessageQueue, SendResult, SendStatus
-from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.datasource.exactly_once_brokers import (
@@ -91,7 +92,8 @@ def test_the_formats_of_manifest_and_ledger(brokers: FakeBrokers) -> None:
     prepared, done = (json.loads(stored.body) for stored in brokers.log[LEDGER_QUEUE])
     shared = {"rocketSink": 1, "query": "query", "batch": 0, "run": "run"}
     assert prepared.items() >= (shared | {"kind": "PREPARED"}).items()
-    assert prepared.keys() == {*shared, "kind", "publisher", "time", "manifest"}
+    assert prepared.keys() == {*shared, "kind", "publisher", "time", "manifest", "topics", "digest"}
+    assert prepared["topics"] == done["topics"] == {TARGET: 20}
     assert done.items() >= (shared | {"kind": "DONE", "rows": 20, "blocks": 5, "published": 20}).items()
     assert done.keys() == {
         *shared,
@@ -104,8 +106,78 @@ def test_the_formats_of_manifest_and_ledger(brokers: FakeBrokers) -> None:
         "published",
         "duplicates",
         "ms",
+        "topics",
     }
     assert {stored.tags for stored in brokers.log[LEDGER_QUEUE]} == {tag_of("query")}
+
+
+def to(brokers: FakeBrokers, topic: str, count: int, size: int = 4) -> list[StagedBlock]:
+    """Staged blocks of rows for a topic."""
+    blocks = brokers.staged(WRITE, [f"{topic} {row}" for row in range(count)], size=size)
+    return [replace(block, target=MessageQueue(topic, "a", 0)) for block in blocks]
+
+
+WRITE = Epoch("nightly", 0)
+
+
+def test_a_write_id_that_is_used_for_another_write(brokers: FakeBrokers) -> None:
+    """Two frames written under one id: the second is not dropped silently."""
+    brokers.commit_epoch(WRITE, to(brokers, "orders", 5), is_stream=False)
+    for blocks, now in (
+        (to(brokers, "copies", 5), "5 rows for copies"),
+        (to(brokers, "orders", 6), "6 rows for orders"),
+        ([*to(brokers, "orders", 5), *to(brokers, "copies", 1)], "1 rows for copies, 5 rows for orders"),
+        ([], "no rows"),
+    ):
+        refused = rf"WRITE_ID\] writeId 'nightly' was used at 20.* for 5 rows for orders; this write has {now}\."
+        with pytest.raises(ExactlyOnceError, match=refused):
+            brokers.commit_epoch(WRITE, blocks, is_stream=False)
+    assert sorted(brokers.rows()) == [f"orders {row}" for row in range(5)]
+
+
+def test_the_same_write_again_is_logged(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
+    brokers.commit_epoch(WRITE, to(brokers, "orders", 5), is_stream=False)
+    assert caplog.text == ""
+    for blocks, digest in ((to(brokers, "orders", 5), "the same digest"), (to(brokers, "orders", 5, 3), "another")):
+        assert brokers.commit_epoch(WRITE, blocks, is_stream=False) is None
+        assert f"5 rows for orders, with {digest}" in caplog.messages[-1]
+        assert caplog.records[-1].levelname == "WARNING"
+    assert len(brokers.rows()) == 5
+
+
+def test_a_decided_write_is_published_before_another_one_is_refused(brokers: FakeBrokers) -> None:
+    brokers.before = FailAtRequest(0, KilledError, ["publish"])
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(WRITE, to(brokers, "orders", 5), is_stream=False)
+    brokers.alive()
+    with pytest.raises(ExactlyOnceError, match=r"WRITE_ID"):
+        brokers.commit_epoch(WRITE, to(brokers, "orders", 4), is_stream=False)
+    assert sorted(brokers.rows()) == [f"orders {row}" for row in range(5)]
+
+
+def test_a_repeated_micro_batch_may_have_other_rows(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
+    """Other topics are logged: the option topic was changed with the checkpoint of a decided batch."""
+    brokers.commit_epoch(WRITE, to(brokers, "orders", 5))
+    brokers.commit_epoch(WRITE, to(brokers, "orders", 3))
+    assert caplog.text == ""
+    brokers.commit_epoch(WRITE, to(brokers, "copies", 5))
+    assert "5 rows for orders, and is published there; this run has 5 rows for copies" in caplog.text
+
+
+@pytest.mark.parametrize("lost", [set(), {"topics"}, {"topics", "PREPARED"}])
+def test_writes_of_older_versions_are_compared(brokers: FakeBrokers, lost: set[str]) -> None:
+    """Their decision has no topics, but its manifest has; after it has expired, the number of rows remains."""
+    brokers.commit_epoch(WRITE, to(brokers, "orders", 5), is_stream=False)
+    older = []
+    for stored in brokers.log[LEDGER_QUEUE]:
+        record = json.loads(stored.body)
+        if record["kind"] not in lost:
+            body = {key: value for key, value in record.items() if key not in {"digest", "ledger", *lost}}
+            older.append(Stored(json.dumps(body).encode(), "", stored.tags))
+    brokers.log[LEDGER_QUEUE] = older
+    brokers.commit_epoch(WRITE, to(brokers, "orders", 5), is_stream=False)
+    with pytest.raises(ExactlyOnceError, match=r"WRITE_ID.*for 5 rows for.*this write has 6 rows"):
+        brokers.commit_epoch(WRITE, to(brokers, "orders", 6), is_stream=False)
 
 
 def test_an_epoch_and_the_next_one(brokers: FakeBrokers) -> None:
@@ -153,7 +225,9 @@ def test_a_driver_killed_at_any_request(when: str, is_stream: bool) -> None:
         brokers.alive()
         decided = PREPARED in kinds(brokers)
         other = [f"other{number}" for number in range(9)]
-        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, other), is_stream=is_stream)
+        is_refused = decided and not is_stream  # as another write
+        with pytest.raises(ExactlyOnceError, match="WRITE_ID") if is_refused else nullcontext():
+            brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, other), is_stream=is_stream)
         once(brokers.rows(), ROWS if decided else other)
         assert kinds(brokers)[-1] == DONE
         if last.hit is None:

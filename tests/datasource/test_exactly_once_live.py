@@ -228,7 +228,9 @@ def test_a_restart_with_a_smaller_limit(cluster: LocalCluster, reader: Reader, m
 
 def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
     cluster.create_topic("wide-ledger", 2)
-    with pytest.raises(ExactlyOnceError, match=r"LEDGER_QUEUES.*wide-ledger has 2 queues and must have one"):
+    with pytest.raises(
+        ExactlyOnceError, match=r"LEDGER_QUEUES.*wide-ledger has 2 queues \(wide-ledger/broker-a/0, .* must have one"
+    ):
         options(cluster, "t", ledgerTopic="wide-ledger")
 
 
@@ -245,7 +247,7 @@ def test_a_foreign_message_in_the_ledger(cluster: LocalCluster) -> None:
     )
     with Producer("tests", name_server=cluster.name_server) as producer:
         producer.send(Message.of("foreign-ledger", "hello"))
-    with pytest.raises(ExactlyOnceError, match=r"FOREIGN_MESSAGE.*foreign-ledger/broker-a/0: message 0"):
+    with pytest.raises(ExactlyOnceError, match=r"FOREIGN_MESSAGE.*foreign-ledger/broker-a/0: message 1"):
         commit_epoch(given, [stage(given, Epoch("foreign", 0), rows(1))], is_stream=True)
 
 
@@ -326,7 +328,7 @@ def test_missing_permissions_are_named() -> None:
         cluster.create_topic("ROCKET_SINK_STAGING", 4)
         with pytest.raises(BrokerError, match=r"PUB.*ROCKET_SINK_LEDGER"):
             write()
-        allow(*rights[:1], rights[2])
+        allow(*rights[:1], "ROCKET_SINK_LEDGER=PUB|SUB")
         with pytest.raises(BrokerError, match=r"PUB.*ROCKET_SINK_STAGING"):
             write()
         allow(*rights[:2], "ROCKET_SINK_LEDGER=PUB|SUB")

@@ -21,7 +21,7 @@ from spark_rocket.datasource.options.options import ReadOptions, parse_read_opti
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import pull_chunks, read_range
-from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
+from spark_rocket.datasource.read.projection import projection_of, rows_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import (
@@ -543,8 +543,6 @@ def test_a_queue_removed_after_planning_is_data_loss(
     with caplog.at_level(logging.WARNING):
         assert offsets(read(broker(), 0, 100, failOnDataLoss="false", **more)) == list(range(30))
     assert len(re.findall(wrong, caplog.text)) == 1
-    assert offsets(read(broker(), 0, 100, subscribe="others", **more)) == list(range(30)), "it is no longer read"
-    assert "Continuing without it (the query no longer reads it)." in caplog.text
     assert no_waiting == []
 
 

@@ -84,6 +84,17 @@ def test_the_text_contains_last_messages() -> None:
     assert again.lasts == offset.lasts
 
 
+def test_the_text_contains_unselected_queues() -> None:
+    offset = StreamOffset({A10: 5}, unselected={A2: 7, B0: 9})
+    text = json.dumps(offset.to_json())
+    assert text == (
+        '{"offsets": {"orders": {"broker-a": {"10": 5}}}, "unselected": {"orders": {"broker-a": {"2": 7}, "broker-b": '
+        '{"0": 9}}}, "version": 1}'
+    )
+    assert parse_stream_offset(json.loads(text)) == offset
+    assert offset.positions == {A10: 5, A2: 7, B0: 9}
+
+
 def test_a_batch_starts_at_the_previous_end_unless_its_offset_has_a_start() -> None:
     before = StreamOffset({A0: 10, A2: 20})
     assert starts_of(before, StreamOffset({A0: 11, A2: 30, B0: 9}, {A2: 25, B0: 4})) == {A0: 10, A2: 25, B0: 4}
@@ -172,4 +183,4 @@ def test_stored_offsets_round_trip(path: Path) -> None:
 
 def test_offsets_of_all_kinds_are_stored() -> None:
     kinds = {path.parents[1].name.removeprefix("checkpoint-v1") for path in GOLDEN}
-    assert kinds >= {"", "-first", "-last", "-waiting"}
+    assert kinds >= {"", "-first", "-last", "-unselected", "-waiting"}

@@ -146,12 +146,6 @@ def test_a_queue_of_a_broker_unavailable_at_the_start(options: dict[str, str], s
     assert following.ends == {q(0): 100, q(1): 100, q(2): 100}
 
 
-def test_an_unsubscribed_topic_is_dropped() -> None:
-    queues = FakeQueues(q0=(0, 100))
-    before = StreamOffset({q(0): 100, q(0, "payments"): 5})
-    assert planner(queues).next_end(before, None) == StreamOffset({q(0): 100})
-
-
 def test_available_now_ends_at_the_end_at_the_start() -> None:
     queues = FakeQueues(q0=(0, 100))
     plan = planner(queues, startingOffsets="earliest")

@@ -540,20 +540,23 @@ def test_damage_before_whole_records(
 
 
 class Killed:
-    """Copy the store during the first write of a long batch, as after a kill."""
+    """Copy the store with a part of the first long batch, as after a kill during its write."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path, after: int) -> None:
         self.path = directory.with_name("killed")
-        real = CommitLog.write
+        real = CommitLog.advance
 
-        def write(log: CommitLog, records: bytes | bytearray | memoryview) -> None:
+        def advance(log: CommitLog, size: int) -> None:
             if not self.path.exists():
-                part = memoryview(records)[4 : 4 + after]
-                log.mm[log.position + 4 : log.position + 4 + len(part)] = part
+                start, end = log.position, log.position + size
+                records = bytes(log.mm[start:end])
+                kept = records[4 : 4 + after]
+                log.mm[start:end] = bytes(4) + kept + bytes(size - 4 - len(kept))
                 shutil.copytree(directory, self.path)
-            real(log, records)
+                log.mm[start:end] = records
+            real(log, size)
 
-        monkeypatch.setattr(CommitLog, "write", write)
+        monkeypatch.setattr(CommitLog, "advance", advance)
 
 
 @pytest.mark.parametrize("after", [1, 100, 4096, 15_001, 1 << 30])

@@ -23,7 +23,7 @@ from spark_rocket.datasource.tables import new_table
 from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options, view_schema
 from spark_rocket.errors import OptionError, RemotingConnectError, SchemaError, TopicNotFoundError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.testing import LocalCluster
 
 Row = dict[str, Any]

@@ -20,6 +20,7 @@ def test_values(tmp_path: Path) -> None:
     kv.delete("n", "k")
     kv.delete("n", "k")
     kv.delete("unknown", "k")
+    kv.save()
     again = KVConfigManager(tmp_path / "sub" / "kvConfig.json")
     again.load()
     assert again.namespace("n") == {"ключ": "значение"}
@@ -30,7 +31,11 @@ def test_the_file_is_apaches_and_the_old_one_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
     kv = KVConfigManager(path)
     kv.put("n", "k", "1")
+    kv.save()
     kv.put("n", "k", "2")
+    assert not kv.is_saved
+    kv.save()
+    assert kv.is_saved
     assert json.loads(path.read_text()) == {"configTable": {"n": {"k": "2"}}}
     assert json.loads((tmp_path / "kvConfig.json.bak").read_text()) == {"configTable": {"n": {"k": "1"}}}
     assert {file.name for file in tmp_path.iterdir()} == {"kvConfig.json", "kvConfig.json.bak"}

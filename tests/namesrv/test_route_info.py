@@ -6,7 +6,8 @@ import pytest
 
 from spark_rocket.errors import RefusedError
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, Registered, RouteInfoManager
-from spark_rocket.protocol.wire.bodies import DataVersion, QueueData, TopicConfig
+from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
+from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 
@@ -281,6 +282,35 @@ def test_unregistering_twice_or_an_unknown_broker(tables: Tables) -> None:
     tables.unregister_broker("c", "a", 0, "a0:1")
     tables.unregister_broker("c", "a", 0, "a0:1")
     assert tables.route("T") is None
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name", "id_", "address"),
+    [("c", "a", 0, "b0:1"), ("c", "a", 1, "a0:1"), ("c", "other", 0, "a0:1"), ("d", "a", 0, "a0:1")],
+)
+def test_unregistering_with_a_part_of_another_brokers_identity(
+    tables: Tables, cluster: str, name: str, id_: int, address: str
+) -> None:
+    """It changes nothing: each broker has its route as long as it is alive, and no longer."""
+    tables.register(T, U, name="a", channel="ca")
+    tables.register(T, name="b", channel="cb")
+    tables.unregister_broker(cluster, name, id_, address)
+    assert (tables.perm("T", "a"), tables.perm("T", "b")) == (6, 6)
+    assert {live.address for live, _ in tables.silences()} == {"a0:1", "b0:1"}
+    tables.channel_closed("cb")
+    tables.now += 121
+    assert [live.broker_name for live in tables.expire()] == ["a"]
+    assert tables.route("T") is None
+
+
+def test_a_broker_that_registers_under_another_name(tables: Tables) -> None:
+    tables.register(T, name="a", at="same:1")
+    tables.register(U, name="b", at="same:1")
+    assert tables.route("T") is None
+    assert tables.perm("U", "b") == 7
+    tables.now += 121
+    assert [live.broker_name for live in tables.expire()] == ["b"]
+    assert tables.cluster_info().cluster_addr_table == {}
 
 
 # --- topics by hand -----------------------------------------------------------------------------------------------

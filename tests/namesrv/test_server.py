@@ -6,6 +6,8 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import json
+import socket
 import threading
 import weakref
 import zlib
@@ -15,9 +17,12 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.files import replace_file
+from spark_rocket.namesrv import kv_config
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.protocol.wire.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
@@ -290,6 +295,52 @@ def test_the_kv_file_is_read_at_start(tmp_path: Path) -> None:
     with RemotingClient() as client:
         assert ask(client, second, 101, namespace="n", key="k").ext_fields == {"value": "v"}
     second.close()
+
+
+def test_changes_of_the_kv_file_that_arrive_together_share_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "kvConfig.json"
+    writes: list[int] = []
+
+    def note(target: Path, content: bytes) -> None:
+        writes.append(len(content))
+        replace_file(target, content)
+
+    monkeypatch.setattr(kv_config, "replace_file", note)
+    running = Running(kv_config_path=path)
+    frames = [
+        RemotingCommand.request(100, {"namespace": "n", "key": f"k{number}", "value": "v"}).encode()
+        for number in range(500)
+    ]
+    with socket.create_connection(("127.0.0.1", running.server.port), 10) as peer:
+        peer.sendall(b"".join(map(bytes, frames)))
+        with peer.makefile("rb") as stream:
+            for _ in frames:
+                answer = RemotingCommand.decode(stream.read(int.from_bytes(stream.read(4), "big")))
+                assert (answer.code, answer.remark) == (0, None)
+                if len(writes) == 1:  # durable before the first response
+                    assert b'"k0"' in path.read_bytes()
+    assert 1 <= len(writes) <= 50
+    assert len(json.loads(path.read_text())["configTable"]["n"]) == 500
+    running.close()
+
+
+def test_a_kv_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "kvConfig.json"
+    path.parent.unlink()
+    running = Running(kv_config_path=path)
+    path.parent.write_text("")
+    with RemotingClient() as client:
+        for _ in range(2):  # the second attempt changes nothing in memory, and is not on disk either
+            failed = ask(client, running, 100, namespace="n", key="k", value="v")
+            assert failed.code == ResponseCode.SYSTEM_ERROR
+            assert "NotADirectoryError" in str(failed.remark) or "FileExistsError" in str(failed.remark)
+        path.parent.unlink()
+        assert ask(client, running, 102, namespace="n", key="unknown").code == 0
+    assert json.loads(path.read_text()) == {"configTable": {"n": {"k": "v"}}}
+    running.close()
 
 
 def test_a_port_in_use(running: Running) -> None:

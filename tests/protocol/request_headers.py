@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from spark_rocket.protocol.wire import headers
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import Header, SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers import every
+from spark_rocket.protocol.wire.headers.base import Header
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 
 EVERY: list[type[Header]] = [
     value
-    for value in vars(headers).values()
+    for value in vars(every).values()
     if isinstance(value, type) and issubclass(value, Header) and value is not Header
 ]
 ONE_LETTER = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)

@@ -11,50 +11,47 @@ import pytest
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire import bodies
-from spark_rocket.protocol.wire.bodies import (
-    CR_LATER,
-    PROP_CONSUME_TYPE,
-    Body,
-    BrokerData,
-    ClusterInfo,
-    ConsumeMessageDirectlyResult,
-    ConsumerData,
-    ConsumerOffsetSerializeWrapper,
-    ConsumerRunningInfo,
-    ConsumeStats,
-    ConsumeStatus,
-    DataVersion,
-    GetConsumerListByGroupResponseBody,
-    GetConsumerStatusBody,
-    HeartbeatData,
-    KVTable,
+from spark_rocket.protocol.wire.bodies import every
+from spark_rocket.protocol.wire.bodies.assignment import (
     LockBatchRequestBody,
     LockBatchResponseBody,
     MessageQueueAssignment,
-    MessageQueueForC,
-    OffsetWrapper,
-    PopProcessQueueInfo,
-    ProcessQueueInfo,
-    ProducerData,
     QueryAssignmentResponseBody,
-    QueueData,
-    RegisterBrokerBody,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
+)
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.bodies.client import (
+    ConsumerData,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+    ProducerData,
     SubscriptionData,
+)
+from spark_rocket.protocol.wire.bodies.config import (
+    ConsumerOffsetSerializeWrapper,
+    DataVersion,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicConfigSerializeWrapper,
-    TopicOffset,
-    TopicRouteData,
-    TopicStatsTable,
 )
+from spark_rocket.protocol.wire.bodies.consumer import (
+    CR_LATER,
+    PROP_CONSUME_TYPE,
+    ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
+    ConsumeStatus,
+    GetConsumerStatusBody,
+    MessageQueueForC,
+    PopProcessQueueInfo,
+    ProcessQueueInfo,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
+from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, KVTable, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
 
 EVERY = [
-    value
-    for value in vars(bodies).values()
-    if isinstance(value, type) and issubclass(value, Body) and value is not Body
+    value for value in vars(every).values() if isinstance(value, type) and issubclass(value, Body) and value is not Body
 ]
 QUEUE = MessageQueue("t", "b", 1)
 

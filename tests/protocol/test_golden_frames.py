@@ -8,35 +8,26 @@ import pytest
 
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import (
-    Body,
-    ClusterInfo,
-    ConsumeStats,
-    GetConsumerListByGroupResponseBody,
-    GroupList,
-    HeartbeatData,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
-    RegisterBrokerBody,
-    SubscriptionGroupConfig,
-    TopicList,
-    TopicRouteData,
-    TopicStatsTable,
-    loads_tolerant,
-)
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody, HeartbeatData
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo, TopicList, TopicRouteData
+from spark_rocket.protocol.wire.bodies.stats import ConsumeStats, GroupList, TopicStatsTable
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.protocol.wire.frame import FrameSplitter
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.base import Header
+from spark_rocket.protocol.wire.headers.messages import QueryMessageResponseHeader
+from spark_rocket.protocol.wire.headers.namesrv import WipeWritePermOfBrokerResponseHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader, SendMessageResponseHeader
+from spark_rocket.protocol.wire.headers.pull import (
     GetMaxOffsetResponseHeader,
-    Header,
     PullMessageResponseHeader,
-    QueryMessageResponseHeader,
     SearchOffsetResponseHeader,
-    SendMessageRequestHeader,
-    SendMessageResponseHeader,
-    WipeWritePermOfBrokerResponseHeader,
 )
+from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.golden import GoldenFrame, frame, frames
 from tests.protocol.request_headers import decode_request_header
 

@@ -12,15 +12,11 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    CreateTopicRequestHeader,
-    GetMaxOffsetRequestHeader,
-    Header,
-    PullMessageRequestHeader,
-    SendMessageRequestHeader,
-    SendMessageResponseHeader,
-    UnregisterClientRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.admin import CreateTopicRequestHeader
+from spark_rocket.protocol.wire.headers.base import Header
+from spark_rocket.protocol.wire.headers.membership import UnregisterClientRequestHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader, SendMessageResponseHeader
+from spark_rocket.protocol.wire.headers.pull import GetMaxOffsetRequestHeader, PullMessageRequestHeader
 from tests.protocol.request_headers import EVERY, decode_request_header
 
 VALUES: dict[str, tuple[Any, str]] = {

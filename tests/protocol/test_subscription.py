@@ -10,11 +10,10 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.filter.tags import (
     MAX_EXPRESSION_CHARACTERS,
     java_hash,
-    java_hash_many,
     parse_tags,
     tags_code,
 )
-from spark_rocket.protocol.wire.bodies import SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 
 # Worked out by hand from h = 31 h + unit, or known from Java.
 HASHES = [
@@ -45,13 +44,6 @@ def test_known_hashes(text: str, wanted: int) -> None:
     assert java_hash(text) == tags_code(text) == one_by_one(text) == wanted
 
 
-def test_many_at_once() -> None:
-    assert java_hash_many([text for text, _ in HASHES]).tolist() == [wanted for _, wanted in HASHES]
-    assert java_hash_many(["", "TagA", ""]).tolist() == [0, 2598919, 0]
-    assert java_hash_many([]).tolist() == []
-    assert java_hash_many([""]).tolist() == [0]
-
-
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 127, 128, 129, 1000])
 def test_long_texts(size: int) -> None:
     for letter in ("z", "é", "😀"):
@@ -62,7 +54,6 @@ def test_long_texts(size: int) -> None:
 def test_any_text(texts: list[str]) -> None:
     wanted = [one_by_one(text) for text in texts]
     assert [java_hash(text) for text in texts] == wanted
-    assert java_hash_many(texts).tolist() == wanted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_rocket.broker.server import Broker
-from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.cluster.cluster import Cluster

@@ -54,7 +54,9 @@ class Caller:
         """The answers of ReceiveMessage or PullMessage: an iterator that can be cancelled."""
         return self._stub(method)(self._request(method, request, fields), timeout=timeout, metadata=self._pairs())
 
-    def raw(self, path: str, payload: bytes, metadata: dict[str, str] | None = None) -> list[bytes]:
+    def raw(
+        self, path: str, payload: bytes, metadata: dict[str, str] | None = None, *, timeout: float = SECONDS
+    ) -> list[bytes]:
         """The answers of ``/service/Method``, or of a method of the messaging service, to any bytes."""
         method = METHODS.get(path)
         sides = (method.client_streaming, method.server_streaming) if method is not None else (False, False)
@@ -62,7 +64,7 @@ class Caller:
         path = f"/{definitions.SERVICE}/{path}" if method is not None else path
         pairs = self._pairs() if metadata is None else list(metadata.items())
         answer = getattr(self._channel, kinds)(path)(
-            iter([payload]) if sides[0] else payload, timeout=SECONDS, metadata=pairs
+            iter([payload]) if sides[0] else payload, timeout=timeout, metadata=pairs
         )
         return list(answer) if sides[1] else [answer]
 

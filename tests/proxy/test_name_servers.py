@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 
 from spark_rocket.errors import BrokerError, ConfigError, NameServerUnreachableError, RocketError
-from spark_rocket.protocol.wire.bodies import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster

@@ -407,8 +407,6 @@ def test_many_acks_at_once(client: Consuming) -> None:
     assert [(entry.receipt_handle, entry.status.code) for entry in answer.entries] == [(h, Code.OK) for h in handles]
     assert client.ack(*handles).status.code == Code.OK  # twice is not wrong
     assert client.ack(*handles[:1] * 4096).status.code == Code.OK
-    with pytest.raises(StatusError, match="4097 messages to ack"):
-        client.ack(*handles[:1] * 4097)
     client.pass_time(61_001)
     assert client.receive() == []
 

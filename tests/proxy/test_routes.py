@@ -127,6 +127,20 @@ def test_impossible_called_hosts(client: Caller, topic: str) -> None:
         assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
 
 
+def test_a_topic_with_too_many_queues_for_a_response(client: Caller, wire: Wire, topic: str) -> None:
+    change_topic(wire, topic, reads=16_385, writes=4)
+    answer = client.call("QueryRoute", topic=resource(topic), endpoints=endpoints())
+    assert (answer.status.code, "has 16,385 queues" in answer.status.message) == (Code.FORBIDDEN, True)
+    change_topic(wire, f"{topic}-many", reads=16_384, writes=4)
+    answer = client.call("QueryRoute", topic=resource(f"{topic}-many"), endpoints=endpoints())
+    assert (answer.status.code, len(answer.message_queues)) == (Code.OK, 16_384)
+    several = endpoints("h" * 255)
+    several.addresses.add(host="i" * 255, port=18082)
+    several.addresses.add(host="j" * 255, port=18082)
+    answer = client.call("QueryRoute", topic=resource(f"{topic}-many"), endpoints=several)
+    assert answer.status.code == Code.ILLEGAL_ACCESS_POINT
+
+
 @pytest.mark.parametrize("method", ["QueryRoute", "QueryAssignment"])
 def test_the_response_for_every_queue_is_bounded(client: Caller, topic: str, method: str) -> None:
     called = endpoints()

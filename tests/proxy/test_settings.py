@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods.settings import CONSUMER_BACKOFF_MS, merged_settings
 from tests.proxy.caller import consumer_settings, producer_settings

@@ -243,7 +243,7 @@ def test_too_many_clients(
         (consumer_settings("g", "no topic"), "ILLEGAL_TOPIC"),
         (consumer_settings("g", "T", expression="x" * 100_000), "ILLEGAL_FILTER_EXPRESSION"),
         (consumer_settings("g", "T", expression="x" * 100_000, filter_type="SQL"), "ILLEGAL_FILTER_EXPRESSION"),
-        (consumer_settings("g", *["T"] * 10_001), "10001 topics"),
+        (consumer_settings("g", *["T"] * 10_001), "10001 entries"),
         (producer_settings("no topic"), "ILLEGAL_TOPIC"),
         (producer_settings("SCHEDULE_TOPIC_XXXX"), "ILLEGAL_TOPIC"),
     ],

@@ -104,6 +104,9 @@ def test_a_repeated_batch_write(mq: Rocket, spark: SparkSession) -> None:
     for _ in range(2):
         write(writeId=f"nightly-{target}")
     assert sorted(int(body.split(":")[0]) for body in mq.bodies(target)) == list(range(1000))
+    with pytest.raises(PySparkException, match=r"WRITE_ID.*for 1000 rows for.*this write has 1000 rows for other"):
+        write(writeId=f"nightly-{target}", topic=f"other-{target}")
+    assert mq.bodies(target)
     with pytest.raises(PySparkException, match=r"BAD_OPTION.ALONE.*writeId"):
         write()
     spark.range(0).selectExpr("CAST(id AS STRING) AS body").write.format("rocket").options(

@@ -207,7 +207,9 @@ def test_a_topic_deleted_during_a_batch_is_skipped(mq: Rocket, run: Run, tmp_pat
     with pytest.raises(StreamingQueryException, match=rf"DATA_LOSS.TOPIC_DELETED\] topic {topic} .*/0 at 0"):
         run(both, checkpoint="removed")
     assert run(mq.stream(f"{kept},{topic}", failOnDataLoss="false"), checkpoint="passed over") == ["a"]
-    assert run(mq.stream(kept), checkpoint="removed") == ["a"]
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.NOT_SELECTED"):
+        run(mq.stream(kept), checkpoint="removed")
+    assert run(mq.stream(kept, failOnDataLoss="false"), checkpoint="removed") == ["a"]
 
 
 @pytest.mark.classic("foreachBatch runs in the process of the broker")

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming import StreamingQuery
 
 from spark_rocket.model import MessageQueue
@@ -222,3 +223,34 @@ def test_a_deleted_topic_and_removed_queues(mq: Rocket, run: Run) -> None:
     with pytest.raises(StreamingQueryException, match=rf"DATA_LOSS.TOPIC_DELETED\] topic {topic} .*/1 at 2"):
         run(mq.stream(both))
     assert run(mq.stream(both, failOnDataLoss="false")) == ["d"]
+
+
+def test_a_checkpoint_of_another_topic(mq: Rocket, run: Run) -> None:
+    one, two = mq.topic(1), mq.topic(1)
+    mq.send(one, ["a"])
+    mq.send(two, ["old"])
+    assert run(mq.stream(one, startingOffsets="earliest")) == ["a"]
+    wrong = rf"DATA_LOSS.NOT_SELECTED\] subscribe={two} .*: {one}/\S+/0 at 1\."
+    with pytest.raises(StreamingQueryException, match=wrong):
+        run(mq.stream(two))
+    mq.send(one, ["b"])
+    assert run(mq.stream(two, failOnDataLoss="false")) == ["old"], "the checkpoint has no position of this topic"
+    mq.send(two, ["c"])
+    assert run(mq.stream(two)) == ["c"], "an accepted change is not a loss again"
+    assert run(mq.stream(f"{one},{two}")) == ["b"], "the first topic continues at its position"
+
+
+def test_an_unfinished_batch_of_another_topic(mq: Rocket, run: Run, tmp_path: Path) -> None:
+    one, two = mq.topic(1), mq.topic(1)
+    mq.send(one, ["a"])
+
+    def fail(batch: DataFrame, batch_id: int) -> None:
+        raise ValueError("the first batch fails")
+
+    writer = mq.stream(one, startingOffsets="earliest").writeStream.foreachBatch(fail)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException, match="the first batch fails"):
+        query.awaitTermination(120)
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.NOT_SELECTED"):
+        run(mq.stream(two))
+    assert run(mq.stream(one)) == ["a"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,13 @@ def trim(store: MessageStore, *, files: int = 1) -> None:
     while store.retention.trim_queues():
         pass
     store.retention.remover.finish()
+
+
+def trimmed_by_hand(config: StoreConfig) -> None:
+    """Record the log's beginning, as retention does, for a test that has deleted the first files itself."""
+    path = config.store_path / "config" / "queueEnd.json"
+    begin = min(int(file.name) for file in config.commit_log_path.iterdir())
+    path.write_text(json.dumps({**json.loads(path.read_text()), "logBegin": begin}))
 
 
 def recovery_of(store: MessageStore) -> RecoveryReport:

@@ -15,9 +15,10 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.batch import BatchPlan
+from spark_rocket.store.batch_columns import ManyMessages
 from tests.kit.clock import START
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, HOST, bodies, put, put_batch
+from tests.store.helpers import BORN, HOST, bodies, log_of, put, put_batch
 
 names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "XTAGS", "a"])
 values = st.text(st.characters(blacklist_characters="\0\1\2", blacklist_categories=["Cs"]), max_size=12)
@@ -181,19 +182,42 @@ def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore, tmp_path
     assert bodies(store, "T", 0) == [b"before"]
 
 
-def long_batch(rows: int = 60) -> list[tuple[int, bytes, bytes]]:
-    return [(i, b"%0100d" % i, b"TAGS\x01%s\x02KEYS\x01%03d" % (b"ab"[i % 2 : i % 2 + 1], i)) for i in range(rows)]
-
-
 def test_a_check_may_refuse_and_then_nothing_is_stored(store: MessageStore) -> None:
-    seen: list[frozenset[bytes] | None] = []
+    seen: list[bool] = []
 
     def check(plan: BatchPlan) -> None:
-        seen.append(plan.names)
+        seen.append(plan.may_have(b"KEYS\x01"))
         raise ValueError("no")
 
-    for batch in (long_batch(), [*long_batch(3), (0, b"", b"")], [(0, b"x", b"A\x01b"), (0, b"x", b"\x01b\x01")]):
+    for batch in ([(0, b"", b"KEYS\x01k")], [(0, b"", b"KEYS\x01k")] * 99, [(0, b"KEYS\x01", b"A\x01b\x01KEYS")] * 99):
         with pytest.raises(ValueError, match="no"):
             put_batch(store, "T", 0, batch, check=check)
-    assert seen == [frozenset({b"TAGS", b"KEYS"}), None, None]
+    assert seen == [True, True, False]
     assert store.get_max_offset("T", 0) == 0
+
+
+def test_a_failure_while_records_are_built_leaves_the_log_clean(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: ManyMessages, out: memoryview, *rest: object) -> None:
+        out[40:60] = b"x" * 20
+        raise MemoryError
+
+    put(store, "T", 0, b"before")
+    end = store.max_physical_offset
+    with monkeypatch.context() as patch:
+        patch.setattr(ManyMessages, "write", fail)
+        with pytest.raises(MemoryError):
+            put_batch(store, "T", 0, [(0, b"y" * size, b"") for size in range(99)])
+    assert store.max_physical_offset == end
+    file = log_of(store).queue.find(end)
+    assert file is not None
+    assert not file.has_data(end - file.file_from_offset)
+    put(store, "T", 0, b"after")
+    assert bodies(store, "T", 0) == [b"before", b"after"]
+
+
+def test_tags_of_the_batch_count_for_each_message(store: MessageStore) -> None:
+    """Its properties are appended to those of each message, and the last TAGS count: also when a queue is rebuilt."""
+    put_batch(store, "T", 0, [(0, b"a", b"TAGS\x01own")] * 50 + [(0, b"a", b"")], batch_properties=b"TAGS\x01all")
+    assert {code for _, _, code in store.get_entries("T", 0, 0, 51)} == {java_hash("all")}

@@ -16,7 +16,7 @@ from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.tools.check import check_store
 from tests.golden import StoreName, store_files
 from tests.kit.clock import Clock
-from tests.store.helpers import golden, opened
+from tests.store.helpers import golden, opened, trimmed_by_hand
 
 
 @pytest.fixture(params=["clean", "killed"])
@@ -112,6 +112,7 @@ def test_consume_queues_of_a_trimmed_log_begin_with_fillers(tmp_path: Path) -> N
     written_again("killed", tmp_path, config)
     whole = files_of(config, "consumequeue")
     (config.commit_log_path / "00000000000000000000").unlink()
+    trimmed_by_hand(config)
     for path in whole:
         (config.store_path / path).unlink()
     store = opened(config)

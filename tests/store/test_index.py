@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import StoreError
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record import uniform
+from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
 from spark_rocket.store.index import index_file
@@ -25,7 +26,7 @@ from spark_rocket.store.index import service as index_service
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import key_hash
 from spark_rocket.store.index.service import IndexService
-from spark_rocket.store.log.record_scan import LogScan
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock
 from tests.kit.waiting import until
@@ -33,6 +34,9 @@ from tests.store.conftest import MakeStore
 from tests.store.helpers import index_of, log_of, opened, put, put_batch, small
 
 FOREVER = 1 << 62
+PARTS = st.sampled_from(
+    [b"UNIQ_KEY\x01", b"KEYS\x01", b"\x01", b"\x02", b" ", b"a", b"bcd", b"x" * 40, "é😀".encode(), b"\xff"]
+)
 
 
 def test_hash_of_a_key() -> None:
@@ -232,6 +236,29 @@ def test_a_query_does_not_walk_a_whole_chain(
     monkeypatch.setattr(index_search, "_MAX_STEPS", 50)
     assert query(store, "T", "other") == []  # no record of the chain has that hash
     assert steps == 120
+
+
+@pytest.mark.parametrize("long", ["properties", "body"])
+def test_a_query_reads_few_long_records_that_do_not_match(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, long: str
+) -> None:
+    """All keys have the same hash, so the record of each message has to be read."""
+    monkeypatch.setattr(index_search, "_MAX_MISMATCHED_BYTES", 1 << 20)
+    store = make_store(mapped_file_size_commit_log=32 << 20, max_hash_slot_num=1, max_index_num=10_000)
+    put_batch(store, "T", 0, [(0, b"first", b"KEYS\x01BB")])
+    count, size = (12, 31_000) if long == "properties" else (8, 400_000)
+    put_one = b"KEYS\x01Aa\x02x\x01" + b"y" * (size if long == "properties" else 0)
+    body = b"b" * (size if long == "body" else 1)
+    for _ in range(count):
+        put_batch(store, "T", 0, [(0, body, put_one)])
+    assert query(store, "T", "BB") == [b"first"]
+    for _ in range(count):
+        put_batch(store, "T", 0, [(0, body, put_one)])
+    assert query(store, "T", "BB") == [b"first"]
+    for _ in range(count):
+        put_batch(store, "T", 0, [(0, body, put_one)])
+    assert query(store, "T", "BB") == []
+    assert len(query(store, "T", "Aa", limit=3)) == 3
 
 
 # --- exactly what a brute force finds ---------------------------------------------------------------------------
@@ -541,9 +568,7 @@ def test_a_full_file_that_cannot_be_flushed_is_never_trusted(
     ],
 )
 @pytest.mark.parametrize("topics", ["T", "TU", "Größe"])
-def test_keys_of_uniform_records(
-    properties: str, topics: str, store: MessageStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_of_many_records(properties: str, topics: str, store: MessageStore) -> None:
     topic = topics if len(topics) > 2 else ""
     for n in range(40):
         put(
@@ -551,10 +576,29 @@ def test_keys_of_uniform_records(
         )
     (block,) = LogScan(log_of(store).queue, 0, store.max_physical_offset)
     numbers, hashes = index_keys.keys_of(block)
-    monkeypatch.setattr(uniform, "_MIN_RANGES", 1000)
-    one_by_one = index_keys.keys_of(block)
-    assert numbers.tolist() == one_by_one[0].tolist()
-    assert hashes.tolist() == one_by_one[1].tolist()
+    assert list(zip(numbers.tolist(), hashes.tolist(), strict=True)) == list(keys_one_by_one(block))
+
+
+def keys_one_by_one(block: RecordBlock) -> Iterator[tuple[int, int]]:
+    """Yield record number and hash of each key, record by record."""
+    for record, topic in enumerate(block.topics()):
+        raw = block.data[int(block.property_starts[record]) : int(block.property_ends[record])]
+        unique = find_property(raw, b"UNIQ_KEY")
+        words = [word for word in (find_property(raw, b"KEYS") or b"").split(b" ") if word]
+        if int(block.sys_flags[record]) & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+            for key in [unique, *words] if unique is not None else words:
+                yield record, key_hash(topic, key.decode("utf-8", "replace"))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from("TU"), st.lists(PARTS, max_size=9).map(b"".join)), min_size=1, max_size=9))
+def test_keys_of_any_properties(store: MessageStore, messages: list[tuple[str, bytes]]) -> None:
+    start = store.max_physical_offset
+    for topic, properties in messages:
+        put(store, topic, 0, b"body", properties)
+    for block in LogScan(log_of(store).queue, start, store.max_physical_offset):
+        numbers, hashes = index_keys.keys_of(block)
+        assert list(zip(numbers.tolist(), hashes.tolist(), strict=True)) == list(keys_one_by_one(block))
 
 
 def test_keys_of_one_word_of_several_and_of_none(store: MessageStore) -> None:

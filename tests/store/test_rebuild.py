@@ -21,7 +21,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.rebuild import Hole, put_in_place, rebuild_store
 from tests.golden import extract_store
 from tests.kit.clock import Clock
-from tests.store.helpers import bodies, golden, opened, put, put_batch, small
+from tests.store.helpers import bodies, golden, opened, put, put_batch, small, trimmed_by_hand
 
 Files = dict[str, bytes]
 
@@ -131,6 +131,7 @@ def test_a_log_trimmed_at_its_beginning(config: StoreConfig) -> None:
     for path in sorted(config.commit_log_path.iterdir()):
         if int(path.name) + (32 << 10) <= first + (32 << 10):
             path.unlink()
+    trimmed_by_hand(config)
     shutil.rmtree(config.index_path)
     opened(config).close()
     assert kinds(config) == []

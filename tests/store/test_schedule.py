@@ -13,7 +13,7 @@ import pytest
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import decode_record, view_record
-from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService

@@ -1,4 +1,4 @@
-"""Random days of a timer with a short wheel: every message is delivered, none early, and no recalled one."""
+"""Random days of a timer with a short wheel: every message is delivered once, not early, and no recalled one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,6 @@ def test_a_random_day(tmp_path: Path, seed: int) -> None:
     rig.advance(rig.clock.now + 400 * precision)
     arrived = rig.arrived()
     assert all(time >= due[key] for key, time in arrived)
-    assert {key for key, _ in arrived} == set(due) - recalled
-    assert kills or len(arrived) == len(due) - len(recalled)
+    assert sorted(key for key, _ in arrived) == sorted(set(due) - recalled)
     rig.close()
     assert check_store(rig.config.store_path, rig.config) == []

@@ -16,11 +16,9 @@ from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    ConsumerSendMsgBackRequestHeader,
-    EndTransactionRequestHeader,
-    ViewMessageRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
+from spark_rocket.protocol.wire.headers.messages import ViewMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import Handler
 

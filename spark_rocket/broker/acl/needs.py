@@ -30,14 +30,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_rocket.acl.rules import GROUP, PUB, SUB, Need, Needs, for_all, need_of_topic
-from spark_rocket.broker.state.clients import heartbeat_of
-from spark_rocket.protocol.wire.bodies import (
-    BatchAckMessageRequestBody,
-    LockBatchRequestBody,
-    QueryAssignmentRequestBody,
-)
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, QueryAssignmentRequestBody
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData
+from spark_rocket.protocol.wire.bodies.consumer import BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.request_limits import body_of
 
 
 def _sent(*fields: str) -> Callable[[RemotingCommand], Needs]:
@@ -71,7 +69,7 @@ def _group(field: str) -> Callable[[RemotingCommand], Needs]:
 
 def _heartbeat(request: RemotingCommand) -> Needs:
     found: dict[Need, None] = {}
-    for consumer in heartbeat_of(request).consumer_data_set:
+    for consumer in body_of(request, HeartbeatData).consumer_data_set:
         found[(GROUP, consumer.group_name, SUB)] = None
         for subscription in consumer.subscription_data_set:
             found[need_of_topic(subscription.topic, SUB)] = None
@@ -79,19 +77,18 @@ def _heartbeat(request: RemotingCommand) -> Needs:
 
 
 def _locked(request: RemotingCommand) -> Needs:
-    group = LockBatchRequestBody.from_request(request.body).consumer_group if request.body else None
+    group = body_of(request, LockBatchRequestBody).consumer_group if request.body else None
     return ((GROUP, group, SUB),) if group else ()
 
 
 def _assigned(request: RemotingCommand) -> Needs:
-    asked = QueryAssignmentRequestBody.from_request(request.body)
+    asked = body_of(request, QueryAssignmentRequestBody)
     return (need_of_topic(asked.topic, SUB), (GROUP, asked.consumer_group, SUB))
 
 
 def _acked(request: RemotingCommand) -> Needs:
     found: dict[Need, None] = {}
-    body = BatchAckMessageRequestBody.from_request(request.body) if request.body else BatchAckMessageRequestBody()
-    for ack in body.acks:
+    for ack in body_of(request, BatchAckMessageRequestBody).acks if request.body else ():
         found[(GROUP, ack.consumer_group, SUB)] = None
         found[need_of_topic(ack.topic, SUB)] = None
     return tuple(found)

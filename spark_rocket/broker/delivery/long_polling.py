@@ -5,8 +5,9 @@ one iteration of the loop are collected: a pull is run again once, for all messa
 
 A held pull with a tag filter is not woken by messages with other tags (the 8-byte tag code decides, as in the filter).
 
-Thread-safety: used on the event loop only. Limit: ``maxHeldPulls`` of the broker's settings; further pulls are not
-held. After a crash, held pulls are lost; clients pull again.
+Thread-safety: used on the event loop only. Limits: ``maxHeldPulls`` of the broker's settings, and those of a connection
+and an address (request_limits/state.py); further pulls are not held. A pull with a long filter counts more than once.
+After a crash, held pulls are lost; clients pull again.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PullRequestHoldService, ManyPullRequest}.
 """
 
@@ -18,7 +19,9 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TypeVar
 
+from spark_rocket.protocol.wire.request_limits.state import HELD_PULLS
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.state_quota import StateQuota
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ class HeldPull:
     offset: int
     tag_codes: frozenset[int] | None
     answer: Callable[[], None]
+    weight: int = 1
     timer: asyncio.TimerHandle | None = None
 
 
@@ -50,13 +54,19 @@ class PullRequestHoldService:
         self._by_queue: dict[tuple[str, int], set[HeldPull]] = {}
         self._by_channel: dict[Channel, set[HeldPull]] = {}
         self._woken: list[HeldPull] = []
+        self._quota = StateQuota(HELD_PULLS)
         self.count = 0
+
+    def has_room(self, channel: Channel, weight: int, most: int) -> bool:
+        """Whether another pull may be held; ``most``: ``maxHeldPulls``."""
+        return self.count < most and self._quota.problem(channel, weight) is None
 
     def hold(self, pull: HeldPull, seconds: float) -> None:
         """Hold a pull until a message arrives, but at most ``seconds``."""
         self._by_queue.setdefault(pull.key, set()).add(pull)
         self._by_channel.setdefault(pull.channel, set()).add(pull)
         self.count += 1
+        self._quota.add(pull.channel, pull.weight)
         pull.timer = self._loop.call_later(max(seconds, 0.0), self._expire, pull)
 
     def notify_arriving(
@@ -120,6 +130,7 @@ class PullRequestHoldService:
         if _discard(self._by_queue, pull.key, pull):
             _discard(self._by_channel, pull.channel, pull)
             self.count -= 1
+            self._quota.release(pull.channel, pull.weight)
 
 
 def _discard(table: dict[_K, set[HeldPull]], key: _K, pull: HeldPull) -> bool:

@@ -8,6 +8,9 @@ kill loses acks, their messages are delivered again, like all others consumed si
 disk. Acks are cached until their messages would have become visible, and for at least the last ``_MAX_CACHED_ACKS``
 check points: an acked message is not acked again and cannot be made invisible for longer.
 
+Whether a check point exists is not known when its ack arrives, so acks are bounded: ``MAX_POPPED`` messages of a check
+point, and in all as ``STATE_LIMITS`` has it.
+
 Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMergeService.
 """
 
@@ -20,6 +23,9 @@ from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import ACKS
+from spark_rocket.remoting.server.state_quota import weight_of
 from spark_rocket.store.delay.redelivery import RETRY_MS
 from spark_rocket.store.results import PutStatus
 
@@ -27,8 +33,9 @@ GATHER_MS = 200
 """How long acks of a check point are collected before they are written."""
 MAX_SPAN_OFFSETS = 1 << 16
 """Maximum distance of a message from the start of its check point."""
+MAX_POPPED = 32
+"""Maximum number of messages of a pop, and so of a check point."""
 _MAX_CACHED_ACKS = 50_000
-_MAX_UNWRITTEN_ACKS = 200_000
 _MAX_CLOCK_SKEW_MS = 24 * 3600 * 1000  # a clock may be set back while messages are in flight
 
 
@@ -40,6 +47,7 @@ class _Acked:
     revive_queue_id: int
     acked: int = 0
     written: int = 0
+    weight: int = 1
 
 
 class AckGatherer:
@@ -51,16 +59,31 @@ class AckGatherer:
         self._acked: dict[Key, _Acked] = {}
         self._unwritten: dict[Key, _Acked] = {}
         self._due: int | None = None
+        self._weight = 0
         self.count = 0
 
     def add(self, key: Key, revive_time: int, revive_queue_id: int, bits: int, now: int) -> int | None:
-        """Add acks; return when to call :meth:`write`, or None if that is already scheduled or not necessary."""
+        """Add acks; return when to call :meth:`write`, or None if that is already scheduled or not necessary.
+
+        RefusedError for more messages than a check point has, or if there are too many acks.
+        """
         entry = self._acked.get(key)
+        if entry is not None:
+            bits |= entry.acked
+        if bits.bit_count() > MAX_POPPED:
+            raise bad_receipt(f"a pop has at most {MAX_POPPED} messages")
+        weight = weight_of(key[0], key[1]) + (bits.bit_length() >> 13)
+        more = weight if entry is None else weight - entry.weight
+        most = STATE_LIMITS[ACKS].total
+        if self._weight + more > most:
+            raise RefusedError(
+                f"too many acks: {most:,} are being written or cached", ResponseCode.SYSTEM_BUSY, retriable=True
+            )
+        self._weight += more
         if entry is None:
-            if len(self._unwritten) >= _MAX_UNWRITTEN_ACKS:
-                raise RefusedError("too many unwritten acks: retry", ResponseCode.SYSTEM_ERROR, retriable=True)
             entry = self._acked[key] = _Acked(revive_time, revive_queue_id)
-        entry.acked |= bits
+        entry.weight = weight
+        entry.acked = bits
         if entry.acked == entry.written:
             return None
         self._unwritten[key] = entry
@@ -100,10 +123,10 @@ class AckGatherer:
             return []
         if self._unwritten.pop(key, None) is not None:
             self._write(key, entry)
-        return _offsets(key[3], entry.acked)
+        return offsets_of_bits(key[3], entry.acked)
 
     def _write(self, key: Key, entry: _Acked) -> bool:
-        offsets = _offsets(key[3], entry.acked & ~entry.written)
+        offsets = offsets_of_bits(key[3], entry.acked & ~entry.written)
         result = self._log.put_ack(key, self._broker_name, offsets, entry.revive_time, entry.revive_queue_id)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             return False
@@ -116,12 +139,13 @@ class AckGatherer:
         acked = self._acked
         while acked:
             key = next(iter(acked))
-            if len(acked) <= _MAX_CACHED_ACKS and acked[key].revive_time > now:
+            if self._weight <= _MAX_CACHED_ACKS and acked[key].revive_time > now:
                 return
-            del acked[key]
+            self._weight -= acked.pop(key).weight
 
 
-def _offsets(start: int, bits: int) -> list[int]:
+def offsets_of_bits(start: int, bits: int) -> list[int]:
+    """Return the offsets of an ack: ``start + i`` for each bit ``i``."""
     offsets = []
     while bits:
         low = bits & -bits

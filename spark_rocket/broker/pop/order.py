@@ -44,8 +44,8 @@ from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.tables import CachedTexts
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.protocol.ids import message_order_count, queue_order_count
-from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 ALREADY_ACKED = -2
@@ -185,7 +185,7 @@ class ConsumerOrderInfoManager:
     ) -> None:
         """Keep the message invisible until ``visible_at``."""
         info = self._find(topic, group, queue_id)
-        if info is None or info.pop_time != pop_time:
+        if info is None or info.pop_time != pop_time or offset not in info.offsets():
             return
         if info.offset_next_visible_time is None:
             info.offset_next_visible_time = {}

@@ -54,7 +54,7 @@ from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_host, retry_topic
 from spark_rocket.protocol.record.properties import decode_properties, find_property, join_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
@@ -204,7 +204,7 @@ class PopReviver:
     def _revive(self, point: CheckPoint) -> bool:
         """Redeliver the unacked messages; False if the store is unavailable and the rest must be retried."""
         topic, group, queue_id = point.key[:3]
-        settings = self._groups.find(group)
+        settings = self._groups.find(group, bounded=False)
         if settings is None or self._topics.get(normal_topic(topic, group)) is None:
             _log.warning(
                 "dropped %d messages that group %s popped from %s: the group or the topic was deleted",

@@ -24,7 +24,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
-from spark_rocket.broker.pop.acks import MAX_SPAN_OFFSETS, AckGatherer, bad_receipt, check_receipt, too_late
+from spark_rocket.broker.pop.acks import (
+    MAX_POPPED,
+    MAX_SPAN_OFFSETS,
+    AckGatherer,
+    bad_receipt,
+    check_receipt,
+    offsets_of_bits,
+    too_late,
+)
 from spark_rocket.broker.pop.check_points import CheckPoint, Key
 from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
@@ -294,9 +302,10 @@ class PopService:
             if bits:
                 self._ack(group, topic, queue_id, receipt, bits)
             return
-        for at in range(bits.bit_length()):
-            if bits >> at & 1:
-                self._ack_in_order(group, topic, queue_id, receipt, receipt.start_offset + at)
+        if bits.bit_count() > MAX_POPPED:
+            raise bad_receipt(f"a pop has at most {MAX_POPPED} messages")
+        for offset in offsets_of_bits(receipt.start_offset, bits):
+            self._ack_in_order(group, topic, queue_id, receipt, offset)
 
     def _ack(self, group: str, topic: str, queue_id: int, receipt: ExtraInfo, bits: int) -> None:
         key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time)

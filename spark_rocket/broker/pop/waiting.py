@@ -11,7 +11,8 @@ tags: 8-byte tag codes decide, as in the filter. An SQL92 filter needs the recor
 Each held request has one loop timer; arrivals have none.
 
 Thread-safety: used on the event loop only. Limits: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines,
-``maxPopPollingSize`` requests in total. After a crash, held requests are lost; clients retry.
+``maxPopPollingSize`` requests in total, and those of a connection and an address (request_limits/state.py). After a
+crash, held requests are lost; clients retry.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PopLongPollingService, PopRequest, PollingHeader}.
 """
 
@@ -28,7 +29,9 @@ from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.request_limits.state import HELD_POPS
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +75,7 @@ class _Waiter:
     request: RemotingCommand
     line: _Line
     again: Callable[[], None]
+    weight: int
     timer: asyncio.TimerHandle | None = None
 
 
@@ -97,6 +101,7 @@ class PopLongPollingService:
         self._running: _Waiter | None = None
         self._held_again = False
         self.watched: dict[str, dict[_Line, None]] = {}
+        self._quota = StateQuota(HELD_POPS)
         self.count = 0
 
     # --- waiting ------------------------------------------------------------------------------------------------
@@ -129,7 +134,8 @@ class PopLongPollingService:
         if left <= _MIN_HELD_MS:
             return Held.TIMED_OUT
         config = self._config
-        if self.count >= config.max_pop_polling_size:
+        weight = _weight(place, request)
+        if self.count >= config.max_pop_polling_size or self._quota.problem(channel, weight) is not None:
             return Held.FULL
         line = self._lines.get(place)
         if line is None:
@@ -139,7 +145,9 @@ class PopLongPollingService:
         elif len(line.waiters) >= config.pop_polling_size:
             return Held.FULL
         request.body = b""  # the view would keep the complete receive buffer in memory
-        waiter = _Waiter(channel, request, line, again)
+        request.ext_fields = {}
+        waiter = _Waiter(channel, request, line, again, weight)
+        self._quota.add(channel, weight)
         line.waiters[waiter] = None
         self._by_channel.setdefault(channel, {})[waiter] = None
         self.count += 1
@@ -255,6 +263,7 @@ class PopLongPollingService:
         waiter.timer.cancel()
         waiter.timer = None
         self.count -= 1
+        self._quota.release(waiter.channel, waiter.weight)
         own = self._by_channel[waiter.channel]
         del own[waiter]
         if not own:
@@ -268,6 +277,12 @@ class PopLongPollingService:
                 del lines[line]
                 if not lines:
                     del self.watched[topic]
+
+
+def _weight(place: Place, request: RemotingCommand) -> int:
+    """How often a request counts: once more for each 16 tags or 128 characters of its filter, and for a long name."""
+    names = weight_of(place.topic, place.group)
+    return names + len(place.tag_codes or ()) // 16 + len(request.ext_fields.get("exp") or "") // 128
 
 
 def _topics(place: Place) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.protocol.wire.bodies import dumps_fastjson
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
@@ -30,12 +29,13 @@ from spark_rocket.protocol.wire.codes import (
     ResponseCode,
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel
 

@@ -30,10 +30,11 @@ from spark_rocket.broker.processors.pop import check_invisible_time, pop_service
 from spark_rocket.broker.service import illegal_queue
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
-from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody
+from spark_rocket.protocol.wire.bodies.consumer import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from spark_rocket.protocol.wire.headers.consumer import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
+from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 _MAX_BITS = 1 << 16
@@ -59,7 +60,7 @@ class AckMessageProcessor(Processor):
 
     @answers(RequestCode.BATCH_ACK_MESSAGE)
     def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = BatchAckMessageRequestBody.from_request(request.body) if request.body else BatchAckMessageRequestBody()
+        body = body_of(request, BatchAckMessageRequestBody) if request.body else BatchAckMessageRequestBody()
         if not body.acks:
             return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
         pops = pop_service(self._service)

@@ -10,33 +10,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import shown_text
 from spark_rocket.broker.state.config_files import change_properties
-from spark_rocket.broker.state.topics import MAX_QUEUES, alter_attributes
+from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
 from spark_rocket.model import group_problem, topic_problem
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import DYNAMIC_SETTINGS, SettingsUpdate
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.config import (
     CreateTopicListRequestBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
-    dumps_fastjson,
 )
+from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     CreateTopicRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     DeleteTopicRequestHeader,
+    GetAllSubscriptionGroupRequestHeader,
+    GetAllTopicConfigRequestHeader,
     GetSubscriptionGroupConfigRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from spark_rocket.protocol.wire.json import dumps_fastjson
+from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 _log = logging.getLogger(__name__)
@@ -72,7 +76,7 @@ class AdminProcessor(Processor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        topics = CreateTopicListRequestBody.from_request(request.body).topic_config_list
+        topics = body_of(request, CreateTopicListRequestBody).topic_config_list
         for topic in topics:
             attributes = ",".join(f"+{name.lstrip('+')}={value}" for name, value in topic.attributes.items())
             self._check_topic(topic, attributes)
@@ -87,7 +91,8 @@ class AdminProcessor(Processor):
             return None
         return self._service.when_settled(channel, RemotingCommand.response(request), topics, files=files)
 
-    def _put_topics(self, topics: Iterable[TopicConfig]) -> None:
+    def _put_topics(self, topics: Sequence[TopicConfig]) -> None:
+        self._service.topics.check_fits({topic.topic_name: topic for topic in topics})
         for topic in topics:
             if self._service.topics.get(topic.topic_name) != topic:
                 self._service.topics.put(topic)
@@ -132,8 +137,10 @@ class AdminProcessor(Processor):
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        snapshot = self._service.topics.snapshot()
-        ext = {"totalTopicNum": str(len(snapshot["topicConfigTable"]))}
+        topics, header = self._service.topics, GetAllTopicConfigRequestHeader.from_ext(request.ext_fields)
+        is_paged = "topicSeq" in request.ext_fields
+        snapshot = topics.page(header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot()
+        ext = {"totalTopicNum": str(len(topics.table))}
         return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
 
     @answers(RequestCode.GET_TOPIC_CONFIG)
@@ -148,12 +155,12 @@ class AdminProcessor(Processor):
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        self._put_groups([SubscriptionGroupConfig.from_request(request.body)])
+        self._put_groups([body_of(request, SubscriptionGroupConfig)])
         return self._when_settled(channel, request, files=["groups"])
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        self._put_groups(SubscriptionGroupList.from_request(request.body).group_config_list)
+        self._put_groups(body_of(request, SubscriptionGroupList).group_config_list)
         return self._when_settled(channel, request, files=["groups"])
 
     def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
@@ -162,13 +169,17 @@ class AdminProcessor(Processor):
         for group in groups:
             known = self._service.groups.get(group.group_name)
             group.attributes = _altered(known.attributes if known else {}, group.attributes)
-            if known != group:
+        self._service.groups.check_fits({group.group_name: group for group in groups})
+        for group in groups:
+            if self._service.groups.get(group.group_name) != group:
                 self._service.groups.put(group)
 
     @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        snapshot = self._service.groups.snapshot()
-        ext = {"totalGroupNum": str(len(snapshot["subscriptionGroupTable"]))}
+        groups, header = self._service.groups, GetAllSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
+        is_paged = "groupSeq" in request.ext_fields
+        snapshot = groups.page(header.group_seq, header.max_group_num) if is_paged else groups.snapshot()
+        ext = {"totalGroupNum": str(len(groups.table))}
         return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)

@@ -15,37 +15,45 @@ POP             ``popShareQueueNum`` <= 0, or at least the number of members min
 ==============  ====================================================================================================
 
 Members of broadcasting groups get all queues; with ``serverLoadBalancerEnable=false`` all members do.
+
+The numbers of queues in a route come from any peer of the name server. So the queues are computed from these numbers,
+not listed: only those of the response are created, and a response has at most ``MAX_ASSIGNED_QUEUES``.
 Corresponds to org.apache.rocketmq.broker.processor.QueryAssignmentProcessor and
 broker.topic.TopicRouteInfoManager.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import MessageRequestMode
 from spark_rocket.errors import RefusedError, RocketError
-from spark_rocket.model import RETRY_PREFIX, MessageQueue, group_problem, topic_problem
-from spark_rocket.protocol.wire.bodies import (
-    BROADCASTING,
+from spark_rocket.model import MAX_RETRY_TOPIC_LENGTH, RETRY_PREFIX, MessageQueue, group_problem, topic_problem
+from spark_rocket.protocol.wire.bodies.assignment import (
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
     QueryAssignmentResponseBody,
-    QueueData,
     SetMessageRequestModeRequestBody,
-    dumps_fastjson,
 )
+from spark_rocket.protocol.wire.bodies.client import BROADCASTING
+from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.json import dumps_fastjson
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS, body_of
+from spark_rocket.protocol.wire.request_limits.state import ASSIGNMENT_ROUTES
 from spark_rocket.remoting.server.channel import Channel
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval
 _NO_ROUTE: tuple[float, Sequence[QueueData]] = (-math.inf, ())  # never requested
-_MAX_ROUTES = 10_000
+_MAX_ROUTES = STATE_LIMITS[ASSIGNMENT_ROUTES].total
+_MAX_ROUTE_ENTRIES = 100_000
+MAX_ASSIGNED_QUEUES = 16_384  # of one response
 
 
 class QueryAssignmentProcessor(Processor):
@@ -55,12 +63,13 @@ class QueryAssignmentProcessor(Processor):
         super().__init__(service)
         #: Topic -> time of the last request to a name server, and the queues of other brokers.
         self._routes: dict[str, tuple[float, Sequence[QueueData]]] = {}
+        self._route_entries = 0
 
     # --- modes --------------------------------------------------------------------------------------------------
 
     @answers(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        mode = SetMessageRequestModeRequestBody.from_request(request.body)
+        mode = body_of(request, SetMessageRequestModeRequestBody)
         if mode.topic.startswith(RETRY_PREFIX):
             raise RefusedError("retry topic is not allowed to set mode", ResponseCode.NO_PERMISSION)
         problem = topic_problem(mode.topic) or group_problem(mode.consumer_group)
@@ -91,7 +100,9 @@ class QueryAssignmentProcessor(Processor):
 
     @answers(RequestCode.QUERY_ASSIGNMENT)
     def query_assignment(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        asked = QueryAssignmentRequestBody.from_request(request.body)
+        asked = body_of(request, QueryAssignmentRequestBody)
+        if len(asked.topic) > MAX_RETRY_TOPIC_LENGTH:  # it would be cached
+            raise RefusedError(f"topic {asked.topic[:40]!r}... is too long", ResponseCode.INVALID_PARAMETER)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
         service = self._service
         if not service.config.name_servers or service.monotonic() - asked_at < _ROUTE_MS:
@@ -112,24 +123,21 @@ class QueryAssignmentProcessor(Processor):
             found: Sequence[QueueData] = await service.registration.queues_of(topic)
         except RocketError:  # no name server responds; registration logs that
             found = before
-        if len(self._routes) >= _MAX_ROUTES:
-            self._routes.clear()
         others = [queues for queues in found if queues.broker_name != service.config.broker_name]
+        self._route_entries += len(others) - len(self._routes.get(topic, _NO_ROUTE)[1])
+        if len(self._routes) >= _MAX_ROUTES or self._route_entries > _MAX_ROUTE_ENTRIES:
+            self._routes.clear()
+            self._route_entries = len(others)
         self._routes[topic] = service.monotonic(), others
 
-    def _queues(self, topic: str) -> list[MessageQueue]:
+    def _queues(self, topic: str) -> _Queues:
         """The readable queues of the topic on all brokers, in the order that all clients use."""
         config, own = self._service.config, self._service.topics.get(topic)
         datas = list(self._routes.get(topic, _NO_ROUTE)[1])
         if own is not None:
             perm = own.perm & config.broker_permission
             datas.append(QueueData(config.broker_name, own.read_queue_nums, own.write_queue_nums, perm))
-        return sorted(
-            MessageQueue(topic, data.broker_name, queue)
-            for data in datas
-            if data.readable
-            for queue in range(data.read_queue_nums)
-        )
+        return _Queues(topic, {data.broker_name: data.read_queue_nums for data in datas if data.readable})
 
     def _answer(self, request: RemotingCommand, asked: QueryAssignmentRequestBody) -> RemotingCommand:
         mode = self._mode(asked.topic, asked.consumer_group)
@@ -148,7 +156,7 @@ class QueryAssignmentProcessor(Processor):
         if not queues:
             return None
         if asked.message_model == BROADCASTING or not self._service.config.server_load_balancer_enable:
-            return queues
+            return queues[:]
         group = self._service.clients.consumers.get(asked.consumer_group)
         strategy = _STRATEGIES.get(asked.strategy_name)
         if group is None or strategy is None:
@@ -159,41 +167,70 @@ class QueryAssignmentProcessor(Processor):
         return _allocate(strategy, asked.client_id, queues, members)
 
 
-_Strategy = Callable[[int, Sequence[MessageQueue], int], Sequence[MessageQueue]]
+class _Queues:
+    """Numbers of queues by broker, as the sequence of these queues by broker and id; slices are lists of queues."""
+
+    def __init__(self, topic: str, counts: Mapping[str, int]) -> None:
+        self.topic = topic
+        self.brokers = sorted(name for name, count in counts.items() if count > 0)
+        self._ends = list(itertools.accumulate(counts[name] for name in self.brokers))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __getitem__(self, places: slice) -> list[MessageQueue]:
+        return [self._at(place) for place in self.check(range(len(self))[places])]
+
+    def _at(self, place: int) -> MessageQueue:
+        broker = bisect.bisect_right(self._ends, place)
+        return MessageQueue(self.topic, self.brokers[broker], place - (self._ends[broker - 1] if broker else 0))
+
+    def check(self, places: range) -> range:
+        """Return the argument; RefusedError if it has more places than a response may have."""
+        if len(places) > MAX_ASSIGNED_QUEUES:
+            raise RefusedError(
+                f"topic {self.topic} has {len(self):,} queues, and one response assigns at most "
+                f"{MAX_ASSIGNED_QUEUES:,}: use a topic with fewer queues.",
+                ResponseCode.SYSTEM_ERROR,
+            )
+        return places
 
 
-def _average(place: int, queues: Sequence[MessageQueue], members: int) -> Sequence[MessageQueue]:
+_Strategy = Callable[[int, int, int], slice]
+
+
+def _average(place: int, queues: int, members: int) -> slice:
     """Assign consecutive queues; the first members get one more if the division has a remainder."""
-    share, rest = divmod(len(queues), members)
+    share, rest = divmod(queues, members)
     start = place * share + min(place, rest)
-    return queues[start : start + share + (place < rest)]
+    return slice(start, start + share + (place < rest))
 
 
-def _by_circle(place: int, queues: Sequence[MessageQueue], members: int) -> Sequence[MessageQueue]:
-    return queues[place::members]
+def _by_circle(place: int, queues: int, members: int) -> slice:
+    return slice(place, None, members)
 
 
 _STRATEGIES: dict[str, _Strategy] = {"AVG": _average, "AVG_BY_CIRCLE": _by_circle}
 
 
-def _allocate(
-    strategy: _Strategy, client_id: str, queues: Sequence[MessageQueue], members: list[str]
-) -> Sequence[MessageQueue]:
+def _allocate(strategy: _Strategy, client_id: str, queues: _Queues, members: list[str]) -> Sequence[MessageQueue]:
     """A member's share; empty for a client that is not (yet) a member."""
-    return strategy(members.index(client_id), queues, len(members)) if client_id in members else ()
+    return queues[strategy(members.index(client_id), len(queues), len(members))] if client_id in members else ()
 
 
 def _allocate_for_pop(
-    strategy: _Strategy, client_id: str, queues: Sequence[MessageQueue], members: list[str], shared: int
+    strategy: _Strategy, client_id: str, queues: _Queues, members: list[str], shared: int
 ) -> Sequence[MessageQueue]:
     if shared <= 0 or shared >= len(members) - 1:
-        return [replace(queue, queue_id=-1) for queue in queues]
+        return [MessageQueue(queues.topic, broker, -1) for broker in queues.brokers]
     if client_id not in members:
         return ()
     place = members.index(client_id)
     if len(members) > len(queues):
-        return [queues[place % len(queues)]]
+        place %= len(queues)
+        return queues[place : place + 1]
+    queues.check(range((shared + 1) * len(queues) // len(members)))
     found: list[MessageQueue] = []
     for step in range(shared + 1):
-        found += strategy((place + step) % len(members), queues, len(members))
+        found += queues[strategy((place + step) % len(members), len(queues), len(members))]
     return found

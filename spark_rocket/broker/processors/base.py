@@ -11,10 +11,11 @@ A handler returns the response, or None if it writes the response later or the r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
 from spark_rocket.broker.service import BrokerService
+from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
@@ -46,6 +47,28 @@ class Processor:
             for name, member in vars(type(self)).items()
             for code in getattr(member, "request_codes", ())
         }
+
+    def relay_later(
+        self, channel: Channel, request: RemotingCommand, work: Coroutine[None, None, RemotingCommand], weight: int
+    ) -> None:
+        """Like :meth:`answer_later`, for work that waits for a client; RefusedError if too many requests do.
+
+        ``weight``: the number of clients that it waits for, and the KiB that it keeps in memory.
+        """
+        relays = self._service.relays
+        try:
+            relays.take(channel, weight)
+        except RefusedError:
+            work.close()
+            raise
+
+        async def relay() -> RemotingCommand:
+            try:
+                return await work
+            finally:
+                relays.release(channel, weight)
+
+        self.answer_later(channel, request, relay())
 
     def answer_later(self, channel: Channel, request: RemotingCommand, work: Awaitable[RemotingCommand]) -> None:
         """Write the response when ``work`` returns it. An exception is handled like one of a handler."""

@@ -33,40 +33,44 @@ from collections.abc import Iterable
 
 from spark_rocket.broker.delivery.filters import parse_filter
 from spark_rocket.broker.processors.base import Processor, answers
-from spark_rocket.broker.state.clients import ClientInfo, bounded_body, heartbeat_of
+from spark_rocket.broker.state.clients import ClientInfo
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.ids import decode_offset_msg_id
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.client import (
     CheckClientRequestBody,
-    Connection,
-    ConsumerConnection,
     GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+)
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
+from spark_rocket.protocol.wire.bodies.consumer import (
     GetConsumerStatusBody,
-    LockBatchRequestBody,
-    LockBatchResponseBody,
     MessageQueueForC,
-    ProducerConnection,
     ResetOffsetBody,
     ResetOffsetBodyForC,
-    TopicConfig,
 )
+from spark_rocket.protocol.wire.bodies.stats import Connection, ConsumerConnection, ProducerConnection
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerConnectionListRequestHeader,
-    GetConsumerListByGroupRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,
     GetProducerConnectionListRequestHeader,
     ResetOffsetRequestHeader,
+)
+from spark_rocket.protocol.wire.headers.membership import (
+    GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
+from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
-_log = logging.getLogger(__name__)
+_often = RateLimited(logging.getLogger(__name__))
 _RELAY_TIMEOUT_S = 10.0
 _STATUS_TIMEOUT_S = 5.0
 _CPP = ("CPP", LanguageCode.CPP)
@@ -77,7 +81,7 @@ class ClientManageProcessor(Processor):
 
     @answers(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        data = heartbeat_of(request)
+        data = body_of(request, HeartbeatData)
         service = self._service
         language = _language(request.language)
         for producer in data.producer_data_set:
@@ -110,7 +114,9 @@ class ClientManageProcessor(Processor):
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientRequestHeader.from_ext(request.ext_fields)
         service = self._service
-        settings = service.groups.get(header.consumer_group) if header.consumer_group else None
+        group = header.consumer_group or ""
+        settings = service.groups.get(group)
+        was_live = group in service.clients.consumers
         service.clients.unregister(
             channel,
             header.client_id,
@@ -118,6 +124,8 @@ class ClientManageProcessor(Processor):
             header.consumer_group,
             notify=settings is None or settings.notify_consumer_ids_changed_enable,
         )
+        if was_live and group not in service.clients.consumers:
+            service.locks.release_group(group)
         return RemotingCommand.response(request)
 
     @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -157,22 +165,20 @@ class ClientManageProcessor(Processor):
 
     @answers(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_request(bounded_body(request))
-        held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id)
+        body = body_of(request, LockBatchRequestBody)
+        held = self._service.locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     @answers(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        body = LockBatchRequestBody.from_request(bounded_body(request))
+        body = body_of(request, LockBatchRequestBody)
         self._service.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
     @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Check a subscription. Consumers with an SQL92 expression request this once, before they start."""
-        subscription = (
-            CheckClientRequestBody.from_request(bounded_body(request)).subscription_data if request.body else None
-        )
+        subscription = body_of(request, CheckClientRequestBody).subscription_data if request.body else None
         if subscription is not None and subscription.expression_type != TYPE_TAG:
             sql92 = self._service.config.enable_property_filter
             parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
@@ -291,7 +297,7 @@ class ConsumerRequestProcessor(Processor):
         members = [
             member for member in live.members if not header.client_addr or header.client_addr == member.client_id
         ]
-        self.answer_later(channel, request, self._statuses(request, header, members))
+        self.relay_later(channel, request, self._statuses(request, header, members), 1 + len(members))
         return None
 
     async def _statuses(
@@ -312,7 +318,7 @@ class ConsumerRequestProcessor(Processor):
                 return None
             return GetConsumerStatusBody.from_request(answer.body).message_queue_table
         except (RemotingError, ProtocolError) as error:
-            _log.warning("no offsets from consumer %s: %s", member.client_id, error)
+            _often.peer(member.channel.remote_addr, "no offsets from consumer %s: %s", member.client_id, error)
             return None
 
     # --- 307, 309 -----------------------------------------------------------------------------------------------
@@ -344,7 +350,8 @@ class ConsumerRequestProcessor(Processor):
         target = None if live is None else live.channel_of(client_id)
         if target is None:
             raise RefusedError(f"The Consumer <{group}> <{client_id}> not online", ResponseCode.SYSTEM_ERROR)
-        self.answer_later(channel, request, self._relayed(request, target, f"<{group}> <{client_id}>"))
+        work = self._relayed(request, target, f"<{group}> <{client_id}>")
+        self.relay_later(channel, request, work, 1 + len(request.body) // 1024)
         return None
 
     async def _relayed(self, request: RemotingCommand, target: Channel, consumer: str) -> RemotingCommand:

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES, TopicList
+from spark_rocket.protocol.wire.bodies.stats import (
     ConsumeStats,
     ConsumeStatsList,
     GroupList,
@@ -33,25 +34,26 @@ from spark_rocket.protocol.wire.bodies import (
     QueryConsumeTimeSpanBody,
     QuerySubscriptionResponseBody,
     QueueTimeSpan,
-    TopicList,
     TopicOffset,
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     CloneGroupOffsetRequestHeader,
     GetConsumeStatsInBrokerRequestHeader,
     GetConsumeStatsRequestHeader,
-    GetEarliestMsgStoretimeRequestHeader,
-    GetMaxOffsetRequestHeader,
-    GetMinOffsetRequestHeader,
     GetTopicStatsInfoRequestHeader,
-    QueryConsumerOffsetRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QuerySubscriptionByConsumerRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
     QueryTopicsByConsumerRequestHeader,
+)
+from spark_rocket.protocol.wire.headers.pull import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMinOffsetRequestHeader,
+    QueryConsumerOffsetRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
@@ -60,6 +62,7 @@ from spark_rocket.remoting.server.channel import Channel
 
 _ALL_QUEUES = 1_024
 _MAX_QUEUES = 4_096
+_MAX_ROWS = 80_000
 
 
 class OffsetProcessor(Processor):
@@ -99,8 +102,9 @@ class OffsetProcessor(Processor):
         if (groups.find(group) if service.config.is_slave else groups.get(group)) is None:
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         service.known_topic(topic, f"Topic {topic} not exist!")
-        if queue_id < 0:
-            raise RefusedError("QueueId is invalid, it is negative", ResponseCode.SYSTEM_ERROR)
+        if not 0 <= queue_id < MAX_QUEUES:
+            problem = "it is negative" if queue_id < 0 else f"at most {MAX_QUEUES - 1}"
+            raise RefusedError(f"QueueId is invalid, {problem}", ResponseCode.SYSTEM_ERROR)
         if service.offsets.has_reset(group, topic, queue_id):
             return RemotingCommand.response(request, 0, "Offset has been previously reset")
         service.offsets.commit(group, topic, queue_id, header.commit_offset)
@@ -164,10 +168,14 @@ class OffsetProcessor(Processor):
         return RemotingCommand.response(request, body=TopicStatsTable(table, put_tps).to_json())
 
     @answers(RequestCode.GET_CONSUME_STATS)
-    def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
+        """Report the lag of a group. It may have thousands of topics, so other requests are processed in between."""
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
+        self.answer_later(channel, request, self._consume_stats(request, header))
+
+    async def _consume_stats(self, request: RemotingCommand, header: GetConsumeStatsRequestHeader) -> RemotingCommand:
         group = header.consumer_group
-        named = [header.topic or "", *(header.topic_list or "").split(";")]
+        named = dict.fromkeys([header.topic or "", *(header.topic_list or "").split(";")])
         topics = [topic for topic in named if topic] or sorted(self._service.offsets.topics_of(group))
         whole = ConsumeStats()
         for topic in topics:
@@ -175,7 +183,9 @@ class OffsetProcessor(Processor):
             if part is not None:
                 whole.offset_table |= part.offset_table
                 whole.consume_tps += part.consume_tps
-        return RemotingCommand.response(request, body=whole.to_json())
+                _check_rows(len(whole.offset_table), "topics (topicList)")
+                await asyncio.sleep(0)
+        return RemotingCommand.response(request, body=await asyncio.to_thread(whole.to_json))
 
     @answers(RequestCode.GET_BROKER_CONSUME_STATS)
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
@@ -186,13 +196,16 @@ class OffsetProcessor(Processor):
     async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
         service = self._service
         body = ConsumeStatsList(broker_addr=format_address(*service.store_host))
+        topics_by_group, rows = service.offsets.topics_by_group(), 0
         for group in sorted(service.groups.table):
             of_group = []
-            for topic in sorted(service.offsets.topics_of(group)):
+            for topic in sorted(topics_by_group.get(group, ())):
                 config = service.topics.get(topic)
                 found = self._stats_of(group, topic) if config is not None and (config.order or not ordered) else None
                 if found is not None:
                     of_group.append(found)
+                    rows += len(found.offset_table)
+                    _check_rows(rows, "groups, each by GET_CONSUME_STATS (208)")
                     body.total_diff += found.total_lag
                     body.total_inflight_diff += sum(
                         (row.pull_offset or row.consumer_offset) - row.consumer_offset
@@ -200,7 +213,7 @@ class OffsetProcessor(Processor):
                     )
                     await asyncio.sleep(0)
             body.consume_stats_list.append({group: of_group})
-        return RemotingCommand.response(request, body=body.to_json())
+        return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
     def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
         """The progress of a group in a topic; None if the topic is deleted or the group has unsubscribed from it."""
@@ -276,6 +289,16 @@ class OffsetProcessor(Processor):
             service.offsets.clone(header.src_group, header.dest_group, topic)
         answer = RemotingCommand.response(request)
         return None if request.is_oneway else service.when_settled(channel, answer, files=["offsets"])
+
+
+def _check_rows(rows: int, fewer: str) -> None:
+    """Raise RefusedError if a response would have too many queues."""
+    if rows > _MAX_ROWS:
+        raise RefusedError(
+            f"the response would have more than {_MAX_ROWS:,} queues, which do not fit into a frame",
+            ResponseCode.SYSTEM_ERROR,
+            remedy=f"Request fewer {fewer}.",
+        )
 
 
 def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:

@@ -28,11 +28,8 @@ from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_
 from spark_rocket.protocol.record.properties import encode_properties, find_property
 from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
-    EndTransactionRequestHeader,
-    RecallMessageRequestHeader,
-    ResumeCheckHalfMessageRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.admin import ResumeCheckHalfMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader, RecallMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.results import PutStatus

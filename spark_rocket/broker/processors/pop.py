@@ -46,6 +46,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
+from spark_rocket.broker.pop.acks import MAX_POPPED
 from spark_rocket.broker.pop.requests import PopRequest, PopResult
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.pop.waiting import Held, Kind, Place
@@ -53,10 +54,10 @@ from spark_rocket.broker.processors.base import Processor, answer_held, answers
 from spark_rocket.broker.service import BrokerService, illegal_queue
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import retry_topic
-from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.consumer import (
     NotificationRequestHeader,
     NotificationResponseHeader,
     PeekMessageRequestHeader,
@@ -68,8 +69,8 @@ from spark_rocket.protocol.wire.headers import (
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.results import GetMessageStatus
 
-MAX_MESSAGES = 32
 _MAX_LATENESS_MS = 500
+_MAX_ATTEMPT_CHARACTERS = 255
 _RETRY_FIRST_SHARE = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
@@ -93,13 +94,18 @@ class PopMessageProcessor(Processor):
             raise RefusedError(f"the broker[{host}] pop message is timeout too much", ResponseCode.POLLING_TIMEOUT)
         if not self._config.broker_permission & PERM_READ:
             raise RefusedError(f"the broker[{host}] pop message is forbidden", ResponseCode.NO_PERMISSION)
-        if header.max_msg_nums > MAX_MESSAGES:
+        if header.max_msg_nums > MAX_POPPED:
             raise RefusedError(
-                f"the broker[{host}] pop message's num is greater than {MAX_MESSAGES}", ResponseCode.INVALID_PARAMETER
+                f"the broker[{host}] pop message's num is greater than {MAX_POPPED}", ResponseCode.INVALID_PARAMETER
             )
         if header.max_msg_nums < 1:
             raise RefusedError(
                 f"the broker[{host}] pop message's num is {header.max_msg_nums}", ResponseCode.INVALID_PARAMETER
+            )
+        if len(header.attempt_id or "") > _MAX_ATTEMPT_CHARACTERS:  # it is stored with the state of the queue
+            raise RefusedError(
+                f"attemptId has more than {_MAX_ATTEMPT_CHARACTERS} characters",
+                ResponseCode.INVALID_PARAMETER,
             )
         pops = pop_service(service)
         check_invisible_time(pops, header.invisible_time)

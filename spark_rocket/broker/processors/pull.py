@@ -94,6 +94,8 @@ class _Pull:
     """Deadline of the response, by the loop's clock."""
     passed: bool = False
     """Whether messages that do not match were skipped while it was held."""
+    weight: int = 1
+    """How often it counts among held pulls: once more for each 16 tags or 128 characters of its filter."""
 
 
 class PullMessageProcessor(Processor):
@@ -219,9 +221,12 @@ class PullMessageProcessor(Processor):
             code = ResponseCode.PULL_NOT_FOUND if at_end else ResponseCode.PULL_OFFSET_MOVED
         else:
             code = _CODES[status]
-        if code == ResponseCode.PULL_NOT_FOUND and held_ms and service.held.count < self._config.max_held_pulls:
-            self._hold(channel, request, pull, held_ms / 1000)
-            return None
+        if code == ResponseCode.PULL_NOT_FOUND and held_ms:
+            tag_codes = pull.wanted.tag_codes or ()
+            pull.weight = 1 + len(tag_codes) // 16 + len(request.ext_fields.get("subscription") or "") // 128
+            if service.held.has_room(channel, pull.weight, self._config.max_held_pulls):
+                self._hold(channel, request, pull, held_ms / 1000)
+                return None
         suggested = 0
         if self._config.slave_read_enable:
             suggested = self._suggested(pull.group, result)
@@ -273,8 +278,9 @@ class PullMessageProcessor(Processor):
 
     def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
         request.body = b""  # the view would keep the complete receive buffer in memory
+        request.ext_fields = {}
         again = partial(self._again, channel, request, pull)
-        held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again)
+        held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again, pull.weight)
         self._service.held.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:

@@ -24,10 +24,11 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.bodies import ConsumeQueueData, QueryConsumeQueueResponseBody, SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
+from spark_rocket.protocol.wire.bodies.consume_queue import ConsumeQueueData, QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.messages import (
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,

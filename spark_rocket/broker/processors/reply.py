@@ -16,16 +16,17 @@ import logging
 
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.ids import encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.results import PutStatus
 
-_log = logging.getLogger(__name__)
+_often = RateLimited(logging.getLogger(__name__))
 
 _PUSH_TIMEOUT_S = 10.0
 _COMPRESSION_AND_HOSTS = 0x733  # allowed bits of a reply's sysFlag: types of compression and of addresses
@@ -51,7 +52,7 @@ class ReplyMessageProcessor(Processor):
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is reused
-        service.spawn(self._pass_on(channel, request, header))
+        self.relay_later(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
         return None
 
     def _trace_fields(self) -> dict[str, str]:
@@ -59,7 +60,9 @@ class ReplyMessageProcessor(Processor):
         config = self._service.config
         return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
-    async def _pass_on(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> None:
+    async def _pass_on(
+        self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
+    ) -> RemotingCommand:
         config = self._service.config
         ext = self._trace_fields()
         problem = await self._push(channel, request, header)
@@ -67,9 +70,8 @@ class ReplyMessageProcessor(Processor):
             ext |= {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
         if config.store_reply_message_enable:
             ext |= self._store(channel, request, header)
-        if not request.is_oneway:
-            code = ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR
-            channel.write(RemotingCommand.response(request, code, problem, ext))
+        code = ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR
+        return RemotingCommand.response(request, code, problem, ext)
 
     async def _push(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> str | None:
         """Push the reply to the requester; return the error, or None on success."""
@@ -103,10 +105,12 @@ class ReplyMessageProcessor(Processor):
         try:
             answer = await target.invoke(pushed, _PUSH_TIMEOUT_S)
         except RemotingError as error:
-            _log.warning("push reply message to <%s> fail: %s", client_id, error.message)
+            _often.warning("push", "push reply message to <%s> fail: %s", client_id, error.message)
             return f"push reply message to {client_id}fail."
         if answer.code != ResponseCode.SUCCESS:
-            _log.warning("push reply message to <%s> return fail, response remark: %s", client_id, answer.remark)
+            _often.warning(
+                "push", "push reply message to <%s> return fail, response remark: %s", client_id, answer.remark
+            )
             return f"push reply message to {client_id}fail."
         return None
 
@@ -126,10 +130,12 @@ class ReplyMessageProcessor(Processor):
                 reconsume_times=header.reconsume_times,
             )
         except ProtocolError as error:
-            _log.warning("failed to store a reply to %s: %s", header.topic, error)
+            _often.warning("store", "failed to store a reply to %s: %s", header.topic, error)
             return {}
         if result.status not in (PutStatus.PUT_OK, PutStatus.FLUSH_DISK_TIMEOUT):
-            _log.warning("failed to store a reply to %s: %s", header.topic, result.reason or result.status.value)
+            _often.warning(
+                "store", "failed to store a reply to %s: %s", header.topic, result.reason or result.status.value
+            )
             return {}
         service.stats.puts += 1
         return {

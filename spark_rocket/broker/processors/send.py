@@ -374,13 +374,8 @@ def _asks_not_to_wait(properties: str) -> bool:
 
 
 def _check_batch(plan: BatchPlan) -> None:
-    """Refuse a batch with a message that would be refused alone. Property names shared by all are checked once."""
-    if plan.names is not None and not any(
-        name in (b"DELAY", b"TRAN_MSG") or name.startswith(b"TIMER_DEL") for name in plan.names
-    ):
-        return
-    text = bytes(plan.raw) if plan.properties is None else b"".join(plan.properties)
-    if not any(name in text for name in (b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01")):
+    """Refuse a batch with a message that would be refused alone."""
+    if not plan.may_have(b"DELAY\x01", b"TIMER_DEL", b"TRAN_MSG\x01"):
         return
     for _, _, properties in decode_batch_body(plan.raw):
         _refuse_in_batch(decode_properties(properties))

@@ -33,10 +33,10 @@ from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties, join_properties
 from spark_rocket.protocol.record.record import RecordView, view_record
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader
+from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.redelivery import put_record
 from spark_rocket.store.results import PutStatus

@@ -34,25 +34,22 @@ from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, 
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.route import KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.stats import (
     BrokerStatsDataBody,
     BrokerStatsItem,
-    KVTable,
-    ProducerInfo,
-    ProducerTableInfo,
-    TopicList,
-)
-from spark_rocket.protocol.wire.bodies.config import DataVersion
-from spark_rocket.protocol.wire.bodies.stats import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
+    ProducerInfo,
+    ProducerTableInfo,
     TimerMetric,
     TimerMetricsSerializeWrapper,
 )
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import ViewBrokerStatsDataRequestHeader
+from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 
 VERSION_TEXT = "V5_3_3"

@@ -68,6 +68,7 @@ class SlaveConnection(asyncio.Protocol):
         self._reports = ReportDecoder()
         self._transport: asyncio.Transport | None = None
         self._paused = False
+        self._is_aborted = False
         self._end_was_sent = False
         self._first_acked = -1  # the first report, before anything was compared or sent
         self.address = "unknown:0"
@@ -102,7 +103,9 @@ class SlaveConnection(asyncio.Protocol):
         try:
             reports = self._reports.feed(data)
         except ProtocolError as error:
-            _log.warning("%s closed the HA connection of %s: %s", self._master.name, self.address, error)
+            self._master.log(
+                self.address, "%s closed the HA connection of %s: %s", self._master.name, self.address, error
+            )
             self.abort()
             return
         if not reports:
@@ -127,14 +130,18 @@ class SlaveConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self.next_offset >= 0:
-            _log.info(
+            self._master.log(
+                self.address,
                 "%s: the slave at %s disconnected; it had the log up to %d",
                 self._master.name,
                 self.address,
                 self.acked,
+                level=logging.INFO,
             )
-        elif self._reports.pending:
-            _log.warning("%s: %s closed the HA connection within a report", self._master.name, self.address)
+        elif self._reports.pending and not self._is_aborted:
+            self._master.log(
+                self.address, "%s: %s closed the HA connection within a report", self._master.name, self.address
+            )
         self._master.forget(self)
 
     # --- sending --------------------------------------------------------------------------------------------------
@@ -144,7 +151,8 @@ class SlaveConnection(asyncio.Protocol):
         size = self._store.config.mapped_file_size_commit_log
         start = max(end - end % size, begin) if offset == 0 else offset
         if not begin <= start <= end:
-            _log.warning(
+            self._master.log(
+                self.address,
                 "%s: refused the slave at %s: it requested the log from offset %d on, but the log %s at %d. %s",
                 self._master.name,
                 self.address,
@@ -158,7 +166,14 @@ class SlaveConnection(asyncio.Protocol):
             self._write_heartbeat(end if start > end else begin)
             cast(asyncio.Transport, self._transport).close()
             return
-        _log.info("%s: sending the log to the slave at %s, from offset %d on", self._master.name, self.address, start)
+        self._master.log(
+            self.address,
+            "%s: sending the log to the slave at %s, from offset %d on",
+            self._master.name,
+            self.address,
+            start,
+            level=logging.INFO,
+        )
         self.next_offset = start
         self._master.began()
         self.push()
@@ -175,7 +190,8 @@ class SlaveConnection(asyncio.Protocol):
                 return
             data = memoryview(self._store.log_bytes(self.next_offset, min(left, _READ_BYTES)))
             if not data:
-                _log.warning(
+                self._master.log(
+                    self.address,
                     "%s: closed the HA connection of %s: offset %d of the log, which the slave lacks, is deleted",
                     self._master.name,
                     self.address,
@@ -206,7 +222,8 @@ class SlaveConnection(asyncio.Protocol):
         """Check timeouts and send heartbeats; called every second."""
         self.bytes_in_second, self._sent = self._sent, 0
         if now - self.last_report > housekeeping:
-            _log.warning(
+            self._master.log(
+                self.address,
                 "%s closed the HA connection of %s: no report for %.0f s",
                 self._master.name,
                 self.address,
@@ -217,6 +234,7 @@ class SlaveConnection(asyncio.Protocol):
             self._write_heartbeat(self.next_offset)
 
     def abort(self) -> None:
+        self._is_aborted = True
         if self._transport is not None:
             self._transport.abort()
 
@@ -232,7 +250,7 @@ class ReplicationMaster:
         self._config = config
         self._connections: set[SlaveConnection] = set()
         self._server: asyncio.Server | None = None
-        self._rate_limited = RateLimited(_log)
+        self.log = RateLimited(_log).peer
         self._closed = False
         self._empty = asyncio.Event()
         self._empty.set()
@@ -338,7 +356,7 @@ class ReplicationMaster:
 
     def admit(self, connection: SlaveConnection) -> bool:
         if self._closed or (len(self._connections) >= _MAX_CONNECTIONS and not self._close_oldest()):
-            self._rate_limited.warning("refused", "%s refused the HA connection of %s", self.name, connection.address)
+            self.log(connection.address, "%s refused the HA connection of %s", self.name, connection.address)
             return False
         self._connections.add(connection)
         self._empty.clear()
@@ -354,8 +372,8 @@ class ReplicationMaster:
         if oldest is None:
             return False
         self._connections.discard(oldest)
-        self._rate_limited.warning(
-            "silent",
+        self.log(
+            oldest.address,
             "%s closed the HA connection of %s: no report from it, and %d connections are open",
             self.name,
             oldest.address,

@@ -8,11 +8,10 @@ rebalance at once.
 
 All members of a group must have the same subscription; otherwise members receive messages that only another one
 subscribes to, or miss messages. In Apache's broker the last heartbeat wins, without a warning. This broker does the
-same, but logs both subscriptions, once per change.
+same, but logs both subscriptions, once for a host and group in ten seconds.
 
 Thread-safety: used on the event loop only. After a crash: nothing is stored; heartbeats rebuild the tables.
-Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}
-and client.rebalance.RebalanceLockManager.
+Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
 """
 
 from __future__ import annotations
@@ -23,20 +22,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from spark_rocket.errors import RefusedError
-from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import BROADCASTING, ConsumerData, HeartbeatData, SubscriptionData
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.wire.bodies.client import BROADCASTING, ConsumerData, SubscriptionData
+from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader
-from spark_rocket.protocol.wire.json import REQUEST_LIMITS, loads_tolerant
+from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
+from spark_rocket.protocol.wire.request_limits.state import CONSUMERS, PRODUCERS, SUBSCRIPTIONS
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 
-_log = logging.getLogger(__name__)
+_often = RateLimited(logging.getLogger(__name__))
 
 _SHOWN = 10
-_MAX_BODY_BYTES = 1024 * 1024  # decoding more blocks the event loop for too long
-_MAX_GROUPS = 1_000
-_MAX_TOPICS = 10_000
 
 
 def monotonic_ms() -> int:
@@ -56,8 +53,12 @@ class ClientInfo:
     """Wall-clock time of the last heartbeat (ms), for display."""
     heard: int
     """Monotonic time of the last heartbeat (ms), for expiry."""
+    weight: int = 1
+    """How often it counts in the quota of members."""
     subscribed: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Subscriptions of a consumer: topic -> type and text of the expression."""
+    subscriptions_weight: int = 0
+    """How often its subscriptions count in their quota."""
 
 
 class Members:
@@ -70,6 +71,9 @@ class Members:
 
     def __len__(self) -> int:
         return sum(map(len, self._by_channel.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_channel)
 
     def __iter__(self) -> Iterator[ClientInfo]:
         for clients in self._by_channel.values():
@@ -86,14 +90,18 @@ class Members:
     def put(self, info: ClientInfo) -> None:
         self._by_channel.setdefault(info.channel, {})[info.client_id] = info
 
-    def drop(self, channel: Channel, client_id: str | None) -> bool:
-        """Drop one member, or all of the connection if ``client_id`` is None; False if there was none."""
-        clients = self._by_channel.get(channel)
-        if clients is None or (client_id is not None and clients.pop(client_id, None) is None):
-            return False
-        if client_id is None or not clients:
+    def drop(self, channel: Channel, client_id: str | None) -> list[ClientInfo]:
+        """Drop one member, or all of the connection if ``client_id`` is None; returns what was dropped."""
+        clients = self._by_channel.get(channel, {})
+        names = list(clients) if client_id is None else [client_id]
+        dropped = [clients.pop(name) for name in names if name in clients]
+        if dropped and not clients:
             del self._by_channel[channel]
-        return True
+        return dropped
+
+    def has(self, channel: Channel) -> bool:
+        """Whether a member has this connection."""
+        return channel in self._by_channel
 
 
 @dataclass(slots=True)
@@ -143,12 +151,30 @@ class ClientManager:
         self._notify = notify
         self.producers: dict[str, Members] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
+        #: Groups with members of a connection: what its end costs depends on these only.
+        self._produces: dict[Channel, dict[str, None]] = {}
+        self._consumes: dict[Channel, dict[str, None]] = {}
+        #: Client id -> connection -> number of producer groups; the connection of the latest heartbeat is the last.
+        self._producers_by_id: dict[str, dict[Channel, int]] = {}
+        self._producer_quota = StateQuota(PRODUCERS)
+        self._consumer_quota = StateQuota(CONSUMERS)
+        self._subscription_quota = StateQuota(SUBSCRIPTIONS)
 
     # --- registering --------------------------------------------------------------------------------------------
 
     def register_producer(self, group: str, channel: Channel, client_id: str, language: str, version: int) -> None:
-        info = self._info(channel, client_id, language, version)
-        self.producers.setdefault(group, Members()).put(info)
+        """Add or renew a member; RefusedError if there are too many."""
+        info = self._info(channel, client_id, language, version, group)
+        members = self.producers.get(group)
+        known = None if members is None else members.get(channel, client_id)
+        if known is None:
+            self._producer_quota.take(channel, info.weight)
+            self._produces.setdefault(channel, {})[group] = None
+        if members is None:
+            members = self.producers[group] = Members()
+        members.put(info)
+        connections = self._producers_by_id.setdefault(client_id, {})
+        connections[channel] = connections.pop(channel, 0) + (known is None)
 
     def register_consumer(
         self,
@@ -161,16 +187,20 @@ class ClientManager:
         notify: bool = True,
         with_subscriptions: bool = True,
     ) -> bool:
-        """Add or renew a member; True if it is new or its topics changed."""
+        """Add or renew a member; True if it is new or its topics changed. RefusedError if there are too many."""
         group = self.consumers.get(data.group_name)
+        known = None if group is None else group.members.get(channel, client_id)
+        info = self._info(channel, client_id, language, version, data.group_name)
+        if known is not None:
+            info.subscribed, info.subscriptions_weight = known.subscribed, known.subscriptions_weight
+        self._count_consumer(info, known, data.subscription_data_set if with_subscriptions else None)
+        self._consumes.setdefault(channel, {})[data.group_name] = None
         if group is None:
             group = self.consumers[data.group_name] = ConsumerGroup(data.group_name)
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        known = group.members.get(channel, client_id)
         changed = known is None
-        info = self._info(channel, client_id, language, version)
         group.members.put(info)
         if with_subscriptions:
             info.subscribed = {one.topic: (one.expression_type, one.sub_string) for one in data.subscription_data_set}
@@ -178,14 +208,28 @@ class ClientManager:
             if known is None or known.subscribed != info.subscribed:
                 changed = known is None or known.subscribed.keys() != info.subscribed.keys()
                 _warn_if_different(group, info)
-        elif known is not None:
-            info.subscribed = known.subscribed
         if changed and notify:
             self._notify_members(group)
         return changed
 
-    def _info(self, channel: Channel, client_id: str, language: str, version: int) -> ClientInfo:
-        return ClientInfo(channel, client_id, language, version, self._clock(), self._monotonic())
+    def _info(self, channel: Channel, client_id: str, language: str, version: int, group: str) -> ClientInfo:
+        now, heard = self._clock(), self._monotonic()
+        return ClientInfo(channel, client_id, language, version, now, heard, weight_of(group, client_id))
+
+    def _count_consumer(
+        self, info: ClientInfo, known: ClientInfo | None, subscriptions: list[SubscriptionData] | None
+    ) -> None:
+        """Count a new member, and new subscriptions of a member; RefusedError without effect if there are too many."""
+        if subscriptions is not None:
+            before = info.subscriptions_weight
+            info.subscriptions_weight = sum(map(_weight_of_subscription, subscriptions))
+            self._subscription_quota.take(info.channel, info.subscriptions_weight - before)
+        if known is None:
+            try:
+                self._consumer_quota.take(info.channel, info.weight)
+            except RefusedError:
+                self._subscription_quota.release(info.channel, info.subscriptions_weight)
+                raise
 
     def unregister(
         self,
@@ -203,9 +247,9 @@ class ClientManager:
             self._drop_consumer(consumer_group, channel, client_id, notify=notify)
 
     def channel_closed(self, channel: Channel) -> None:
-        for name in list(self.producers):
+        for name in list(self._produces.get(channel, ())):
             self._drop_producer(name, channel, None)
-        for name in list(self.consumers):
+        for name in list(self._consumes.get(channel, ())):
             self._drop_consumer(name, channel, None)
 
     def expire(self, timeout_ms: int) -> None:
@@ -221,20 +265,37 @@ class ClientManager:
                 self.unregister(info.channel, info.client_id, name if produces else None, None if produces else name)
                 continue
             alive.add(info.channel)  # close each connection once
-            _log.warning("closing connection %s: no heartbeat for %d ms", info.channel.remote_addr, timeout_ms)
+            peer = info.channel.remote_addr
+            _often.peer(peer, "closing connection %s: no heartbeat for %d ms", peer, timeout_ms)
             self.channel_closed(info.channel)
             info.channel.close()
 
     def _drop_producer(self, name: str, channel: Channel, client_id: str | None) -> None:
         members = self.producers.get(name)
-        if members is not None and members.drop(channel, client_id) and not len(members):
+        if members is None:
+            return
+        for info in members.drop(channel, client_id):
+            self._producer_quota.release(channel, info.weight)
+            connections = self._producers_by_id[info.client_id]
+            connections[channel] -= 1
+            if not connections[channel]:
+                del connections[channel]
+            if not connections:
+                del self._producers_by_id[info.client_id]
+        _forget(self._produces, channel, name, members)
+        if not members:
             del self.producers[name]
 
     def _drop_consumer(self, name: str, channel: Channel, client_id: str | None, *, notify: bool = True) -> None:
         group = self.consumers.get(name)
-        if group is None or not group.members.drop(channel, client_id):
+        dropped = [] if group is None else group.members.drop(channel, client_id)
+        if group is None or not dropped:
             return
-        if not len(group.members):
+        for info in dropped:
+            self._consumer_quota.release(channel, info.weight)
+            self._subscription_quota.release(channel, info.subscriptions_weight)
+        _forget(self._consumes, channel, name, group.members)
+        if not group.members:
             del self.consumers[name]
         elif notify:
             self._notify_members(group)
@@ -249,8 +310,7 @@ class ClientManager:
 
     def producer_channel(self, client_id: str) -> Channel | None:
         """Return the connection of a producer, in any group."""
-        every = (info for members in self.producers.values() for info in members)
-        return _latest(info for info in every if info.client_id == client_id)
+        return next(reversed(self._producers_by_id.get(client_id, {})), None)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         found = self.consumers.get(group)
@@ -261,51 +321,30 @@ class ClientManager:
         return {name for name, group in self.consumers.items() if topic in group.subscriptions}
 
 
-class RebalanceLockManager:
-    """Locks for ordered consumption: group -> queue -> (client, time of the last renewal).
-
-    A lock expires ``live_time_ms`` after its last renewal.
-
-    ``clock``: monotonic milliseconds.
-    """
-
-    def __init__(self, clock: Callable[[], int], live_time_ms: int) -> None:
-        self._clock = clock
-        self._live_time = live_time_ms
-        self._locks: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
-
-    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
-        """Lock or renew queues that are free, expired or the client's own; returns the queues that it now holds."""
-        now = self._clock()
-        locks = self._locks.setdefault(group, {})
-        held = []
-        for queue in queues:
-            owner = locks.get(queue)
-            if owner is None or owner[0] == client_id or now - owner[1] > self._live_time:
-                locks[queue] = (client_id, now)
-                held.append(queue)
-        return held
-
-    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        locks = self._locks.get(group, {})
-        for queue in queues:
-            owner = locks.get(queue)
-            if owner is not None and owner[0] == client_id:
-                del locks[queue]
-        if not locks:
-            self._locks.pop(group, None)
-
-
 def _latest(connections: Iterable[ClientInfo]) -> Channel | None:
     """The connection with the latest heartbeat: a client that reconnects may leave a dead connection behind."""
     found = list(connections)
     return max(reversed(found), key=lambda info: info.heard).channel if found else None
 
 
+def _weight_of_subscription(data: SubscriptionData) -> int:
+    return weight_of(data.topic, data.sub_string, *data.tags_set) + (len(data.tags_set) + len(data.code_set)) // 16
+
+
+def _forget(groups: dict[Channel, dict[str, None]], channel: Channel, name: str, members: Members) -> None:
+    """Remove a group from those of a connection, if none of its members has that connection any more."""
+    of_channel = groups.get(channel)
+    if of_channel is not None and not members.has(channel):
+        of_channel.pop(name, None)
+        if not of_channel:
+            del groups[channel]
+
+
 def _warn_if_different(group: ConsumerGroup, info: ClientInfo) -> None:
     other = next((one for one in group.members if one.subscribed and one.subscribed != info.subscribed), None)
     if other is not None and info.subscribed:
-        _log.warning(
+        _often.warning(
+            (info.channel.remote_addr.rpartition(":")[0], group.group),
             "Consumers of group %s have different subscriptions: %s has %s, %s has %s. Each gets queues of all these "
             "topics, filtered by the subscription of the last heartbeat. Use a separate group for one of them.",
             group.group,
@@ -326,38 +365,3 @@ def notify_consumer_ids_changed(channel: Channel, group: str) -> None:
     header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
     request = RemotingCommand.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header.to_ext(), oneway=True)
     channel.write(request)
-
-
-def heartbeat_of(request: RemotingCommand) -> HeartbeatData:
-    """Decode the body; RefusedError if it is too large, since decoding it delays all other clients."""
-    value = loads_tolerant(bounded_body(request), REQUEST_LIMITS)
-    if isinstance(value, dict):
-        consumers = _list(value, "consumerDataSet")
-        groups = len(_list(value, "producerDataSet")) + len(consumers)
-        _check_number("groups", groups, _MAX_GROUPS)
-        _check_number("subscriptions", sum(len(_list(item, "subscriptionDataSet")) for item in consumers), _MAX_TOPICS)
-    return HeartbeatData.from_value(value)
-
-
-def bounded_body(request: RemotingCommand) -> bytes | bytearray | memoryview:
-    if len(request.body) > _MAX_BODY_BYTES:
-        raise RefusedError(
-            f"the body of the request has {len(request.body)} bytes, at most {_MAX_BODY_BYTES} are allowed",
-            ResponseCode.SYSTEM_ERROR,
-            remedy="Spread the groups and queues over several clients.",
-        )
-    return request.body
-
-
-def _list(value: object, name: str) -> list[object]:
-    found = value.get(name) if isinstance(value, dict) else None
-    return found if isinstance(found, list) else []
-
-
-def _check_number(what: str, number: int, most: int) -> None:
-    if number > most:
-        raise RefusedError(
-            f"the heartbeat has {number} {what}, at most {most} are allowed",
-            ResponseCode.SYSTEM_ERROR,
-            remedy="Spread the groups over several clients.",
-        )

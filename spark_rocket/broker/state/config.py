@@ -7,7 +7,8 @@ A ``broker.conf`` has the format of Java properties. Three kinds of names occur 
 * all others: also retained, with a warning that names the most similar known setting, since it is probably a typo.
 
 Settings that Apache does not have: ``maxPullBytes``, ``maxPullMsgNums`` (limits of one pull), ``maxHeldPulls`` (long
-polls held at once), ``fileReservedSize`` (bytes of commit log to retain), and those from ``maxConnections`` to
+polls held at once), ``maxAutoCreateTopics`` and ``maxAutoCreateGroups`` (numbers from which none are created
+automatically), ``fileReservedSize`` (bytes of commit log to retain), and those from ``maxConnections`` to
 ``maxMemoryBytes`` (limits of what clients use). So is ``aclFile`` (Apache: a system property).
 ``innerClientAuthenticationCredentials`` is Apache's: JSON like ``{"accessKey": "…", "secretKey": "…"}``.
 Settings of the gRPC proxy (``PROXY_SETTINGS``) are retained for ``rocket up``, which passes them to its proxy.
@@ -101,6 +102,8 @@ class BrokerConfig:
     namesrv_addr: str = _setting("")
     register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
     register_broker_timeout_mills: int = _setting(3_000, low=1)
+    enable_split_registration: bool = _setting(False, dynamic=True)
+    split_registration_size: int = _setting(800, low=2, dynamic=True)
     ha_listen_port: int = _setting(0, low=0, high=65535)
     ha_master_address: str = _setting("")
     ha_send_heartbeat_interval: int = _setting(5_000, low=1, dynamic=True)
@@ -122,6 +125,8 @@ class BrokerConfig:
     broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
     auto_create_topic_enable: bool = _setting(True, dynamic=True)
     auto_create_subscription_group: bool = _setting(True, dynamic=True)
+    max_auto_create_topics: int = _setting(10_000, low=0, high=50_000, dynamic=True)
+    max_auto_create_groups: int = _setting(5_000, low=0, high=20_000, dynamic=True)
     cluster_topic_enable: bool = _setting(True)
     broker_topic_enable: bool = _setting(True)
     default_topic_queue_nums: int = _setting(8, low=1, high=65_536, dynamic=True)

@@ -30,7 +30,7 @@ from typing import Any
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.files import replace_file, sync_directory
 from spark_rocket.protocol.java_properties import edit_properties
-from spark_rocket.protocol.wire.bodies import dumps_fastjson, loads_tolerant
+from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class ConfigFile:
     def _error(self, broken: _BrokenFileError) -> ConfigError:
         return ConfigError(
             f"{broken}.",
-            remedy=f"Repair {broken.path.name}, or move it and its .bak elsewhere to start without their content.",
+            remedy=f"Repair {broken.path.name}, or move it and its .bak elsewhere. The next start reports the loss.",
         )
 
     def _load_from(self, path: Path) -> bool:

@@ -13,8 +13,14 @@ from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.tables import VersionedTable
+from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP, group_problem
-from spark_rocket.protocol.wire.bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.assignment import SetMessageRequestModeRequestBody
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.json import dumps_fastjson
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import CONSUMER_GROUPS, REQUEST_MODES
 
 _BUILT_IN = (
     "TOOLS_CONSUMER",
@@ -37,32 +43,46 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
             member="subscriptionGroupTable",
             of_value=SubscriptionGroupConfig.from_value,
             name_field="groupName",
+            most=STATE_LIMITS[CONSUMER_GROUPS].total,
         )
         self._config = config
         self.table = {name: SubscriptionGroupConfig(group_name=name) for name in _BUILT_IN}
         self._forbidden: dict[str, Any] = {}
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return the group, created if allowed; otherwise None."""
+    def find(self, group: str, *, bounded: bool = True) -> SubscriptionGroupConfig | None:
+        """Return the group, created if allowed; otherwise None.
+
+        ``bounded``: do not exceed ``maxAutoCreateGroups``; False for a group whose messages the broker must redeliver.
+        """
         found = self.table.get(group)
         if found is not None:
             return found
         if not (self._config.auto_create_subscription_group or group.startswith(SYSTEM_GROUP_PREFIX)):
             return None
-        if group_problem(group) is not None:
+        if group_problem(group) is not None or (bounded and self.full):
             return None
         created = SubscriptionGroupConfig(group_name=group)
         if not self._config.is_slave:  # a slave has only its master's groups
             self.put(created)
         return created
 
+    @property
+    def full(self) -> str:
+        """Why clients cannot create groups, if ``maxAutoCreateGroups`` is the reason; otherwise empty."""
+        return self.creation_problem("maxAutoCreateGroups", self._config.max_auto_create_groups)
+
     def put(self, config: SubscriptionGroupConfig) -> None:
         """Add a group or replace its settings."""
         self._put(config.group_name, config)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Content of ``subscriptionGroup.json`` and of the response to code 201."""
-        return {**super().snapshot(), "forbiddenTable": self._forbidden}
+    def snapshot(self, start: int = 0, most: int | None = None) -> dict[str, Any]:
+        """The response to code 201."""
+        return {**super().snapshot(start, most), "forbiddenTable": self._forbidden}
+
+    def text(self) -> bytes:
+        """Return the content of ``subscriptionGroup.json``."""
+        forbidden = dumps_fastjson({"forbiddenTable": self._forbidden}, pretty=True)
+        return super().text()[: -len("\n}")] + b"," + forbidden[len("{") :]
 
     def load(self, stored: dict[str, Any]) -> None:
         super().load(stored)
@@ -88,6 +108,12 @@ class MessageRequestModeManager:
         return self.table.get(topic, {}).get(group)
 
     def put(self, mode: SetMessageRequestModeRequestBody) -> None:
+        """Set a mode; RefusedError if there are too many."""
+        most, count = STATE_LIMITS[REQUEST_MODES].total, sum(map(len, self.table.values()))
+        if count >= most and self.get(mode.topic, mode.consumer_group) is None:
+            raise RefusedError(
+                f"{count:,} request modes are set, at most {most:,} are allowed.", ResponseCode.SYSTEM_ERROR
+            )
         self.table.setdefault(mode.topic, {})[mode.consumer_group] = mode
 
     def snapshot(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _NAMES = """
     dLegerGroup dLegerPeers dLegerSelfId duplicationEnable enableCalcFilterBitMap
     enableConsumeQueueExt enableLmq enableMultiDispatch enablePopBatchAck
     enablePopBufferMerge enableScheduleMessageStats enableSlaveActingMaster
-    enableSplitRegistration endTransactionThreadPoolNums
+    endTransactionThreadPoolNums
     expectConsumerNumUseFilter fastFailIfNoBufferInStorePool fetchNamesrvAddrByAddressServer
     fileNameExtendable filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogLeastPages
     flushCommitLogThoroughInterval flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval
@@ -42,7 +42,7 @@ _NAMES = """
     rocketmqHome sendMessageThreadPoolNums
     serverCallbackExecutorThreads
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads splitRegistrationSize storeCheckpoint
+    serverWorkerThreads storeCheckpoint
     storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
     syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap

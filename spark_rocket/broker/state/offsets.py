@@ -14,12 +14,17 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
+from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC, OP_HALF_TOPIC
-from spark_rocket.protocol.wire.bodies import DataVersion
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import CONSUMER_OFFSETS
 
 _log = logging.getLogger(__name__)
 _SEPARATOR = "@"
 _OWN = (HALF_TOPIC, OP_HALF_TOPIC)
+_NO_OFFSETS: dict[int, int] = {}  # never changed
 
 
 class ConsumerOffsetManager:
@@ -29,21 +34,37 @@ class ConsumerOffsetManager:
         self.table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._reset: dict[str, dict[int, int]] = {}
+        self._count = 0  # offsets in the table
         self.data_version = DataVersion()
         self.dirty = False
         self.saved_at = 0
         """Time at which the loaded file was saved (ms); 0 if unknown."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Store an offset; RefusedError if it is the first of its queue, and there are too many."""
         if offset < 0 or queue_id < 0:
             return
         key = topic + _SEPARATOR + group
-        queues = self.table.get(key)
-        if queues is None:
-            queues = self.table[key] = {}
+        queues = self.table.get(key, _NO_OFFSETS)
+        if queue_id not in queues:
+            self._check_room(1)
+            self._count += 1
+            queues = self.table.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.dirty = True
+
+    def _check_room(self, more: int) -> None:
+        most = STATE_LIMITS[CONSUMER_OFFSETS].total
+        if self._count + more > most:
+            raise RefusedError(
+                f"too many consumer offsets: at most {most:,} in all",
+                ResponseCode.SYSTEM_ERROR,
+                remedy="Delete unused groups with their offsets, or topics.",
+            )
+
+    def _recount(self) -> None:
+        self._count = sum(map(len, self.table.values()))
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset of a pending reset, otherwise the committed offset, or -1."""
@@ -97,7 +118,9 @@ class ConsumerOffsetManager:
         """Copy one group's offsets of a topic to another group."""
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets:
+            self._check_room(len(offsets))
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
+            self._recount()
             self.dirty = True
 
     def correct(self, end_of: Callable[[str, int], int], topics: Collection[str]) -> None:
@@ -132,6 +155,14 @@ class ConsumerOffsetManager:
     def topics_of(self, group: str) -> set[str]:
         return {key.rpartition(_SEPARATOR)[0] for key in self.table if key.rpartition(_SEPARATOR)[2] == group}
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics of every group."""
+        found: dict[str, list[str]] = {}
+        for key in self.table:
+            topic, _, group = key.rpartition(_SEPARATOR)
+            found.setdefault(group, []).append(topic)
+        return found
+
     def groups_of(self, topic: str) -> set[str]:
         return {key.rpartition(_SEPARATOR)[2] for key in self.table if key.rpartition(_SEPARATOR)[0] == topic}
 
@@ -146,6 +177,7 @@ class ConsumerOffsetManager:
             for key in [key for key in table if chosen(key)]:
                 del table[key]
                 self.dirty = True
+        self._recount()
 
     def file_snapshot(self, now: int) -> dict[str, Any]:
         """Content of ``consumerOffset.json``."""
@@ -172,12 +204,14 @@ class ConsumerOffsetManager:
             self.data_version = DataVersion.from_value(version)
         if table != self.table:
             self.table = table
+            self._recount()
             self.dirty = True
 
     def load(self, stored: dict[str, Any]) -> None:
         """Load the content of a file; ValueError, TypeError or AttributeError if it is invalid."""
         for key, queues in stored.get("offsetTable", {}).items():
             self.table[key] = {_long(queue_id): _long(offset) for queue_id, offset in queues.items()}
+        self._recount()
         self.saved_at = _long(stored.get("savedAt") or 0)
         version = stored.get("dataVersion")
         if version:

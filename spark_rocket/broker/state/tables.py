@@ -1,5 +1,9 @@
 """A versioned table of settings by name, for topics and consumer groups.
 
+A complete table is sent to slaves and tools in one frame. So administrators cannot make it larger than
+``MAX_TABLE_BYTES`` and a number of entries. Clients create entries only up to a limit of the settings. A table that was
+loaded is used as it is.
+
 Values are replaced, never changed in place, so that a copy of the table is a consistent snapshot for any thread. Every
 change makes a new version, by which slaves and name servers recognize changes.
 
@@ -9,10 +13,21 @@ response is sent after the write. Corresponds to org.apache.rocketmq.common.Conf
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
-from spark_rocket.protocol.wire.bodies import DataVersion, dumps_fastjson
+from spark_rocket.errors import RefusedError
+from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.json import dumps_fastjson
+
+_often = RateLimited(logging.getLogger(__name__), 60.0)
+
+MAX_TABLE_BYTES = 12 << 20  # as JSON; a frame has at most 16 MiB
+PAGE_ENTRIES = 5_000
 
 
 class _Settings(Protocol):
@@ -41,14 +56,28 @@ class VersionedTable(Generic[T]):
     """The table. ``on_change`` is called with a name after every change of its settings."""
 
     def __init__(
-        self, clock: Callable[[], int], *, member: str, of_value: Callable[[dict[str, Any]], T], name_field: str
+        self,
+        clock: Callable[[], int],
+        *,
+        member: str,
+        of_value: Callable[[dict[str, Any]], T],
+        name_field: str,
+        most: int,
     ) -> None:
-        """``member``: the table's member in the stored JSON object; ``name_field``: the field with a value's name."""
+        """Create an empty table.
+
+        ``member``: the table's member in the stored JSON object; ``name_field``: the field with a value's name;
+        ``most``: the number of entries that administrators may create.
+        """
         self._clock = clock
         self._member = member
         self._of_value = of_value
         self._name_field = name_field
+        self._most = most
         self.table: dict[str, T] = {}
+        self._texts = CachedTexts()
+        self._sizes: dict[str, int] | None = None  # bytes of entries; None: not measured since the table was loaded
+        self._bytes = 0
         self.data_version = DataVersion(timestamp=clock())
         self.on_change: Callable[[str], None] = lambda name: None
 
@@ -59,33 +88,88 @@ class VersionedTable(Generic[T]):
     def delete(self, name: str) -> bool:
         if self.table.pop(name, None) is None:
             return False
+        if self._sizes is not None:
+            self._bytes -= self._sizes.pop(name, 0)
         self._changed(name)
         return True
 
     def _put(self, name: str, settings: T) -> None:
         self.table[name] = settings
+        if self._sizes is not None:
+            size = _size(name, settings)
+            self._bytes += size - self._sizes.get(name, 0)
+            self._sizes[name] = size
         self._changed(name)
+
+    # --- bounds -------------------------------------------------------------------------------------------------
+
+    def check_fits(self, changes: Mapping[str, T]) -> None:
+        """Raise RefusedError if these changes make the table larger than its entries or ``MAX_TABLE_BYTES`` may be."""
+        count = len(self.table.keys() | changes.keys())
+        if count > max(self._most, len(self.table)):
+            raise RefusedError(
+                f"The {self._member} of this broker would have {count:,} entries, at most {self._most:,} are allowed.",
+                ResponseCode.SYSTEM_ERROR,
+                remedy="Delete entries that are not needed, or use another broker.",
+            )
+        if self._sizes is None:
+            self._sizes = {name: _size(name, settings) for name, settings in self.table.items()}
+            self._bytes = sum(self._sizes.values())
+        sizes = self._sizes
+        growth = sum(_size(name, settings) - sizes.get(name, 0) for name, settings in changes.items())
+        if growth > 0 and self._bytes + growth > MAX_TABLE_BYTES:
+            raise RefusedError(
+                f"The {self._member} of this broker would have {self._bytes + growth:,} bytes, at most "
+                f"{MAX_TABLE_BYTES:,} are allowed: it is sent in one frame.",
+                ResponseCode.SYSTEM_ERROR,
+                remedy="Delete entries that are not needed, or use another broker.",
+            )
+
+    def creation_problem(self, setting: str, limit: int) -> str:
+        """Why clients cannot create entries, with the setting that limits them; empty if they can."""
+        if len(self.table) < limit:
+            return ""
+        problem = f"the broker has {len(self.table):,} entries in its {self._member} and {setting}={limit}"
+        _often.warning(self._member, "clients can create no entries: %s", problem)
+        return problem
+
+    # --- snapshots and files ------------------------------------------------------------------------------------
 
     def next_version(self) -> None:
         """Make a new version: name servers ignore a registration whose version they have."""
         self.data_version = self.data_version.next(self._clock())
 
     def _changed(self, name: str) -> None:
+        self._texts.pop(name, None)
         self.next_version()
         self.on_change(name)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Version and table as plain values; safe from any thread.
+    def page(self, start: int, most: int | None) -> dict[str, Any]:
+        """A part of the snapshot. Clients and slaves since 5.3 ask for parts, so tables of any size fit into frames."""
+        return self.snapshot(max(start, 0), min(most or PAGE_ENTRIES, PAGE_ENTRIES))
+
+    def snapshot(self, start: int = 0, most: int | None = None) -> dict[str, Any]:
+        """Version and table as plain values, from ``start`` at most ``most`` entries; safe from any thread.
 
         The version is read first: if the table is newer than its version, the next registration sends it again.
         """
         version = self.data_version.to_value()
         table = self.table.copy()  # atomic in the interpreter
+        if most is not None:
+            table = dict(itertools.islice(table.items(), start, start + max(most, 0)))
         return {"dataVersion": version, self._member: {name: one.to_value() for name, one in table.items()}}
+
+    def text(self) -> bytes:
+        """Return the content of the table's file in Apache's format: the snapshot as JSON."""
+        version = dumps_fastjson({"dataVersion": self.data_version.to_value()}, pretty=True).decode()
+        parts = self._texts.joined(self.table, lambda settings: settings.to_value())
+        table = f"{{{parts}\n\t}}" if parts else "{}"
+        return f'{version[:-2]},\n\t"{self._member}":{table}\n}}'.encode()
 
     def load(self, stored: dict[str, Any]) -> None:
         """Load the content of a file; ValueError, TypeError, KeyError or AttributeError if it is invalid."""
         self.table.update(self._decoded(stored.get(self._member, {})))
+        self._forget_texts()
         version = stored.get("dataVersion")
         if version:
             self.data_version = DataVersion.from_value(version)
@@ -99,7 +183,17 @@ class VersionedTable(Generic[T]):
         if version == self.data_version:
             return False
         self.table, self.data_version = self._decoded(stored[self._member]), version
+        self._forget_texts()
         return True
+
+    def _forget_texts(self) -> None:
+        self._texts.clear()
+        self._sizes = None
 
     def _decoded(self, stored: dict[str, Any]) -> dict[str, T]:
         return {name: self._of_value({self._name_field: name, **entry}) for name, entry in stored.items()}
+
+
+def _size(name: str, settings: _Settings) -> int:
+    """Bytes of an entry as JSON, with the comma."""
+    return len(dumps_fastjson({name: settings.to_value()})) - 1

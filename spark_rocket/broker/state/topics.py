@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.tables import CachedTexts, VersionedTable
+from spark_rocket.broker.state.tables import VersionedTable
+from spark_rocket.errors import RefusedError
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
     BENCHMARK_TOPIC,
@@ -27,15 +28,15 @@ from spark_rocket.model import (
     TIMER_TOPIC,
     is_system_topic,
 )
-from spark_rocket.protocol.wire.bodies import DataVersion, TopicConfig, dumps_fastjson
-from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
+from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
+from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
+from spark_rocket.protocol.wire.request_limits.state import TOPICS
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 DELAY_LEVELS = 18
 SIMPLE_QUEUES = "SimpleCQ"
 """The value of a topic's ``queue.type`` that is served; the other is BatchCQ."""
-
-MAX_QUEUES = 65_536
 
 _MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
@@ -78,9 +79,14 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
     """The table of topics."""
 
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
-        super().__init__(clock, member="topicConfigTable", of_value=TopicConfig.from_value, name_field="topicName")
+        super().__init__(
+            clock,
+            member="topicConfigTable",
+            of_value=TopicConfig.from_value,
+            name_field="topicName",
+            most=STATE_LIMITS[TOPICS].total,
+        )
         self._config = config
-        self._texts = CachedTexts()
         self._adopted: set[str] = set()
         self._create_system_topics()
 
@@ -130,8 +136,12 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return found
 
     def auto_create(self, topic: str, default_topic: str, wanted_queues: int) -> TopicConfig | None:
-        """Create the topic of a first message if its default topic allows it; otherwise None."""
+        """Create the topic of a first message if its default topic allows it; otherwise None.
+
+        RefusedError if the broker has ``maxAutoCreateTopics``.
+        """
         if topic.startswith(RETRY_PREFIX):
+            self._check_creation(topic)
             return self.ensure(topic)
         default = self.table.get(default_topic)
         if default is None or not default.perm & PERM_INHERIT:
@@ -141,6 +151,7 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         queues = max(min(wanted_queues, default.write_queue_nums), 0)
         if not queues:
             return None
+        self._check_creation(topic)
         created = dataclasses.replace(
             default,
             topic_name=topic,
@@ -152,13 +163,21 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         self.put(created)
         return created
 
+    def _check_creation(self, topic: str) -> None:
+        problem = self.creation_problem("maxAutoCreateTopics", self._config.max_auto_create_topics)
+        if problem:
+            raise RefusedError(
+                f"topic[{topic}] not exist, and is not created: {problem}.",
+                ResponseCode.TOPIC_NOT_EXIST,
+                remedy="Create the topic with a tool, or increase maxAutoCreateTopics.",
+            )
+
     def replace(self, stored: dict[str, Any]) -> bool:
         """Replace a slave's topics with its master's; False if nothing changed."""
         if self._adopted:
             self.data_version = DataVersion()  # adopted topics are not the master's: equals none of its versions
         if not super().replace(stored):
             return False
-        self._texts.clear()
         self._adopted.clear()
         return True
 
@@ -170,20 +189,6 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         self._texts.pop(topic, None)
         self.table[topic] = new_topic(topic, queues)
         return True
-
-    def _changed(self, name: str) -> None:
-        self._texts.pop(name, None)
-        super()._changed(name)
-
-    def text(self) -> bytes:
-        """Return the content of ``topics.json`` in Apache's format."""
-        version = dumps_fastjson({"dataVersion": self.data_version.to_value()}, pretty=True).decode()
-        parts = self._texts.joined(self.table, TopicConfig.to_value)
-        return f'{version[:-2]},\n\t"topicConfigTable":{{{parts}\n\t}}\n}}'.encode()
-
-    def load(self, stored: dict[str, Any]) -> None:
-        self._texts.clear()
-        super().load(stored)
 
 
 def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:

@@ -27,7 +27,7 @@ from spark_rocket.protocol.record.properties import append_property, find_proper
 from spark_rocket.protocol.record.record import RecordView, encode_record, view_record
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.store.results import PutResult
 
 CHECK_TIMES = b"TRANSACTION_CHECK_TIMES"

@@ -36,6 +36,7 @@ from spark_rocket.remoting.server.sockets import is_loopback
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
+    from spark_rocket.datasource.exactly_once.replace import Evidence
     from spark_rocket.proxy.probe import Probe
 
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
@@ -90,10 +91,11 @@ def doctor(
     topic and the ledger topic.
     """
     exclusive({"--master": master, "--remote": remote})
-    wrong = 0
+    wrong = warnings = 0
     spark = {"master": master, "remote": remote, "py_files": py_files}
     for finding in _findings(link, topic, grpc, (staging_topic, ledger_topic) if exactly_once else None, spark):
         wrong += finding.grade == "wrong"
+        warnings += finding.grade == "warning"
         if as_json:
             show.line(asdict(finding))
             continue
@@ -102,8 +104,14 @@ def doctor(
         if finding.remedy:
             print(f"         {finding.remedy}")
     if not as_json:
-        print("\nno problems found" if not wrong else f"\n{wrong} problem{'s' if wrong > 1 else ''} found")
+        print(f"\n{_summary(wrong, warnings)}")
     return 1 if wrong else 0
+
+
+def _summary(wrong: int, warnings: int) -> str:
+    counts = [(wrong, "problem"), (warnings, "warning")]
+    found = [f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count]
+    return f"{', '.join(found)} found" if found else "no problems found"
 
 
 def _findings(
@@ -278,6 +286,8 @@ def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str)
 
     Checks all brokers, or with ``topic`` those of that topic and of the sink's own topics.
     """
+    from spark_rocket.datasource.exactly_once.replace import ledger_evidence
+
     with link.admin() as admin:
         try:
             brokers = {*admin.cluster_info().broker_addr_table}
@@ -285,15 +295,30 @@ def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str)
                 brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
             for broker in sorted(brokers):
                 yield from _check_settings(admin, broker)
-            queues = len(admin.offsets(ledger))
-        except TopicNotFoundError:
-            yield Finding(f"topic {ledger}", "ok", "does not exist: the first query creates it")
+            with link.reader() as reader:
+                evidence = ledger_evidence(admin, reader, ledger)
         except RocketError as error:
             yield Finding(f"topic {ledger}", "wrong", error.message, error.remedy)
         else:
-            remedy = "Keep only queue 0 on the broker that has the records, or set another ledgerTopic for new queries."
-            grade, remedy = ("ok", "") if queues == 1 else ("wrong", remedy)
-            yield Finding(f"topic {ledger}", grade, f"has {queues} queue{'s' * (queues != 1)}", remedy)
+            yield _place_finding(ledger, evidence)
+
+
+def _place_finding(ledger: str, evidence: Sequence[Evidence]) -> Finding:
+    from spark_rocket.datasource.exactly_once.replace import NO_ENTRY, is_clear
+
+    about = f"topic {ledger}"
+    queues = [each for each in evidence if each.source.startswith(f"{ledger}/")]
+    brokers = {each.broker for each in evidence}
+    if not queues and brokers == {NO_ENTRY}:
+        return Finding(about, "ok", "does not exist: the first query creates it")
+    if len(queues) == 1 and is_clear(evidence):
+        return Finding(about, "ok", f"has 1 queue on {queues[0].broker}, as all name servers have recorded")
+    shown = ", ".join(f"{each.source}: {each.broker} {each.ledger}".rstrip() for each in evidence)
+    if len(queues) == 1 and brokers == {NO_ENTRY, queues[0].broker}:
+        text = f"has 1 queue, and its place is not recorded at all name servers yet ({shown})"
+        return Finding(about, "warning", text, "The next query records it.")
+    remedy = "Start the broker of the ledger. rocket offsets ledger shows its place; it must have one queue in all."
+    return Finding(about, "wrong", f"has {len(queues)} queues ({shown})", remedy)
 
 
 def _brokers_of(admin: Admin, topic: str) -> set[str]:

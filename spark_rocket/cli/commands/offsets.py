@@ -19,7 +19,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,11 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, dry_run_option, exclusive, group_name, yes_option
+from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import camel, count_text, limit, moment, moment_text, second_text
-from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.cli.text import limit, moment, moment_text
+from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.group()
 def offsets() -> None:
     """Offsets of streaming queries (their checkpoints) and of consumer groups (on the brokers)."""
+
+
+offsets.add_command(sinks)
+offsets.add_command(ledger)
 
 
 @offsets.command("show", short_help="show the offsets and the lag of a checkpoint or a group")
@@ -207,45 +212,6 @@ def export(
         print(text)
     else:
         output.write_text(text + "\n", encoding="utf-8")
-
-
-@offsets.command(short_help="show the state of exactly-once writes")
-@connection
-@_json
-@click.option("--ledger", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="ledgerTopic of the writes")
-@click.option("--staging", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="stagingTopic of the writes")
-def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
-    """Show the last micro-batch of each query that writes with deliveryGuarantee=exactlyOnce.
-
-    DONE: it is published. PREPARED or RESUMED: its publication is in progress, or its driver died. Restart the query
-    before STAGED UNTIL, when the brokers delete its staged rows. Newer version: a newer spark_rocket writes the query;
-    use that version here. Exit status 1 if a micro-batch has duplicates.
-    """
-    from spark_rocket.datasource.exactly_once.status import sink_statuses
-
-    with _connected(link) as (admin, reader):
-        statuses = sink_statuses(reader, ledger)
-        hours = _retention_hours(admin, reader, staging) if any(each.prepared for each in statuses) else None
-    rows = []
-    for each in statuses:
-        until = each.prepared + hours * 3_600_000 if each.state != "DONE" and each.prepared and hours else None
-        rows.append(camel(asdict(each)) | {"stagedUntil": until})
-    columns = (
-        Column("query"), Column("batch"), Column("state"), Column("time", form=second_text), Column("blocks"),
-        Column("rows", form=count_text), Column("published", form=count_text), Column("duplicates"), Column("ms"),
-        Column("stagedUntil", "STAGED UNTIL", form=second_text),
-    )  # fmt: skip
-    show.rows(rows, columns, as_json, empty="No exactly-once writes with this ledger.")
-    return 1 if any(each.duplicates for each in statuses) else 0
-
-
-def _retention_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
-    """Return the shortest retention of the topic's brokers; None if unknown."""
-    try:
-        brokers = {queue.broker_name for queue in reader.refresh(staging)}
-        return min(int(admin.broker_config(broker)["fileReservedTime"]) for broker in brokers)
-    except (RocketError, KeyError, ValueError):
-        return None
 
 
 @offsets.command("import", short_help="set the offsets of a group from a file")

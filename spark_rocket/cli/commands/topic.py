@@ -27,7 +27,8 @@ from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
     from spark_rocket.client.admin import Failures, TopicInfo
-    from spark_rocket.protocol.wire.bodies import TopicConfig, TopicStatsTable
+    from spark_rocket.protocol.wire.bodies.config import TopicConfig
+    from spark_rocket.protocol.wire.bodies.stats import TopicStatsTable
 
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _queues = whole(1, 65_536, "number of queues")

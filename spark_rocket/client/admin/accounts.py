@@ -22,8 +22,7 @@ from spark_rocket.client.admin.brokers import BrokerAdmin, parse_settings
 from spark_rocket.client.admin.results import Failures
 from spark_rocket.client.core.responses import sentence
 from spark_rocket.errors import BrokerError, RocketError
-from spark_rocket.protocol.wire.bodies import DataVersion
-from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
+from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, DataVersion, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
     UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
@@ -32,7 +31,7 @@ from spark_rocket.protocol.wire.codes import (
     ResponseCode,
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     CreateAccessConfigRequestHeader,
     DeleteAccessConfigRequestHeader,
     GetBrokerAclConfigResponseHeader,

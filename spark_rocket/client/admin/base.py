@@ -27,7 +27,8 @@ from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import MASTER_ID, BrokerData, ClusterInfo, DataVersion
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header

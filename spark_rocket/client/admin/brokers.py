@@ -8,7 +8,16 @@ Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these 
 
 from __future__ import annotations
 
-from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, AdminBase, KeyedQuery, Query, done, if_found, names_in
+from spark_rocket.client.admin.base import (
+    SUCCESS_OR_NO_TOPIC,
+    SUCCESS_OR_NOT_FOUND,
+    AdminBase,
+    KeyedQuery,
+    Query,
+    done,
+    if_found,
+    names_in,
+)
 from spark_rocket.client.admin.results import (
     BrokerRuntime,
     BrokerSettings,
@@ -19,22 +28,27 @@ from spark_rocket.client.admin.results import (
 )
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import DYNAMIC_SETTINGS
-from spark_rocket.protocol.wire.bodies import BrokerStatsDataBody, BrokerStatsItem, KVTable
-from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsSerializeWrapper
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo, KVTable, TopicRouteData
+from spark_rocket.protocol.wire.bodies.stats import (
+    BrokerStatsDataBody,
+    BrokerStatsItem,
+    HARuntimeInfo,
+    TimerMetricsSerializeWrapper,
+)
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestHeader
+from spark_rocket.protocol.wire.headers.namesrv import (
     AddWritePermOfBrokerRequestHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigRequestHeader,
     GetKVConfigRequestHeader,
     GetKVConfigResponseHeader,
-    GetKVListByNamespaceRequestHeader,
     PutKVConfigRequestHeader,
-    ViewBrokerStatsDataRequestHeader,
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader, GetRouteInfoRequestHeader
 
 _SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
 
@@ -62,15 +76,22 @@ class NameServerAdmin(AdminBase):
         code, what = RequestCode.ADD_WRITE_PERM_OF_BROKER, f"the write permission of {broker}"
         return max(self._ask_name_servers(Query(code, what, count, header)))
 
-    def put_kv_config(self, namespace: str, key: str, value: str) -> None:
+    def put_kv_config(self, namespace: str, key: str, value: str, *, name_server: str | None = None) -> None:
+        """Set an entry on every name server, or on one of them, given by address."""
         header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
-        self._ask_name_servers(Query(RequestCode.PUT_KV_CONFIG, f"the entry {namespace}/{key}", done, header))
+        query = Query(RequestCode.PUT_KV_CONFIG, f"the entry {namespace}/{key}", done, header)
+        if name_server is None:
+            self._ask_name_servers(query)
+        else:
+            self._ask(name_server, query)
 
     def get_kv_config(self, namespace: str, key: str) -> str | None:
-        value = if_found(lambda answer: GetKVConfigResponseHeader.from_ext(answer.ext_fields).value)
-        header = GetKVConfigRequestHeader(namespace=namespace, key=key)
-        code, what = RequestCode.GET_KV_CONFIG, f"the query of {namespace}/{key}"
-        return self._ask_name_server(Query(code, what, value, header, allowed=SUCCESS_OR_NOT_FOUND))
+        return self._ask_name_server(_entry_query(namespace, key))
+
+    def kv_config_of_each(self, namespace: str, key: str, *, failed: Failures | None = None) -> dict[str, str]:
+        """Return the entry of each name server that has it, by address."""
+        found = self._ask_each(self._each_name_server(), _entry_query(namespace, key), failed)
+        return {address: value for address, value in found.items() if value is not None}
 
     def delete_kv_config(self, namespace: str, key: str) -> None:
         header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
@@ -82,15 +103,39 @@ class NameServerAdmin(AdminBase):
         code, what = RequestCode.GET_KVLIST_BY_NAMESPACE, f"the entries of {namespace}"
         return self._ask_name_server(Query(code, what, if_found(_table), header, allowed=SUCCESS_OR_NOT_FOUND)) or {}
 
+    def cluster_info_of_each(self, *, failed: Failures | None = None) -> dict[str, ClusterInfo]:
+        """Return the brokers that each name server knows, by address of the name server."""
+        code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
+        query = Query(code, what, lambda answer: ClusterInfo.from_json(answer.body))
+        return self._ask_each(self._each_name_server(), query, failed)
+
+    def topic_route_of_each(self, topic: str, *, failed: Failures | None = None) -> dict[str, TopicRouteData]:
+        """Return the route of each name server that has the topic, by address."""
+        value = if_found(lambda answer: TopicRouteData.from_json(answer.body))
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        code, what = RequestCode.GET_ROUTEINFO_BY_TOPIC, f"the query of the route of topic {topic}"
+        found = self._ask_each(
+            self._each_name_server(), Query(code, what, value, header, allowed=SUCCESS_OR_NO_TOPIC), failed
+        )
+        return {address: route for address, route in found.items() if route is not None}
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """The addresses of all name servers."""
+        return tuple(self.instance().routes.name_servers.addresses)
+
+    def _each_name_server(self) -> dict[str, str]:
+        return {address: address for address in self.name_servers}
+
     def name_server_configs(self) -> dict[str, dict[str, str]]:
         """Return the settings of every name server, by address."""
         query = Query(RequestCode.GET_NAMESRV_CONFIG, "the query of settings", parse_settings)
-        return {address: self._ask(address, query) for address in self.instance().routes.name_servers.addresses}
+        return {address: self._ask(address, query) for address in self._each_name_server()}
 
     def update_name_server_config(self, settings: dict[str, str]) -> None:
         """Change settings of all name servers."""
         code, what = RequestCode.UPDATE_NAMESRV_CONFIG, "the change of settings"
-        for address in self.instance().routes.name_servers.addresses:
+        for address in self._each_name_server():
             self._ask(address, Query(code, what, done, body=_settings_text(settings)))
 
 
@@ -187,6 +232,13 @@ class BrokerAdmin(NameServerAdmin):
     def clean_unused_topics(self, broker: str) -> None:
         """Delete the queues of topics that the broker no longer has."""
         self._ask(self._address(broker), Query(RequestCode.CLEAN_UNUSED_TOPIC, "the cleaning of topics", done))
+
+
+def _entry_query(namespace: str, key: str) -> Query[str | None]:
+    value = if_found(lambda answer: GetKVConfigResponseHeader.from_ext(answer.ext_fields).value)
+    header = GetKVConfigRequestHeader(namespace=namespace, key=key)
+    code, what = RequestCode.GET_KV_CONFIG, f"the query of {namespace}/{key}"
+    return Query(code, what, value, header, allowed=SUCCESS_OR_NOT_FOUND)
 
 
 def _item(item: BrokerStatsItem) -> StatsItem:

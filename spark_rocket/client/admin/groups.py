@@ -21,24 +21,21 @@ from spark_rocket.client.admin.results import (
 from spark_rocket.client.admin.topics import TopicAdmin
 from spark_rocket.errors import BrokerError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
+from spark_rocket.protocol.wire.bodies.config import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
+from spark_rocket.protocol.wire.bodies.consumer import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from spark_rocket.protocol.wire.bodies.stats import (
     Connection,
-    ConsumeMessageDirectlyResult,
     ConsumerConnection,
-    ConsumerRunningInfo,
     ConsumeStats,
-    DataVersion,
     ProducerConnection,
     ProducerInfo,
     ProducerTableInfo,
     QueryConsumeTimeSpanBody,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode, version_name
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,

@@ -45,14 +45,10 @@ from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.wire.bodies import (
-    BROADCASTING,
-    CONSUME_ACTIVELY,
-    QueryConsumeQueueResponseBody,
-    SubscriptionData,
-)
+from spark_rocket.protocol.wire.bodies.client import BROADCASTING, CONSUME_ACTIVELY, SubscriptionData
+from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.messages import (
     QueryConsumeQueueRequestHeader,
     QueryMessageRequestHeader,
     ViewMessageRequestHeader,

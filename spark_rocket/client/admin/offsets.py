@@ -19,9 +19,9 @@ from spark_rocket.client.admin.groups import GroupAdmin
 from spark_rocket.client.admin.results import Failures, PlannedReset, QueueLag
 from spark_rocket.errors import BrokerError, ClientError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import ResetOffsetBody
+from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.headers import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
+from spark_rocket.protocol.wire.headers.admin import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
 
 END = -1
 

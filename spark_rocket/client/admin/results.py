@@ -19,7 +19,9 @@ from spark_rocket.model import (
     is_system_group,
     is_system_topic,
 )
-from spark_rocket.protocol.wire.bodies import MASTER_ID, SubscriptionData, SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 Failures = dict[str, RocketError]

@@ -19,27 +19,20 @@ from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
-from spark_rocket.protocol.wire.bodies import (
-    ClusterInfo,
-    DataVersion,
-    GroupList,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-    TopicList,
-    TopicRouteData,
-    TopicStatsTable,
-)
+from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo, TopicList, TopicRouteData
+from spark_rocket.protocol.wire.bodies.stats import GroupList, TopicStatsTable
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     CreateTopicRequestHeader,
-    DeleteTopicFromNamesrvRequestHeader,
     DeleteTopicRequestHeader,
     GetAllTopicConfigRequestHeader,
     GetTopicConfigRequestHeader,
     GetTopicStatsInfoRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
 )
+from spark_rocket.protocol.wire.headers.namesrv import DeleteTopicFromNamesrvRequestHeader
 
 ROUTE_WAIT_S = 5.0  # seconds until a broker has registered a new topic
 _CONFIG_CODES = SUCCESS_OR_NO_TOPIC | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}

@@ -16,10 +16,11 @@ from spark_rocket.client.admin.accounts import AccountAdmin
 from spark_rocket.client.admin.base import Query
 from spark_rocket.client.admin.results import Failures
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire.bodies import AclInfo, Body, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     DeleteAclRequestHeader,
     ListAclsRequestHeader,
     ListUsersRequestHeader,

@@ -47,7 +47,8 @@ from spark_rocket.errors import ProtocolError, RocketError, StateError, Subscrip
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.consumer import (
     CR_LATER,
     CR_RETURN_NULL,
     CR_SUCCESS,
@@ -58,15 +59,13 @@ from spark_rocket.protocol.wire.bodies import (
     PROP_CONSUMER_START_TIMESTAMP,
     PROP_NAMESERVER_ADDR,
     ConsumeMessageDirectlyResult,
-    ConsumerData,
     ConsumerRunningInfo,
     GetConsumerStatusBody,
     ResetOffsetBody,
-    SubscriptionData,
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetConsumerStatusRequestHeader,

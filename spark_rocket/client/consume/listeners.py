@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from spark_rocket.client.core.hooks import ConsumeMessageContext, ConsumeMessageHook
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.wire.bodies import ConsumeStatus
+from spark_rocket.protocol.wire.bodies.consumer import ConsumeStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -38,10 +38,8 @@ from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
-from spark_rocket.protocol.wire.bodies import (
-    CONSUME_ACTIVELY,
-    ConsumerRunningInfo,
-)
+from spark_rocket.protocol.wire.bodies.client import CONSUME_ACTIVELY
+from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa

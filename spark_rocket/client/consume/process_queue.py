@@ -46,7 +46,7 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.wire.bodies import ProcessQueueInfo
+from spark_rocket.protocol.wire.bodies.consumer import ProcessQueueInfo
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 logger = logging.getLogger(__name__)

@@ -34,10 +34,11 @@ from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.bodies import QueryConsumeQueueResponseBody
+from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.messages import QueryConsumeQueueRequestHeader
+from spark_rocket.protocol.wire.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
     GetMaxOffsetRequestHeader,
@@ -46,7 +47,6 @@ from spark_rocket.protocol.wire.headers import (
     GetMinOffsetResponseHeader,
     PullMessageRequestHeader,
     PullMessageResponseHeader,
-    QueryConsumeQueueRequestHeader,
     QueryConsumerOffsetRequestHeader,
     QueryConsumerOffsetResponseHeader,
     SearchOffsetRequestHeader,

@@ -53,7 +53,8 @@ from spark_rocket.extras import requires
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import CONSUME_PASSIVELY, PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
+from spark_rocket.protocol.wire.bodies.client import CONSUME_PASSIVELY
+from spark_rocket.protocol.wire.bodies.consumer import PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
 from spark_rocket.remoting.exposition import Exposition, label_text
 
 if TYPE_CHECKING:

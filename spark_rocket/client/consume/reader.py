@@ -50,10 +50,11 @@ from spark_rocket.errors import (
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, parse_tags
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.bodies import MASTER_ID, ClusterInfo, KVTable, SubscriptionData, TopicList
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, ClusterInfo, KVTable, TopicList
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import GetKVListByNamespaceRequestHeader
+from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, failed
 

@@ -29,7 +29,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue, Puller
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 

@@ -37,7 +37,8 @@ from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, DELAY, RETRY_PREFIX, Messa
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import ConsumerSendMsgBackRequestHeader, SendMessageRequestHeader
+from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.protocol.ids import UniqKeyGenerator
-from spark_rocket.protocol.wire.bodies import GetConsumerListByGroupResponseBody
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import GetConsumerListByGroupRequestHeader
+from spark_rocket.protocol.wire.headers.membership import GetConsumerListByGroupRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, Request

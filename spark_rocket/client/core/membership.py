@@ -30,7 +30,7 @@ from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
 from spark_rocket.client.core.routes import RouteTable
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.client import (
     CheckClientRequestBody,
     ConsumerData,
     HeartbeatData,
@@ -39,7 +39,10 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import NotifyConsumerIdsChangedRequestHeader, UnregisterClientRequestHeader
+from spark_rocket.protocol.wire.headers.membership import (
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
 from spark_rocket.remoting.client.client import RemotingClient
 
 logger = logging.getLogger(__name__)

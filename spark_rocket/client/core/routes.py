@@ -41,10 +41,10 @@ from spark_rocket.errors import (
     TopicNotFoundError,
 )
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, MessageQueue
-from spark_rocket.protocol.wire.bodies import MASTER_ID, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, MAX_QUEUES, MAX_ROUTE_QUEUES, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import GetRouteInfoRequestHeader
+from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.problems import error_text
 
@@ -52,7 +52,6 @@ logger = logging.getLogger(__name__)
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 DEFAULT_TOPIC_QUEUES = 4
-MAX_QUEUES = 1 << 16  # per topic and broker
 MIN_REFRESH_INTERVAL_S = 1.0  # the minimum interval of refreshes after lost connections
 UNAVAILABLE_SECONDS = 30.0  # how long reads avoid an address after a failed request
 
@@ -71,7 +70,8 @@ class TopicRoute:
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, known: TopicRoute | None = None) -> TopicRoute:
-        """Build a route. ``known`` is the previously cached route."""
+        """Build a route. ``known`` is the previously cached route. ProtocolError for a route of too many queues."""
+        data.check_queues(topic)
         brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
         readable: list[MessageQueue] = []
         writable: list[MessageQueue] = []
@@ -92,7 +92,8 @@ class TopicRoute:
                 for i in range(queues.write_queue_nums)
             ]
             there = {queues.broker_name for queues in data.queue_datas if queues.broker_name in brokers}
-            ordered += (queue for queue in (known.ordered if known else ()) if queue.broker_name not in there)
+            retained = [queue for queue in (known.ordered if known else ()) if queue.broker_name not in there]
+            ordered += retained[: MAX_ROUTE_QUEUES - len(ordered)]
         return cls(topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(sorted(ordered)))
 
     @property
@@ -103,12 +104,13 @@ class TopicRoute:
 
 
 def order_queues(topic: str, text: str) -> list[MessageQueue]:
-    """Parse an ORDER_TOPIC_CONFIG: ``broker-a:4;broker-b:4``."""
+    """Parse an ORDER_TOPIC_CONFIG: ``broker-a:4;broker-b:4``. At most ``MAX_ROUTE_QUEUES`` are returned."""
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         broker, _, count = part.strip().rpartition(":")
-        if broker and count.isascii() and count.isdecimal():
-            queues += (MessageQueue(topic, broker, i) for i in range(min(int(count), MAX_QUEUES)))
+        if broker and count.isascii() and count.isdecimal() and len(count) < 10:
+            number = min(int(count), MAX_QUEUES, MAX_ROUTE_QUEUES - len(queues))
+            queues += (MessageQueue(topic, broker, i) for i in range(number))
         elif part.strip():
             logger.warning("ORDER_TOPIC_CONFIG of topic %s: ignored %r, expected broker:queues", topic, part)
     return queues

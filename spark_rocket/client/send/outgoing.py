@@ -44,7 +44,7 @@ from spark_rocket.protocol.record.layout import FIXED_SIZE, TRANSACTION_PREPARED
 from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH, PROPERTY_SEPARATOR, encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
-from spark_rocket.protocol.wire.headers import SendMessageResponseHeader
+from spark_rocket.protocol.wire.headers.producer import SendMessageResponseHeader
 
 logger = logging.getLogger(__name__)
 

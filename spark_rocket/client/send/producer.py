@@ -49,7 +49,7 @@ from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
-from spark_rocket.protocol.wire.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.exposition import Exposition, label_text
 

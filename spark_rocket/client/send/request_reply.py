@@ -38,7 +38,7 @@ from spark_rocket.protocol.record.layout import COMPRESSED
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import ReplyMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.deadlines import DeadlineTable
 from spark_rocket.remoting.client.promise import Promise

@@ -62,7 +62,7 @@ from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
 
 logger = logging.getLogger(__name__)
 

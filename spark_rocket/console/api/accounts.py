@@ -16,7 +16,7 @@ from spark_rocket.client.admin.base import record_failure
 from spark_rocket.console.answers import Refused, describe
 from spark_rocket.console.api.context import Asked, Context, confirmed
 from spark_rocket.errors import RocketError
-from spark_rocket.protocol.wire.bodies import AclInfo, PlainAccessConfig, UserInfo
+from spark_rocket.protocol.wire.bodies.config import AclInfo, PlainAccessConfig, UserInfo
 
 _REFRESH_MS = 10_000
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")

@@ -17,7 +17,7 @@ from spark_rocket.console.api.context import Asked, Context, page_of, place
 from spark_rocket.console.secrets import shown
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP
-from spark_rocket.protocol.wire.bodies import ConsumerRunningInfo
+from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 _COLUMNS = ("name", "client", "address", "language", "version", "lastHeartbeat")

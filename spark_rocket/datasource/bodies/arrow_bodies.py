@@ -44,7 +44,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, Decoded, raw, reason
+from spark_rocket.datasource.bodies.decoding import BAD, I64, ColumnError, Decoded, raw, reason
 
 _FILE = b"ARROW1"
 _STREAM_IN_FILE = 8
@@ -113,11 +113,7 @@ class ArrowDecoder:
             if item.name not in names:
                 arrays.append(nothing(batch.num_rows, item.type, left))
                 continue
-            array = batch.column(item.name)
-            try:
-                arrays.append(conform(array, item.type, left))
-            except (pa.ArrowException, ValueError) as error:
-                raise ValueError(f"the column {item.name} is {array.type}: {error}") from None
+            arrays.append(_conform_member(batch.column(item.name), item, left))
         return pa.RecordBatch.from_arrays(arrays, schema=self._fields)
 
 
@@ -280,6 +276,16 @@ def conform(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     return _values(array, kind, left)
 
 
+def _conform_member(array: pa.Array, item: pa.Field, left: SizeLimit) -> pa.Array:
+    """Convert a column, or a member of a struct; errors name it."""
+    try:
+        return conform(array, item.type, left)
+    except ColumnError as error:
+        raise ColumnError(f"{item.name}.{error.path}", error.problem) from None
+    except (pa.ArrowException, ValueError) as error:
+        raise ColumnError(item.name, f"it is {array.type}: {error}") from None
+
+
 def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     left.bytes(len(array))
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
@@ -289,7 +295,7 @@ def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
         if names.count(item.name) > 1:
             raise ValueError(f"duplicate member {item.name}")
         if item.name in names:
-            members.append(conform(array.field(names.index(item.name)), item.type, left))
+            members.append(_conform_member(array.field(names.index(item.name)), item, left))
         else:
             members.append(nothing(len(array), item.type, left))
     if not members:
@@ -316,7 +322,7 @@ def _values(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
         if given == "float":
             same = pc.or_(same, pc.is_nan(array))
         if pc.all(same).as_py() is False:
-            raise ValueError(f"some numbers do not fit {kind}")
+            raise ValueError(f"{array.filter(pc.invert(same))[0]} does not fit {kind}")
     return found
 
 

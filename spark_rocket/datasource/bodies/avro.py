@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql.types import (
@@ -121,6 +122,7 @@ class AvroSchema:
                 f"option avroSchema describes {kind.simpleString()}, not a record.", remedy="Bodies must be records."
             )
         self.columns = kind
+        self._to_write = _map_converter(kind) or _same
 
     def _spark_type(self, schema: Any) -> DataType:
         if isinstance(schema, list):
@@ -185,19 +187,33 @@ class AvroSchema:
         file = io.BytesIO()
         if self._encoding is not AvroEncoding.RAW:
             file.write(self.header)
-        self._library.schemaless_writer(file, self.parsed, _with_maps(row), strict_allow_default=True)
+        self._library.schemaless_writer(file, self.parsed, self._to_write(row), strict_allow_default=True)
         return file.getvalue()
 
 
-def _with_maps(value: Any) -> Any:
-    """Convert lists of pairs to dicts. Arrow returns maps as lists of pairs."""
-    if isinstance(value, dict):
-        return {name: _with_maps(item) for name, item in value.items()}
-    if isinstance(value, list):
-        if value and isinstance(value[0], tuple):
-            return {name: _with_maps(item) for name, item in value}
-        return [_with_maps(item) for item in value]
+def _same(value: Any) -> Any:
     return value
+
+
+def _map_converter(kind: DataType) -> Callable[[Any], Any] | None:
+    """Return a function that converts lists of pairs to dicts, as which Arrow returns maps; None if a type has none.
+
+    The type tells an empty map from an empty list.
+    """
+    if isinstance(kind, StructType):
+        members = {field.name: found for field in kind if (found := _map_converter(field.dataType))}
+        if not members:
+            return None
+        return lambda value: (
+            value and value | {name: convert(value[name]) for name, convert in members.items() if name in value}
+        )
+    if isinstance(kind, ArrayType):
+        item = _map_converter(kind.elementType)
+        return item and (lambda value: value and [item(one) for one in value])
+    if isinstance(kind, MapType):
+        held = _map_converter(kind.valueType) or _same
+        return lambda value: None if value is None else {name: held(one) for name, one in dict(value).items()}
+    return None
 
 
 def _without_ignored(schema: Any) -> Any:

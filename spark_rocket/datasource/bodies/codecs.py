@@ -11,6 +11,8 @@ from pyspark.sql.types import StringType, StructField, StructType, VariantType
 from spark_rocket.datasource.bodies.columns import same_types
 from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
 from spark_rocket.datasource.bodies.json_values import parse_value, variant_of
+from spark_rocket.datasource.bodies.nullability import all_nullable
+from spark_rocket.datasource.bodies.types import check_types
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
@@ -59,9 +61,13 @@ def known_columns(settings: BodySettings) -> StructType:
 
 
 def decoder(settings: BodySettings, body: StructType) -> Decoder:
-    """Return the decoder for the columns ``body``; SchemaError if it is impossible. Modules are imported lazily."""
-    fields = arrow_schema(body)
+    """Return the decoder for the columns ``body``; SchemaError if it is impossible. Modules are imported lazily.
+
+    It ignores NOT NULL (``nullability.py``).
+    """
     form = settings.format
+    check_types(body, form, reading=True)
+    fields = pa.schema([item.with_type(all_nullable(item.type)) for item in arrow_schema(body)])
     if not body.fields and form in (BodyFormat.CSV, BodyFormat.ARROW):
         raise SchemaError(
             f"bodyFormat={form.value} needs at least one column of the body.", remedy="Declare all of them."

@@ -68,7 +68,11 @@ def layout(settings: BodySettings, schema: StructType) -> Layout:
                 )
             bad_column = field.name
         else:
-            _check_nullable(field.dataType, field.name, field.nullable)
+            if not field.nullable:
+                raise SchemaError(
+                    f"the body column {field.name} is nullable, but the schema declares it NOT NULL.",
+                    remedy="Remove NOT NULL: a body may lack any column. Its members can be NOT NULL.",
+                )
             body.append(field)
     if wanted and settings.metadata is not None:
         missing = next(iter(wanted))
@@ -101,23 +105,6 @@ def _check_names(schema: StructType) -> None:
                 remedy="Rename the message's column: metadataColumns accepts `storeTimestamp as stored_at`.",
             )
         seen.add(name.lower())
-
-
-def _check_nullable(kind: DataType, name: str, nullable: bool) -> None:
-    inner: list[tuple[DataType, bool]] = []
-    if isinstance(kind, StructType):
-        inner = [(field.dataType, field.nullable) for field in kind.fields]
-    elif isinstance(kind, ArrayType):
-        inner = [(kind.elementType, kind.containsNull)]
-    elif isinstance(kind, MapType):
-        inner = [(kind.keyType, True), (kind.valueType, kind.valueContainsNull)]
-    if not nullable:
-        raise SchemaError(
-            f"the body column {name} is nullable, but the schema declares it NOT NULL.",
-            remedy="Remove NOT NULL: a body may lack any column.",
-        )
-    for one, may_be_null in inner:
-        _check_nullable(one, name, may_be_null)
 
 
 def same_types(given: DataType, known: DataType) -> bool:

@@ -9,7 +9,7 @@ before Arrow reads them. So are lines with text behind a closing quote, which Ar
 line is passed to Arrow with its end: without one an empty last value behind a quoted one would be quoted too.
 
 All values are read as strings. A column of strings is then cast at once (the fast path). If Arrow rejects the column,
-of its values is converted by itself. So whether a value is accepted does not depend on its neighbours.
+each of its values is converted by itself. So whether a value is accepted does not depend on its neighbours.
 
 Arrow neither notices an overflow when it scales a decimal, nor checks that its table of powers of ten has the exponent
 of a string. Numbers of at most 38 digits without an exponent, read as ``decimal256``, cause neither.
@@ -19,6 +19,7 @@ Belongs to one task. Corresponds to Spark's UnivocityParser.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,25 @@ import pyarrow.csv
 from spark_rocket.datasource.bodies.decoding import (
     BAD,
     I64,
+    ColumnError,
     Decoded,
     DecodeSpan,
     decode_together,
+    line,
     raw,
     reason,
     spans_of,
 )
-from spark_rocket.datasource.bodies.json_values import Convert, converter
-from spark_rocket.errors import SchemaError
+from spark_rocket.datasource.bodies.json_values import NUMBER, Convert, converter
 
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 _MAX_DIGITS = 38
 _ZONE = r"(Z|:\S*[+-]\d\d(:?\d\d)?)$"
+_WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
+_BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
+# Values of floating-point numbers that are names: those of from_csv's options and of Java.
+_NAMES = ("NaN", "+NaN", "-NaN", "Inf", "-Inf", "Infinity", "+Infinity", "-Infinity")
 _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 
 
@@ -50,12 +56,6 @@ class CsvDecoder:
     """Decodes lines to the columns of ``fields``, in their order."""
 
     def __init__(self, fields: pa.Schema, delimiter: str) -> None:
-        for item in fields:
-            if pa.types.is_nested(item.type) or not _fits(item.type):
-                raise SchemaError(
-                    f"the column {item.name} is {item.type}, which CSV does not support.",
-                    remedy="Declare it as string, and parse it in the query.",
-                )
         self._fields = fields
         self._texts = pa.schema([(item.name, pa.string()) for item in fields])
         self._delimiter = delimiter.encode()
@@ -82,7 +82,7 @@ class CsvDecoder:
             doubtful |= ~self._is_well_quoted(bodies)
         decoded = decode_together(bodies, self._texts, doubtful, self._prepare, self._one_by_one, small=1)
         bad = dict(decoded.bad)
-        columns = [_values(column, item.type, bad) for column, item in zip(decoded.columns, self._fields, strict=True)]
+        columns = [_values(column, item, bad) for column, item in zip(decoded.columns, self._fields, strict=True)]
         if len(bad) > len(decoded.bad):
             mask = np.zeros(len(bodies), np.bool_)
             mask[list(bad)] = True
@@ -148,19 +148,13 @@ def _count(data: np.ndarray[Any, np.dtype[np.uint8]], edges: I64, character: byt
     return found
 
 
-def _fits(kind: pa.DataType) -> bool:
-    types = pa.types
-    checks = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_decimal)
-    return any(check(kind) for check in (*checks, types.is_string, types.is_date32, types.is_timestamp))
-
-
-def _values(texts: pa.Array, kind: pa.DataType, bad: dict[int, str]) -> pa.Array:
+def _values(texts: pa.Array, item: pa.Field, bad: dict[int, str]) -> pa.Array:
     """Convert a column. An invalid value becomes null, and its row is put into ``bad`` with the reason."""
     try:
-        return _cast(texts, kind)
+        return _cast(texts, item.type)
     except (ValueError, pa.ArrowException):
         pass
-    convert = _text_converter(kind)
+    convert = _text_converter(item.type, item.name)
     values = []
     for row, text in enumerate(texts.to_pylist()):
         try:
@@ -168,37 +162,67 @@ def _values(texts: pa.Array, kind: pa.DataType, bad: dict[int, str]) -> pa.Array
         except BAD as error:
             values.append(None)
             bad.setdefault(row, reason(error))
-    return pa.array(values, kind)
+    return pa.array(values, item.type)
 
 
-def _text_converter(kind: pa.DataType) -> Convert:
+def _text_converter(kind: pa.DataType, name: str) -> Convert:
     """Return a converter for one value, with the rules of ``_cast`` or Spark."""
     types = pa.types
     if types.is_decimal(kind) or types.is_date32(kind) or types.is_timestamp(kind):
-        return converter(kind)
+        return converter(kind, name)
+
+    def wrong(text: str, wanted: str) -> ColumnError:
+        return ColumnError(name, f"{line(text[:60])!r} is not {wanted}")
 
     def convert(text: str | None) -> Any:
         if text is None:
             return None
         if types.is_boolean(kind):
-            if text not in _BOOLEANS:
-                raise ValueError(f"{text[:60]!r} is not true or false")
-            return _BOOLEANS[text]
-        return pa.scalar(text.strip(" \t")).cast(kind).as_py()
+            if text.lower() not in _BOOLEANS:
+                raise wrong(text, "true or false")
+            return _BOOLEANS[text.lower()]
+        if types.is_integer(kind):
+            if not _WHOLE.fullmatch(text):
+                raise wrong(text, "an integer")
+            bound = 1 << (kind.bit_width - 1)
+            if not -bound <= int(text) < bound:
+                raise wrong(text, f"within {kind}")
+            return int(text)
+        number = text.strip(_BLANKS)
+        if types.is_floating(kind):
+            if number not in _NAMES and not NUMBER.fullmatch(number):
+                raise wrong(text, "a number")
+            return pa.scalar(number).cast(kind).as_py()
+        return text
 
     return convert
 
 
 def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    if pa.types.is_decimal(kind):
+    types = pa.types
+    if types.is_decimal(kind):
         return _decimals(texts, kind)
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
+    if types.is_timestamp(kind) and kind.tz is not None:
         return _timestamps(texts, kind)
-    if pa.types.is_boolean(kind):
+    if types.is_boolean(kind):
         known = pc.is_in(texts, value_set=pa.array([None, *_BOOLEANS], pa.string()))
         if not pc.all(known).as_py():
             raise ValueError("some value is not true or false")
+    elif types.is_integer(kind) or types.is_floating(kind):
+        _check_letters(texts, is_whole=types.is_integer(kind))
     return texts.cast(kind)  # the cast to a timestamp without a zone rejects strings with one
+
+
+def _check_letters(texts: pa.Array, *, is_whole: bool) -> None:
+    """Reject what Arrow accepts and from_csv does not: ``0xFF`` as an integer, ``nan`` and ``INF`` as a number."""
+    data, edges = raw(texts)
+    letters = data[edges[0] : edges[-1]] | 32  # in lower case
+    letters = letters[letters >= ord("a")]
+    if not len(letters) or (not is_whole and (letters == ord("e")).all()):
+        return
+    named = pc.drop_null(texts.filter(pc.match_substring_regex(texts, "[^-+.0-9eE]")))
+    if is_whole or not pc.all(pc.is_in(named, value_set=pa.array(_NAMES))).as_py():
+        raise ValueError("some value is not a number")
 
 
 def _decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:

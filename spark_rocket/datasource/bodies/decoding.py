@@ -26,6 +26,14 @@ _MAX_ROWS = 65_536
 BAD = (ValueError, OverflowError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException)
 
 
+class ColumnError(ValueError):
+    """A value that its column cannot hold; the message names the column, or the path of its member."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"the column {path}: {problem}")
+        self.path, self.problem = path, problem
+
+
 @dataclass
 class Decoded:
     """The columns of a batch's bodies. Rows of bad records are null."""
@@ -77,7 +85,7 @@ def columns_of(rows: Sequence[Any], fields: pa.Schema, bad: dict[int, str]) -> l
             return [pa.array(rows[low:high], kind)]
         except (*BAD, MemoryError) as error:
             if high - low == 1:
-                bad[low] = reason(error)
+                bad[low] = reason(_with_column(rows[low], fields) or error)
                 return [pa.nulls(1, kind)]
             middle = (low + high) // 2
             return build(low, middle) + build(middle, high)
@@ -86,6 +94,16 @@ def columns_of(rows: Sequence[Any], fields: pa.Schema, bad: dict[int, str]) -> l
         return []
     parts = build(0, len(rows)) if rows else [pa.array([], kind)]
     return list((parts[0] if len(parts) == 1 else pa.concat_arrays(parts)).flatten())
+
+
+def _with_column(row: dict[str, Any], fields: pa.Schema) -> ColumnError | None:
+    """Return the error of the first column that cannot hold its value."""
+    for item in fields:
+        try:
+            pa.array([row.get(item.name)], item.type)
+        except (*BAD, MemoryError) as error:
+            return ColumnError(item.name, reason(error))
+    return None
 
 
 class OneByOneDecoder:

@@ -4,7 +4,8 @@ Columns that specify where and how to send a message are not changed; all others
 encoded a batch at a time by Arrow's string kernels. Only binary values and variants are converted one by one: Arrow has
 neither base64 nor variants. If a format's library rejects a row, the error has the row's number.
 
-An encoder belongs to one task; the driver creates one to check a schema.
+An encoder takes batches with exactly the Arrow types of its schema (``schema.canonical``). It belongs to one task; the
+driver creates one to check a schema.
 """
 
 from __future__ import annotations
@@ -26,12 +27,10 @@ from pyspark.sql.variant_utils import VariantUtils
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
 from spark_rocket.datasource.bodies.decoding import BAD, reason
-from spark_rocket.datasource.capabilities import arrow_schema
+from spark_rocket.datasource.bodies.types import check_types
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
 
-_ESCAPED = r'["\\\x00-\x1f]'
-_CONTROL = r"[\x00-\x1f]"
 _DAY_MICROS = 86_400_000_000
 _FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day after 9999-12-31
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
@@ -41,27 +40,49 @@ def json_objects(columns: list[pa.Array], names: list[str]) -> pa.Array:
     """Return one object per row, without null members."""
     if not columns:
         raise ValueError("an object without members")
-    pieces = []
+    pieces: list[pa.Array | str] = []
+    constant = ""  # text that is the same in every row, not yet in ``pieces``
     for name, column in zip(names, columns, strict=True):
-        texts = json_texts(column)
-        members = _join(f",{json.dumps(name, ensure_ascii=False)}:", texts)
-        pieces.append(members.fill_null("") if members.null_count else members)
+        before, texts, after = _json_parts(column)
+        before = f",{json.dumps(name, ensure_ascii=False)}:{before}"
+        if texts.null_count:
+            member = _join(before, texts, after)  # null without a value
+            pieces += [constant, member] if constant else [member]
+            constant = ""
+        else:
+            pieces += [constant + before, texts]
+            constant = after
+    if not columns[0].null_count:
+        pieces[0] = f"{{{pieces[0][1:]}"
+        return _join_non_null(*pieces, constant + "}")
     # Every member begins with a comma; a brace replaces the first one.
-    return _join(pc.binary_replace_slice(_join(*pieces), 0, 1, "{"), "}")
+    return _join(pc.binary_replace_slice(_join_non_null(*pieces, constant), 0, 1, "{"), "}")
 
 
 def json_texts(array: pa.Array) -> pa.Array:
     """Return the values as JSON."""
+    before, texts, after = _json_parts(array)
+    return _join(before, texts, after) if before or after else texts
+
+
+def _json_parts(array: pa.Array) -> tuple[str, pa.Array, str]:
+    """Return the values as JSON, without the constant text at both ends."""
     kind, types = array.type, pa.types
-    if types.is_string(kind) or types.is_large_string(kind):
-        return _quoted(array)
+    if types.is_string(kind):
+        return '"', _escaped(array), '"'
+    if types.is_timestamp(kind):
+        return '"', _clock_texts(array), 'Z"' if kind.tz else '"'
+    if types.is_date(kind):
+        return '"', plain_texts(array), '"'
+    return "", _bare_texts(array), ""
+
+
+def _bare_texts(array: pa.Array) -> pa.Array:
+    """Return numbers, booleans and nested values as JSON."""
+    kind, types = array.type, pa.types
     if types.is_floating(kind):
-        texts = array.cast(pa.string())
-        finite = pc.is_finite(array)
-        if pc.all(finite).as_py() is not False:
-            return texts
-        special = pc.if_else(pc.is_nan(array), '"NaN"', pc.if_else(pc.greater(array, 0), '"Infinity"', '"-Infinity"'))
-        return pc.if_else(finite, texts, special)
+        texts, finite = plain_texts(array), pc.is_finite(array)
+        return texts if pc.all(finite).as_py() is not False else pc.if_else(finite, texts, _join('"', texts, '"'))
     if types.is_struct(kind):
         return _struct_texts(array)
     if types.is_map(kind):
@@ -74,22 +95,31 @@ def json_texts(array: pa.Array) -> pa.Array:
     if types.is_binary(kind):
         encoded = [None if value is None else base64.b64encode(value).decode() for value in array.to_pylist()]
         return _join('"', pa.array(encoded, pa.string()), '"')
-    if types.is_timestamp(kind) or types.is_date(kind):
-        return _join('"', plain_texts(array), '"')
     return plain_texts(array)
 
 
 def plain_texts(array: pa.Array) -> pa.Array:
-    """Format numbers, dates and times for JSON and CSV; years before 0 and after 9999 like `to_json`."""
+    """Format numbers, dates and times for JSON and CSV; NaN, infinities and far years like `to_json` and `to_csv`."""
     kind = array.type
+    if pa.types.is_floating(kind):
+        texts, finite = array.cast(pa.string()), pc.is_finite(array)
+        if pc.all(finite).as_py() is not False:
+            return texts
+        infinity = pc.if_else(pc.greater(array, 0), "Infinity", "-Infinity")
+        return pc.if_else(finite, texts, pc.if_else(pc.is_nan(array), "NaN", infinity))
     if pa.types.is_timestamp(kind):
-        micros = array.cast(pa.int64())
-        # Formatting without a zone is faster: `2026-01-31 12:00:00.000000`.
-        texts = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
-        return _join(_with_far_years(texts, micros, _DAY_MICROS, _far_moment), "Z" if kind.tz else "")
+        return _join(_clock_texts(array), "Z") if kind.tz else _clock_texts(array)
     if pa.types.is_date(kind):
         return _with_far_years(array.cast(pa.string()), array.cast(pa.int32()), 1, _far_day)
     return array.cast(pa.string())
+
+
+def _clock_texts(array: pa.Array) -> pa.Array:
+    """Format times without their zone."""
+    micros = array.cast(pa.int64())
+    # Formatting without a zone is faster: `2026-01-31 12:00:00.000000`.
+    texts = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
+    return _with_far_years(texts, micros, _DAY_MICROS, _far_moment)
 
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Callable[[int], str]) -> pa.Array:
@@ -130,45 +160,35 @@ def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:
     return _join(*pieces[1:])
 
 
-def check_json(kind: pa.DataType, name: str) -> None:
-    """Reject types without a JSON form, before any row."""
-    types = pa.types
-    if types.is_struct(kind):
-        if not is_variant(kind):
-            for index in range(kind.num_fields):
-                check_json(kind.field(index).type, name)
-            if kind.num_fields:
-                return None
-        else:
-            return None
-    elif types.is_map(kind):
-        if not types.is_nested(kind.key_type):
-            return check_json(kind.item_type, name)
-    elif types.is_list(kind):
-        return check_json(kind.value_type, name)
-    elif types.is_binary(kind) or is_plain(kind):
-        return None
-    raise SchemaError(f"the column {name} has {kind}, which JSON does not support.", remedy="Cast it, or drop it.")
-
-
-def is_plain(kind: pa.DataType) -> bool:
-    """Return whether each value of a type has one string form."""
-    types = pa.types
-    checks = (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_string, types.is_date)
-    return any(check(kind) for check in checks) or types.is_timestamp(kind)
-
-
 def _join(*parts: pa.Array | str) -> pa.Array:
     return pc.binary_join_element_wise(*parts, "")
 
 
+def _join_non_null(*parts: pa.Array | str) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "", null_handling="skip")
+
+
 def _quoted(array: pa.Array) -> pa.Array:
+    return _join('"', _escaped(array), '"')
+
+
+def _escaped(array: pa.Array) -> pa.Array:
     texts = array.cast(pa.string())
-    if pc.any(pc.match_substring_regex(texts, _ESCAPED)).as_py():
-        has_control = pc.any(pc.match_substring_regex(texts, _CONTROL)).as_py()
+    units = _units(texts)
+    has_control = bool(len(units)) and int(units.min()) < ord(" ")
+    if has_control or (units == ord('"')).any() or (units == ord("\\")).any():
         for character in ("\\", '"', *(map(chr, range(32)) if has_control else ())):
             texts = pc.replace_substring(texts, character, json.dumps(character)[1:-1])
-    return _join('"', texts, '"')
+    return texts
+
+
+def _units(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the bytes of all strings."""
+    data = texts.buffers()[2]
+    if data is None or not len(texts):
+        return np.empty(0, np.uint8)
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data, np.uint8)[int(offsets[0]) : int(offsets[-1])]
 
 
 def _struct_texts(array: pa.Array) -> pa.Array:
@@ -207,7 +227,8 @@ class BodyEncoder:
                 f"{', '.join(sorted(kept))}.",
                 remedy="Rename the columns with values, or remove bodyFormat and write a column body.",
             )
-        self._check(arrow_schema(self._body))
+        check_types(self._body, settings.format, reading=False)
+        self._check_columns()
         self._encode_row = self._row_encoder()
 
     @property
@@ -239,26 +260,17 @@ class BodyEncoder:
 
     # --- checks: on the driver ----------------------------------------------------------------------------------
 
-    def _check(self, fields: pa.Schema) -> None:
+    def _check_columns(self) -> None:
         form = self._settings.format
-        if form is BodyFormat.JSON:
-            for item in fields:
-                check_json(item.type, item.name)
-        elif form is BodyFormat.CSV:
-            for item in fields:
-                if not is_plain(item.type):
-                    raise SchemaError(
-                        f"the column {item.name} is {item.type}, which CSV does not support.",
-                        remedy="Convert it to a string, for example with to_json.",
-                    )
-        elif form in (BodyFormat.TEXT, BodyFormat.VARIANT):
-            wanted = StringType() if form is BodyFormat.TEXT else VariantType()
-            if [field.dataType for field in self._body.fields] != [wanted]:
-                raise SchemaError(
-                    f"bodyFormat={form.value} needs one column of type {wanted.simpleString()}, but the body columns "
-                    f"are {self._body.simpleString()}.",
-                    remedy="Select that column, and the columns that specify where to send the message.",
-                )
+        if form not in (BodyFormat.TEXT, BodyFormat.VARIANT):
+            return
+        wanted = StringType() if form is BodyFormat.TEXT else VariantType()
+        if [field.dataType for field in self._body.fields] != [wanted]:
+            raise SchemaError(
+                f"bodyFormat={form.value} needs one column of type {wanted.simpleString()}, but the body columns "
+                f"are {self._body.simpleString()}.",
+                remedy="Select that column, and the columns that specify where to send the message.",
+            )
 
     def _row_encoder(self) -> Callable[[dict[str, Any]], bytes]:
         if self._settings.format is BodyFormat.AVRO:

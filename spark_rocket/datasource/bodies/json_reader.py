@@ -48,7 +48,7 @@ class JsonDecoder:
     def __init__(self, fields: pa.Schema) -> None:
         self._fields = fields
         self._uniform = UniformDecoder(fields)
-        self._convert = {item.name: converter(item.type) for item in fields}
+        self._convert = {item.name: converter(item.type, item.name) for item in fields}
         self._mark = secrets.token_hex(8)
         readable = [_readable(item.type) for item in fields]
         self._by_arrow = all(kind is not None for kind in readable)
@@ -113,7 +113,7 @@ class JsonDecoder:
             except BAD as error:
                 rows.append(None)
                 bad[index] = reason(error)
-                if isinstance(error, (UnicodeDecodeError, RecursionError)) or b"Inf" in body:
+                if isinstance(error, (UnicodeDecodeError, RecursionError)) or b"Inf" in body or b"NaN" in body:
                     doubtful_rows.add(index)
         columns = columns_of(rows, self._fields, bad)
         return Decoded(self._recheck(bodies, columns, bad, doubtful_rows) if self._by_arrow else columns, bad)
@@ -121,8 +121,8 @@ class JsonDecoder:
     def _recheck(
         self, bodies: pa.Array, columns: list[pa.Array], bad: dict[int, str], doubtful_rows: set[int]
     ) -> list[pa.Array]:
-        """Decide doubtful records independently of their batch. Only Arrow's parser accepts ``Inf`` as a number, and
-        ignores invalid UTF-8 and nesting depth in members that are not columns."""
+        """Decide doubtful records independently of their batch. Only Arrow's parser accepts ``Inf`` and ``-NaN``
+        as numbers, and ignores invalid UTF-8 and nesting depth in members that are not columns."""
         places: I64 = np.arange(len(bodies))
         parts: list[list[pa.Array]] = [[column] for column in columns]
         for index in sorted(doubtful_rows):

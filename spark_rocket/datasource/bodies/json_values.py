@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import is_variant
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_rocket.errors import SchemaError
+from spark_rocket.datasource.bodies.decoding import BAD, ColumnError, reason
 
 Convert = Callable[[Any], Any]
 
@@ -46,10 +46,8 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=_object)
 _SPACE = " \t\r\n"
 _WHOLE = re.compile(r"-?\d+")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_SPECIAL = {"NaN": "nan", "INF": "inf", "+INF": "inf", "-INF": "-inf"} | {
-    f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")
-}
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_SPECIAL = {"NaN": "nan", "+INF": "inf", "-INF": "-inf"} | {f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")}
 _MOMENT = re.compile(
     r"\s*([+-]?\d{4,6})-(\d{1,2})-(\d{1,2})"
     r"(?:[T ](?:(\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?|(\d\d)(\d\d)(?:(\d\d)(?:\.(\d*))?)?)"
@@ -110,28 +108,35 @@ def _name(value: Any) -> str:
     return names[type(value)]
 
 
-def converter(kind: pa.DataType, where: str = "") -> Convert:
-    """Return a converter of parsed values for ``pa.array(…, kind)``; errors name the value that does not fit."""
-    convert = _converter(kind, where)
+def converter(kind: pa.DataType, path: str) -> Convert:
+    """Return a converter of parsed values for ``pa.array(…, kind)``; errors name the column and the invalid value."""
+    convert = _converter(kind, path)
 
     def checked(value: Any) -> Any:
-        return None if value is None else convert(value)
+        if value is None:
+            return None
+        try:
+            return convert(value)
+        except (ColumnError, RecursionError):
+            raise
+        except BAD as error:
+            raise ColumnError(path, reason(error)) from None
 
     return checked
 
 
-def _converter(kind: pa.DataType, where: str) -> Convert:
+def _converter(kind: pa.DataType, path: str) -> Convert:
     types = pa.types
     if types.is_struct(kind):
         if is_variant(kind):
             return variant_of
-        members = {kind.field(index).name: converter(kind.field(index).type, where) for index in range(kind.num_fields)}
+        members = {item.name: converter(item.type, f"{path}.{item.name}") for item in kind}
         return lambda value: {name: convert(_dict(value).get(name)) for name, convert in members.items()}
     if types.is_list(kind):
-        item = converter(kind.value_type, where)
+        item = converter(kind.value_type, f"{path}.element")
         return lambda value: [item(one) for one in _list(value)]
-    if types.is_map(kind) and types.is_string(kind.key_type):
-        item = converter(kind.item_type, where)
+    if types.is_map(kind):
+        item = converter(kind.item_type, f"{path}.value")
         return lambda value: [(name, item(one)) for name, one in _dict(value).items()]
     if types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
@@ -142,12 +147,7 @@ def _converter(kind: pa.DataType, where: str) -> Convert:
         return lambda value: _decimal(value, kind)
     if types.is_timestamp(kind):
         return _naive_timestamp if kind.tz is None else _timestamp
-    for check, convert in _PLAIN:
-        if check(kind):
-            return convert
-    raise SchemaError(
-        f"JSON does not support the type {kind}.", remedy="Declare the column as string, and cast it in the query."
-    )
+    return next(convert for check, convert in _PLAIN if check(kind))
 
 
 def variant_of(value: Any) -> dict[str, bytes]:
@@ -206,7 +206,7 @@ def _float32(value: Any) -> Any:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
-    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+    if not isinstance(value, str) or not NUMBER.fullmatch(value):
         raise _wrong(value, "a decimal number")
     try:
         number = Decimal(value)

@@ -212,6 +212,7 @@ def _fill(message: Any, descriptor: Any, row: dict[str, Any]) -> None:
             held = field.message_type.fields_by_name["value"]
             target = getattr(message, field.name)
             for key, item in value:
+                _check_item(field, item)
                 if held.message_type is not None:
                     _fill_value(target[key], held, item)
                 else:
@@ -219,6 +220,7 @@ def _fill(message: Any, descriptor: Any, row: dict[str, Any]) -> None:
         elif _repeated(field):
             target = getattr(message, field.name)
             for item in value:
+                _check_item(field, item)
                 if field.message_type is not None:
                     _fill_value(target.add(), field, item)
                 else:
@@ -231,9 +233,12 @@ def _fill(message: Any, descriptor: Any, row: dict[str, Any]) -> None:
             setattr(message, field.name, _plain(field, value))
 
 
-def _fill_value(target: Any, field: Any, value: Any) -> None:
-    if value is None:
+def _check_item(field: Any, item: Any) -> None:
+    if item is None:
         raise ValueError(f"{field.name} has a null, which Protobuf does not support in lists and maps")
+
+
+def _fill_value(target: Any, field: Any, value: Any) -> None:
     if field.message_type.full_name == _TIMESTAMP:
         target.FromDatetime(value)
     else:

@@ -41,10 +41,10 @@ from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult, Se
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.protocol.wire.bodies import TopicConfig
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import GetTopicConfigRequestHeader
+from spark_rocket.protocol.wire.headers.admin import GetTopicConfigRequestHeader
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -100,6 +100,7 @@ class Brokers:
 
     def __init__(self, options: WriteOptions, group: str) -> None:
         """``group``: the consumer group of pulls."""
+        self.name_server = options.name_server
         self._max_message_size = options.max_message_size
         self._request_timeout = options.request_timeout_ms / 1000
         self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)

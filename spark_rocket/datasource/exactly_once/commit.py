@@ -3,10 +3,12 @@
 ===================================  ===================================================================================
 the ledger has                       then
 ===================================  ===================================================================================
-DONE of this epoch                   nothing is left to do
+DONE of this epoch                   nothing is left to do. A batch write with other target topics or another number of
+                                     rows: EXACTLY_ONCE.WRITE_ID
 a record of a later batch            another driver has this checkpoint, or had: EXACTLY_ONCE.OVERTAKEN
 PREPARED of this epoch               it is decided. Append RESUMED, wait for ``gracePeriod``, read back, publish the
-                                     rest of *that* manifest: the blocks of the repeated tasks are not used
+                                     rest of *that* manifest: the blocks of the repeated tasks are not used, only
+                                     compared as with DONE
 no record, but it was prepared       its records have expired: EXACTLY_ONCE.LEDGER_EXPIRED
 no record                            append PREPARED. The first one wins
 ===================================  ===================================================================================
@@ -25,15 +27,19 @@ import base64
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
+from spark_rocket.datasource.exactly_once.content import Content
 from spark_rocket.datasource.exactly_once.lanes import lanes_of
 from spark_rocket.datasource.exactly_once.ledger import INLINE_BYTES, Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.publish import Publisher
 from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, Record
 from spark_rocket.datasource.write.send import choose_queue
+from spark_rocket.errors import DataLossError
 from spark_rocket.model import SendResult, SendStatus
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -54,11 +60,12 @@ class Commit:
     def run(self, blocks: Sequence[StagedBlock]) -> Manifest | None:
         """Commit the epoch. Returns the published manifest, or None if the epoch was done before."""
         begun = time.monotonic()
-        ledger, batch = self._ledger, self._epoch.batch
+        ledger, batch, content = self._ledger, self._epoch.batch, Content.of(blocks)
         ledger.read()
         self.is_new_run = not ledger.records or ledger.records[-1].run != self._epoch.run
         if ledger.is_done(batch):
             log.info("batch %d of %s was published before", batch, self._epoch.query)
+            self._compare(content)
             return None
         self._check_overtaken(max(ledger.last_batch(), ledger.last_prepared or 0))
         decision = ledger.decision(batch)
@@ -66,18 +73,52 @@ class Commit:
             raise condition(
                 "EXACTLY_ONCE.LEDGER_EXPIRED", batch=batch, query=self._epoch.query, topic=ledger.queue.topic
             )
-        decision = decision or self._decide(blocks)
+        decision = decision or self._decide(blocks, content)
         own = decision.publisher == ledger.publisher
         manifest = ledger.manifest(decision)
         publisher = Publisher(self._brokers, self._epoch, manifest, self._staging, self._timing, self._fence)
         ledger.remember(decision)
         reading = 0.0 if own else self._resume(publisher)
         if ledger.is_done(batch):
+            self._compare(content)
             return None
         publisher.publish()
         publisher.check(publisher.recovered if own else publisher.lanes)
         self._done(publisher, manifest, own, reading, time.monotonic() - begun)
+        if not own:
+            self._compare(content)
         return manifest
+
+    def _compare(self, content: Content) -> None:
+        """Compare what this call was to write with the decided epoch, which is published now.
+
+        A repeated micro-batch may have other rows. A batch write with other topics or another number of rows is another
+        write, which must not be dropped.
+        """
+        epoch, ledger = self._epoch, self._ledger
+        records = [record for record in ledger.records if record.batch == epoch.batch]
+        decision = ledger.decision(epoch.batch) or records[-1]
+        before = Content.of_record(decision) or Content.of_record(records[-1])
+        if before is None and decision.kind == PREPARED:  # of an older version
+            with suppress(DataLossError):  # a part of the manifest has expired
+                before = Content.of_manifest(ledger.manifest(decision))
+        if before is None:
+            before = Content({"unknown topics": int(records[-1].more.get("rows", 0))})
+            content = Content({"unknown topics": sum(content.topics.values())})
+        at = datetime.fromtimestamp(decision.more.get("time", 0) / 1000, UTC).isoformat(timespec="seconds")
+        if ledger.is_stream:
+            if before.topics.keys() != content.topics.keys() and before.topics and content.topics:
+                log.warning("batch %d of %s was decided at %s with %s, and is published there; this run has %s",
+                            epoch.batch, epoch.query, at, before, content)  # fmt: skip
+            return
+        if before.topics != content.topics:
+            raise condition("EXACTLY_ONCE.WRITE_ID", write_id=epoch.query, time=at, before=before, now=content)
+        if decision.publisher != ledger.publisher:
+            same = {"": "an unknown digest", content.digest: "the same digest"}.get(
+                before.digest, "another digest: other rows or partitions"
+            )
+            log.warning("writeId %s was used at %s for %s, with %s: this write is not published again",
+                        epoch.query, at, before, same)  # fmt: skip
 
     def _check_overtaken(self, newest: int) -> None:
         if newest > self._epoch.batch:
@@ -85,23 +126,27 @@ class Commit:
                 "EXACTLY_ONCE.OVERTAKEN", batch=self._epoch.batch, query=self._epoch.query, by=f"batch {newest}"
             )
 
-    def _decide(self, blocks: Sequence[StagedBlock]) -> Record:
+    def _decide(self, blocks: Sequence[StagedBlock], content: Content) -> Record:
         """Decide the epoch with these blocks. Returns its decision, which may be that of another driver."""
         sources = dict.fromkeys(queue for lane in lanes_of(blocks, self._epoch) for queue in lane.sources)
         deadline = self._timing.deadline()
         ends = deadline.call(lambda: self._brokers.ends(sources), "to ask where the target queues end")
         data = Manifest(list(blocks), ends).encode()
         self._seen = self._timing.clock()
+        more = content.members() | self._name()
         if len(data) <= INLINE_BYTES:
-            self._ledger.append(PREPARED, self._epoch, manifest=base64.b64encode(data).decode())
+            self._ledger.append(PREPARED, self._epoch, manifest=base64.b64encode(data).decode(), **more)
         else:
-            self._ledger.append(PREPARED, self._epoch, parts=self._stage_parts(data))
+            self._ledger.append(PREPARED, self._epoch, parts=self._stage_parts(data), **more)
         self._check_overtaken(self._ledger.last_batch())
         decision = self._ledger.decision(self._epoch.batch)
         if decision is None:
             problem = "a record that it had stored in the ledger is gone"
             raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=self._ledger.queue.broker_name, problem=problem)
         return decision
+
+    def _name(self) -> dict[str, str]:
+        return {"name": self._epoch.name} if self._epoch.name else {}
 
     def _stage_parts(self, data: bytes) -> list[tuple[str, str, int, int]]:
         """Stage a manifest that is too large for a record of the ledger."""
@@ -154,7 +199,8 @@ class Commit:
             "blocks": len(manifest.blocks), "rows": manifest.rows, "bytes": manifest.size,
             "published": publisher.published, "duplicates": publisher.duplicates, "ms": round(seconds * 1000),
         }  # fmt: skip
-        self._ledger.append(DONE, self._epoch, **figures)
+        topics = Content.of_manifest(manifest).topics
+        self._ledger.append(DONE, self._epoch, **figures, topics=topics, **self._name())
         log.info(
             "batch %d of %s is published %s resumed=%s readBackMs=%d",
             self._epoch.batch, self._epoch.query, " ".join(f"{key}={value}" for key, value in figures.items()),

@@ -23,7 +23,16 @@ from dataclasses import replace
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
-from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, VERSION, Record, parse_record, tag_of
+from spark_rocket.datasource.exactly_once.records import (
+    DONE,
+    LEDGER,
+    PREPARED,
+    RESUMED,
+    VERSION,
+    Record,
+    parse_record,
+    tag_of,
+)
 from spark_rocket.datasource.offsets import name
 from spark_rocket.errors import DataSourceError, ProtocolError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
@@ -45,13 +54,24 @@ class Ledger:
     """The records of one query that have been read."""
 
     def __init__(
-        self, brokers: Brokers, queue: MessageQueue, staging: str, query: str, timing: Timing, *, is_stream: bool
+        self,
+        brokers: Brokers,
+        queue: MessageQueue,
+        staging: str,
+        query: str,
+        timing: Timing,
+        *,
+        is_stream: bool,
+        ledger: str = "",
     ) -> None:
+        """``ledger``: the id that its records must have, or empty."""
         self._brokers = brokers
         self.queue = queue
         self._staging = staging
         self._query = query
+        self._ledger = ledger
         self._timing = timing
+        self.is_stream = is_stream
         self._tags = "*" if is_stream else tag_of(query)
         self._group = group_of(queue.topic, query) if is_stream else None
         self._position: int | None = None
@@ -65,7 +85,10 @@ class Ledger:
     def read(self) -> None:
         """Read the new records."""
         deadline = self._timing.deadline()
-        self._read_to(deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {name(self.queue)}"))
+        end = deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {name(self.queue)}")
+        if end == 0 and self._ledger:
+            raise self._replaced("it has never had a record")
+        self._read_to(end)
 
     def _read_to(self, end: int) -> None:
         deadline, unseen = self._timing.deadline(), self._timing.deadline()
@@ -110,11 +133,20 @@ class Ledger:
     def _record(self, message: MessageExt) -> Record | None:
         """None for another query's."""
         record = parse_record(message, self.queue)
+        ledger = record.more.get("ledger")
+        if self._ledger and ledger not in (None, self._ledger) and record.kind != LEDGER:
+            raise self._replaced(f"record {record.offset} is of the ledger {ledger}, not of {self._ledger}")
         if record.query != self._query:
             return None
         if record.version != VERSION:
             raise self._other_version(record)
         return record
+
+    def _replaced(self, problem: str) -> DataSourceError:
+        return condition(
+            "EXACTLY_ONCE.LEDGER_REPLACED", queue=name(self.queue), problem=problem, topic=self.queue.topic,
+            name_server=self._brokers.name_server,
+        )  # fmt: skip
 
     def _other_version(self, record: Record) -> DataSourceError:
         queue, offset, version = name(self.queue), record.offset, record.version
@@ -157,10 +189,11 @@ class Ledger:
 
     def append(self, kind: str, epoch: Epoch, **more: object) -> None:
         """Append a record and read up to it. One that is stored twice, because a response was lost, counts once."""
+        own = {"ledger": self._ledger} if self._ledger else {}
         body = dumps(
             {
                 "rocketSink": VERSION, "kind": kind, "query": epoch.query, "batch": epoch.batch, "run": epoch.run,
-                "publisher": self.publisher, "time": time.time_ns() // 1_000_000, **more,
+                "publisher": self.publisher, "time": time.time_ns() // 1_000_000, **own, **more,
             }
         )  # fmt: skip
         deadline = self._timing.deadline()

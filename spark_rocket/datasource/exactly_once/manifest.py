@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from spark_rocket.datasource.write.rows import write_key
@@ -53,6 +53,8 @@ class StagedBlock:
     is_delayed: bool = False
     staged: MessageQueue | None = None
     offset: int = -1
+    crc: int = field(default=0, compare=False)
+    """CRC-32 of the body, from the task to the decision; not in a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,8 @@ class Epoch:
     query: str
     batch: int
     run: str = ""
+    name: str = ""
+    """The query's name, if it has one."""
 
     def key(self, partition: int, *, is_delayed: bool) -> bytes:
         """The first ten bytes of the UNIQ_KEYs of a partition's rows."""

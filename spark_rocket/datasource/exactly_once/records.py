@@ -8,12 +8,16 @@ query, its key is the query.
 member          what
 ==============  ========================================================================================================
 ``rocketSink``  1, the version
-``kind``        ``PREPARED``: the epoch is decided. ``RESUMED``: another publisher continues it. ``DONE``: published
+``kind``        ``PREPARED``: the epoch is decided. ``RESUMED``: another publisher continues it. ``DONE``: published.
+                ``LEDGER``: of no query; its only content is the ledger's id
+``ledger``      the id of the ledger (``entry.py``); records of older versions do not have it
 ``query``       Spark's query id, or the ``writeId`` of a batch write
 ``batch``       the micro-batch's number; 0 for a batch write
 ``run``         Spark's id of the query's run
 ``publisher``   an id of the call of ``commit`` that wrote the record
 ``time``        ms since 1970, by the publisher's clock
+``name``        of PREPARED and DONE: the query's name, if it has one
+``topics``      of PREPARED and DONE: the rows of each target topic. ``digest``: of what was staged (``content.py``)
 ``manifest``    of PREPARED: the manifest (``manifest.py``) in base64, if it has at most 512 KiB
 ``parts``       of PREPARED, instead: ``[topic, broker, queue id, offset]`` of each message that has a part of it
 other           of DONE: figures for people: ``blocks``, ``rows``, ``bytes``, ``published``, ``duplicates``, ``ms``
@@ -25,20 +29,31 @@ Pure; without the parts of the sink that need PySpark. Corresponds to nothing in
 from __future__ import annotations
 
 import hashlib
+import time
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.offsets import name
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.wire.json import loads
+from spark_rocket.protocol.wire.json import dumps, loads
 
 VERSION = 1
-PREPARED, RESUMED, DONE = "PREPARED", "RESUMED", "DONE"
+LEDGER, PREPARED, RESUMED, DONE = "LEDGER", "PREPARED", "RESUMED", "DONE"
 
 
 def tag_of(query: str) -> str:
     return hashlib.blake2b(query.encode(), digest_size=10).hexdigest()
+
+
+def id_record() -> tuple[bytes, str]:
+    """Body and tag of a record with a new id for a ledger. The first one of a queue counts."""
+    body = {
+        "rocketSink": VERSION, "kind": LEDGER, "query": "", "batch": -1, "run": "", "publisher": "",
+        "time": time.time_ns() // 1_000_000, "ledger": uuid.uuid4().hex,
+    }  # fmt: skip
+    return dumps(body), tag_of("")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ A ``Stager`` belongs to one task and thread. Nothing that it stages is visible u
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -99,8 +100,11 @@ class Stager:
     def _stage(self, queue: MessageQueue, body: memoryview, rows: int, first: Block) -> None:
         number = len(self.blocks)
         self.blocks.append(
-            StagedBlock(queue, rows, len(body), first.first_row, self._partition, first.sys_flag, first.is_delayed)
-        )
+            StagedBlock(
+                queue, rows, len(body), first.first_row, self._partition, first.sys_flag, first.is_delayed,
+                crc=zlib.crc32(body),
+            )
+        )  # fmt: skip
         self.sender.put(Block(self._options.staging_topic, None, body, rows, first.first_row, lot=number))
 
     def _stored(self, block: Block, result: SendResult) -> None:

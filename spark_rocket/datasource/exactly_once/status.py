@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Manifest
-from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, VERSION, Record, parse_record
+from spark_rocket.datasource.exactly_once.records import DONE, LEDGER, PREPARED, VERSION, Record, parse_record
 from spark_rocket.datasource.offsets import name
 from spark_rocket.errors import DataSourceError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
@@ -38,15 +38,19 @@ class SinkStatus:
     run: str
     time: int
     """Of the epoch's newest record."""
-    prepared: int | None
+    prepared: int | None = None
     """When it was decided; None if that record has expired."""
-    blocks: int | None
+    blocks: int | None = None
     """Staged blocks and their rows; None if the manifest cannot be read any more."""
-    rows: int | None
-    published: int | None
+    rows: int | None = None
+    published: int | None = None
     """Rows that the publisher sent, duplicates and duration: known when it is DONE."""
-    duplicates: int | None
-    ms: int | None
+    duplicates: int | None = None
+    ms: int | None = None
+    name: str | None = None
+    """The query's name; None if it has none, or for records of older versions."""
+    topics: tuple[str, ...] = ()
+    """The target topics, as far as they are known."""
 
 
 def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
@@ -57,7 +61,8 @@ def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
     """
     queues = reader.refresh(ledger_topic)
     if len(queues) != 1:
-        raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=ledger_topic, count=len(queues))
+        where = ", ".join(map(name, queues))
+        raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=ledger_topic, count=len(queues), where=where)
     epochs: dict[str, list[tuple[Record, int]]] = {}
     newer: dict[str, int] = {}
     for message in _messages(reader, queues[0]):
@@ -65,14 +70,22 @@ def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
         if record.version != VERSION:
             newer[record.query] = message.store_timestamp
             continue
+        if record.kind == LEDGER:
+            continue
         epoch = epochs.setdefault(record.query, [])
         if epoch and record.batch > epoch[-1][0].batch:
             epoch.clear()
         if not epoch or record.batch == epoch[-1][0].batch:
             epoch.append((record, message.store_timestamp))
     found = [_status(reader, epoch) for query, epoch in epochs.items() if query not in newer]
-    unknown = [SinkStatus(query, None, NEWER, "", time, *[None] * 6) for query, time in newer.items()]
+    unknown = [SinkStatus(query, None, NEWER, "", time) for query, time in newer.items()]
     return sorted(found + unknown, key=lambda status: -status.time)
+
+
+def ledger_id(reader: Reader, queue: MessageQueue) -> str | None:
+    """The id in the ledger's first record that has one."""
+    ids = (parse_record(message, queue).more.get("ledger") for message in _messages(reader, queue))
+    return next(filter(None, ids), None)
 
 
 def _messages(reader: Reader, queue: MessageQueue) -> Iterator[MessageExt]:
@@ -91,6 +104,10 @@ def _status(reader: Reader, epoch: list[tuple[Record, int]]) -> SinkStatus:
     newest, time = done or epoch[-1]
     figures = done[0].more if done else {}
     manifest = _manifest(reader, decision) if decision and not done else None
+    known = [record for record in (decision, done and done[0]) if record is not None]
+    topics: set[str] = {topic for record in known for topic in record.more.get("topics", ())}
+    if manifest:
+        topics |= {block.target.topic for block in manifest.blocks}
     return SinkStatus(
         newest.query,
         newest.batch,
@@ -100,7 +117,11 @@ def _status(reader: Reader, epoch: list[tuple[Record, int]]) -> SinkStatus:
         prepared,
         len(manifest.blocks) if manifest else figures.get("blocks"),
         manifest.rows if manifest else figures.get("rows"),
-        *(figures.get(key) for key in ("published", "duplicates", "ms")),
+        figures.get("published"),
+        figures.get("duplicates"),
+        figures.get("ms"),
+        next((record.more["name"] for record in known if "name" in record.more), None),
+        tuple(sorted(topics)),
     )
 
 

@@ -1,9 +1,6 @@
-"""The staging and the ledger topic: found, or created on first use.
+"""The staging and the ledger topic: their routes, their creation, and the settings of their brokers.
 
-The ledger has one queue on one broker. It is created before the staging topic, and only if that does not exist either:
-otherwise its broker is unavailable, and a second ledger elsewhere would not know what the first one decided.
-
-Functions without state. Corresponds to ``mqadmin updateTopic``.
+Thread-safety: none. Corresponds to ``mqadmin updateTopic``.
 """
 
 from __future__ import annotations
@@ -11,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from spark_rocket.client.admin import Admin
-from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.admin import Admin, Failures
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.datasource.retry_deadline import is_retriable
+from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 
 STAGING_QUEUES = 4  # on each broker
@@ -24,55 +22,40 @@ STAGING_QUEUES = 4  # on each broker
 log = logging.getLogger("spark_rocket.datasource")
 
 
-def ledger_queue(options: WriteOptions, reader: Reader) -> MessageQueue:
-    """The ledger's queue. Creates missing topics."""
-    ledger = _queues(reader, options.ledger_topic)
-    staging = _queues(reader, options.staging_topic)
-    if ledger is None and staging is not None:
-        unavailable = condition(
-            "EXACTLY_ONCE.LEDGER_AWAY", topic=options.ledger_topic, staging=options.staging_topic,
-            commands=_commands(options.ledger_topic, 1, options.name_server, "BROKER"),
-        )  # fmt: skip
-        unavailable.retriable = True
-        raise unavailable
-    if ledger is None or staging is None:
-        with Admin(
-            options.name_server, request_timeout=options.request_timeout_ms / 1000,
-            **connecting(options.credentials, options.tls),
-        ) as admin:  # fmt: skip
-            if ledger is None:
-                first = min(admin.cluster_info().broker_addr_table, default=None)
-                _create(admin, options.ledger_topic, 1, first, options.name_server)
-                ledger = reader.refresh(options.ledger_topic)
-            if staging is None:
-                _create(admin, options.staging_topic, STAGING_QUEUES, None, options.name_server)
-    if len(ledger) != 1:
-        raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=options.ledger_topic, count=len(ledger))
-    return ledger[0]
+class SinkTopics:
+    """Routes and creation of the sink's topics."""
 
+    def __init__(self, admin: Admin, name_server: str) -> None:
+        self._admin = admin
+        self._name_server = name_server
 
-def _queues(reader: Reader, topic: str) -> list[MessageQueue] | None:
-    try:
-        return reader.refresh(topic)
-    except TopicNotFoundError:
-        return None
+    def queues(self, topic: str, silent: Failures) -> list[MessageQueue]:
+        """The readable queues of a topic that any name server knows, except those in ``silent``."""
+        failed = dict(silent)
+        routes = self._admin.topic_route_of_each(topic, failed=failed)
+        if failed and not routes and len(failed) == len(self._admin.name_servers):
+            raise next(iter(failed.values()))
+        return sorted({queue for data in routes.values() for queue in TopicRoute.of(topic, data).readable})
 
+    def create(self, topic: str, queues: int, broker: str) -> None:
+        """Create a topic on a broker. Raises EXACTLY_ONCE.NO_TOPIC if the broker refuses it."""
+        try:
+            self._admin.create_topic(topic, queues, broker=broker)
+        except RocketError as problem:
+            if is_retriable(problem):
+                raise
+            commands = self.commands(topic, queues, broker)
+            raise condition(
+                "EXACTLY_ONCE.NO_TOPIC", topic=topic, problem=problem.message, commands=commands
+            ) from problem
+        log.info("created topic %s with queues=%d on broker %s", topic, queues, broker)
 
-def _create(admin: Admin, topic: str, queues: int, broker: str | None, name_server: str) -> None:
-    try:
-        admin.create_topic(topic, queues, broker=broker)
-    except RocketError as problem:
-        commands = _commands(topic, queues, name_server, broker)
-        raise condition("EXACTLY_ONCE.NO_TOPIC", topic=topic, problem=problem.message, commands=commands) from problem
-    log.info("created topic %s with queues=%d broker=%s", topic, queues, broker or "all")
-
-
-def _commands(topic: str, queues: int, name_server: str, broker: str | None) -> str:
-    where = ("-b ADDRESS_OF_" + broker, f"--broker {broker}") if broker else ("-c CLUSTER", "")
-    return (
-        f"mqadmin updateTopic -n {name_server!r} {where[0]} -t {topic} -r {queues} -w {queues} -p 6, or "
-        f"rocket topic create {topic} -n {name_server!r} --queues {queues} {where[1]}".rstrip()
-    )
+    def commands(self, topic: str, queues: int, broker: str) -> str:
+        """How to create a topic by hand."""
+        return (
+            f"mqadmin updateTopic -n {self._name_server!r} -b ADDRESS_OF_{broker} -t {topic} -r {queues} -w {queues} "
+            f"-p 6, or rocket topic create {topic} -n {self._name_server!r} --queues {queues} --broker {broker}"
+        )
 
 
 def warn_of_settings(options: WriteOptions, brokers: Collection[str]) -> None:

@@ -20,8 +20,9 @@ from spark_rocket.datasource.exactly_once.brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.commit import Commit
 from spark_rocket.datasource.exactly_once.ledger import Ledger, group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
-from spark_rocket.datasource.exactly_once.topics import ledger_queue, warn_of_settings
+from spark_rocket.datasource.exactly_once.topics import warn_of_settings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import hide_traceback
 from spark_rocket.datasource.read.cluster import READER_GROUP
@@ -36,6 +37,7 @@ from spark_rocket.datasource.write.writer import (
 from spark_rocket.errors import StateError
 
 RUN_ID = "spark.jobGroup.id"  # of a streaming query it is the run's id
+DESCRIPTION = "spark.job.description"  # of a streaming query: its name, "id = …", "runId = …", "batch = …"
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -48,13 +50,20 @@ def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage |
     epoch = staged[0].epoch
     group = group_of(options.ledger_topic, epoch.query) if is_stream else READER_GROUP
     brokers, timing = brokers_for(options, group), Timing.of(options)
-    queue = timing.deadline().call(lambda: ledger_queue(options, brokers.reader), "to find the ledger")
-    ledger = Ledger(brokers, queue, options.staging_topic, epoch.query, timing, is_stream=is_stream)
+    place = timing.deadline().call(lambda: find_ledger(options, brokers), "to find the ledger")
+    queue, topic = place.queue, options.staging_topic
+    ledger = Ledger(brokers, queue, topic, epoch.query, timing, is_stream=is_stream, ledger=place.ledger)
     commit = Commit(brokers, ledger, epoch, options.staging_topic, timing)
     manifest = commit.run([block for message in staged for block in message.blocks])
     if manifest is not None and commit.is_new_run:
         queues = [queue, *(each for block in manifest.blocks for each in (block.target, block.staged) if each)]
         warn_of_settings(options, {each.broker_name for each in queues})
+
+
+def query_name(description: str | None, query: str) -> str:
+    """The name of a streaming query in the description of its jobs; empty if it has none."""
+    first, _, others = (description or "").partition("\n")
+    return first.strip() if others.startswith(f"id = {query}") else ""
 
 
 def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoch) -> Staged:
@@ -63,8 +72,8 @@ def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoc
 
 def check_topics(options: WriteOptions) -> None:
     """Find the sink's topics, or create them, before the first task."""
-    reader = brokers_for(options, READER_GROUP).reader
-    Timing.of(options).deadline().call(lambda: ledger_queue(options, reader), "to find the ledger")
+    brokers = brokers_for(options, READER_GROUP)
+    Timing.of(options).deadline().call(lambda: find_ledger(options, brokers), "to find the ledger")
 
 
 class ExactlyOnceWriter(RocketWriter):
@@ -97,13 +106,14 @@ class ExactlyOnceStreamWriter(RocketStreamWriter):
     @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
         context = TaskContext.get()
-        query, batch, run = (
-            context.getLocalProperty(key) if context is not None else None for key in (QUERY_ID, BATCH_ID, RUN_ID)
+        query, batch, run, description = (
+            context.getLocalProperty(key) if context is not None else None
+            for key in (QUERY_ID, BATCH_ID, RUN_ID, DESCRIPTION)
         )
         if query is None or batch is None:
             raise StateError("The task has no query and batch properties.", remedy="This needs PySpark 4.2 or newer.")
         batches = with_bodies(iterator, self._options, self._schema)
-        return _stage(batches, self._options, Epoch(query, int(batch), run or ""))
+        return _stage(batches, self._options, Epoch(query, int(batch), run or "", query_name(description, query)))
 
     @hide_traceback
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

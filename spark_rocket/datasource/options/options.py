@@ -94,6 +94,15 @@ class ReadOptions:
             return bool(matching(self.topic_pattern, [queue.topic]))
         return queue.topic in self.topics
 
+    @property
+    def selection(self) -> tuple[str, str]:
+        """The option that selects the queues, and its value, for messages."""
+        if self.assigned is not None:
+            return "assign", format_queues(self.assigned)
+        if self.topic_pattern is not None:
+            return "subscribePattern", self.topic_pattern
+        return "subscribe", ", ".join(self.topics)
+
 
 @dataclass(frozen=True)
 class WriteOptions:
@@ -426,13 +435,8 @@ def _check_named(position: Position, option: str, options: ReadOptions) -> None:
     for queue in [*(position.offsets or ()), *(position.times or ())]:
         if options.reads(queue):
             continue
-        what = f"the topic {queue.topic}"
-        if options.topic_pattern is not None:
-            choice, chosen = "subscribePattern", options.topic_pattern
-        elif options.assigned is not None:
-            choice, chosen, what = "assign", format_queues(options.assigned), name(queue)
-        else:
-            choice, chosen = "subscribe", ", ".join(options.topics)
+        what = f"the topic {queue.topic}" if options.assigned is None else name(queue)
+        choice, chosen = options.selection
         raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
 
 

@@ -51,6 +51,8 @@ NOT_NEEDED: Mapping[str, str] = {
     "kafka.isolation.level": "Messages of open or rolled back transactions are never read.",
     "filterPushdown": "Spark 4.1 to 4.3 would apply the filters of one query to others on the same data frame, view or "
     "table. To read less, use lookupKeys, lookupMsgIds, tags, assign, or the starting and ending options.",
+    "select": 'Spark does not pass the columns of select() to Python sources. Use .schema("body binary") before load. '
+    "It reads only these columns, and is two to three times as fast.",
     "kafka.enable.auto.commit": "With consumerGroup, a stream commits the offsets of its finished batches.",
 }
 

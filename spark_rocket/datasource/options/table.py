@@ -245,8 +245,9 @@ OPTIONS: tuple[Option, ...] = (
     Option("producerGroup", WRITES | VIEWS, "string", group_name, "spark_rocket_writer",
            "The producer group in send requests; for the view `producers`, the group to list."),
     Option("writeId", frozenset({Scope.WRITE}), "string", some_text, None,
-           "The name of a batch write. Rows that are written again under the same name get the same `msgId`. "
-           "Default: a random name."),
+           "The name of a batch write. Rows that are written again under the same name get the same `msgId`. In "
+           "`foreachBatch`, include a name that changes with the checkpoint. See [name a batch "
+           "write](../guides/exactly-once.md#name-a-batch-write). Default: a random name."),
     Option("maxMessageSize", WRITES, "size 1k–12m", size(1024, 12 * 1024 * 1024), "4m",
            "The maximum body size. Use the value of the brokers' setting `maxMessageSize`."),
     Option("sendBatchSize", WRITES, "integer 1–100000", number(1, 100_000), "10000",

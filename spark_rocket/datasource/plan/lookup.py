@@ -47,7 +47,7 @@ from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import QueryMessageRequestHeader, ViewMessageRequestHeader
+from spark_rocket.protocol.wire.headers.messages import QueryMessageRequestHeader, ViewMessageRequestHeader
 
 log = logging.getLogger("spark_rocket.datasource")
 

@@ -87,8 +87,8 @@ def replayed(
     lasts = {q: end.lasts[q] for q, span in spans.items() if q not in recreated and q in end.lasts}
     _, others = compare(queues, lasts)
     left = []
+    loss = LossPolicy(options)
     for queue, span in spans.items():
-        loss = LossPolicy(options, queue)
         if queue in recreated:
             loss.recreated(queue, *end.firsts[queue], recreated[queue][1], span.start)
             continue
@@ -147,7 +147,9 @@ class StreamPlanner:
 
         ``is_limited``: apply the limits of the options in addition to ``max_records``.
         """
-        before = {} if previous is None else {q: end for q, end in previous.ends.items() if self._what.has(q)}
+        known = previous if previous is not None else StreamOffset({})
+        before = self._selected(known)
+        unselected = {queue: at for queue, at in known.positions.items() if queue not in before}
         view = self._pinned_for(before) or self._query_ends(before)
         if previous is None:
             self._check_all_found(view.found)
@@ -159,6 +161,8 @@ class StreamPlanner:
             self._seen.firsts = {**previous.firsts} | self._seen.firsts
             fresh = self._new_starts(before, view.latest, previous.lasts)
         starts = before | fresh
+        given = {queue: start for queue, start in starts.items() if queue in fresh or queue not in known.ends}
+        is_unchanged = previous is not None and not given and unselected == known.unselected
         checked = view.latest.keys() & before.keys() - {*self._queues.from_slaves}
         self._accepted = {queue: starts[queue] for queue in checked}
         self._commit(self._accepted)
@@ -166,27 +170,33 @@ class StreamPlanner:
         latest = view.latest
         self._seen.learn(self._queues, {q for q, end in latest.items() if end} - set(self._queues.from_slaves))
         self._note_absent(starts, view)
-        known = {queue: starts[queue] for queue in latest}
-        if is_limited and previous is not None and not fresh and self._has_too_few(known, latest):
+        begin = {queue: starts[queue] for queue in latest}
+        if is_limited and is_unchanged and self._has_too_few(begin, latest):
             return None
-        upto = limit_ends(known, latest, max_records) if max_records is not None else dict(latest)
+        upto = limit_ends(begin, latest, max_records) if max_records is not None else dict(latest)
         if is_limited and self._options.max_bytes_per_trigger is not None:
-            upto = self._limited(known, upto, self._options.max_bytes_per_trigger)
+            upto = self._limited(begin, upto, self._options.max_bytes_per_trigger)
         ends = starts | upto
-        if previous is not None and not fresh and ends == previous.ends:
+        if is_unchanged and ends == known.ends:
             return None
         self._last_batch = self._clock()
         self._has_planned = True
-        firsts = {queue: first for queue, first in self._seen.firsts.items() if queue in ends}
-        return StreamOffset(ends, fresh, firsts, self._lasts(previous, ends, fresh))
+        firsts = {queue: first for queue, first in self._seen.firsts.items() if queue in ends or queue in unselected}
+        return StreamOffset(ends, given, firsts, self._lasts(known, ends, fresh), unselected)
 
-    def _lasts(self, previous: StreamOffset | None, ends: Positions, fresh: Positions) -> Stored:
+    def _selected(self, offset: StreamOffset) -> dict[MessageQueue, int]:
+        """Return the positions of the selected queues. A queue that was read and is no longer selected is a loss."""
+        dropped = {queue: at for queue, at in offset.ends.items() if not self._what.has(queue)}
+        if dropped:
+            self._loss.not_selected(*self._options.selection, dropped)
+        return {queue: at for queue, at in offset.positions.items() if self._what.has(queue)}
+
+    def _lasts(self, known: StreamOffset, ends: Positions, fresh: Positions) -> Stored:
         """Return the last messages before the ends: requested for queues that moved, else (or if unknown) as before."""
-        known = previous.ends if previous is not None else {}
-        moved = {queue: end - 1 for queue, end in ends.items() if end and (queue in fresh or end != known.get(queue))}
+        before = known.positions
+        moved = {queue: end - 1 for queue, end in ends.items() if end and (queue in fresh or end != before.get(queue))}
         lasts = {queue: (moved[queue], stored) for queue, stored in self._queues.store_times(moved).items()}
-        before = previous.lasts if previous is not None else {}
-        return {queue: last for queue, last in before.items() if queue in ends and queue not in fresh} | lasts
+        return {queue: last for queue, last in known.lasts.items() if queue not in fresh} | lasts
 
     def remaining(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges that a batch can still read. If another process planned the batch and did not finish it,
@@ -194,6 +204,7 @@ class StreamPlanner:
         if self._has_planned:
             return spans
         self._has_planned = True
+        self._selected(end)
         there = self._what.readable({span.queue.topic for span in spans})
         asked = {span.queue: span for span in spans if span.queue in there}  # the tasks check the others
         self._queues.max_offsets(asked.keys(), {queue: span.end for queue, span in asked.items()})

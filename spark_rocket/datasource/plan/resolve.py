@@ -88,16 +88,10 @@ _FROM_EARLIEST = "from the earliest left"
 
 
 class LossPolicy:
-    """What to do about lost messages: fail, or log once per queue and kind and continue.
+    """What to do about lost messages: fail, or log once per queue and kind and continue."""
 
-    A task passes its ``queue``: a batch that is repeated may contain a topic that the options no longer include. A loss
-    there does not fail the query.
-    """
-
-    def __init__(self, options: ReadOptions, queue: MessageQueue | None = None) -> None:
-        is_read = queue is None or options.reads(queue)
-        self._fail = options.fail_on_data_loss and is_read
-        self._reason = "failOnDataLoss=false" if is_read else "the query no longer reads it"
+    def __init__(self, options: ReadOptions) -> None:
+        self._fail = options.fail_on_data_loss
         self._remedy = "To continue at the earliest remaining message, set failOnDataLoss=false"
         if options.is_stream:
             self._remedy += "; to start over, use a new checkpoint directory"
@@ -151,13 +145,18 @@ class LossPolicy:
         at = format_positions({queue: offset for queue, offset in positions.items() if queue.topic == topic})
         self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
 
+    def not_selected(self, option: str, value: str, positions: Positions) -> None:
+        """The query has read queues that its options no longer select."""
+        at = format_positions(positions)
+        self._lost("selection", "NOT_SELECTED", "without them", option=option, value=value, at=at)
+
     def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
         loss = error(f"DATA_LOSS.{kind}", go_on=self._remedy, **values)
         if self._fail:
             raise loss
         if (what, kind) not in self._logged:
             self._logged.add((what, kind))
-            log.warning("[%s] %s Continuing %s (%s).", loss.code, loss.message, then, self._reason)
+            log.warning("[%s] %s Continuing %s (failOnDataLoss=false).", loss.code, loss.message, then)
 
 
 class Seen:
@@ -165,8 +164,8 @@ class Seen:
 
     A queue that ends earlier than before was recreated, or lost messages. ``firsts``, which the checkpoint stores,
     detects a queue that was recreated and has grown since. A queue's messages keep their offsets and store times. If a
-    message at the offset of a former first message, or at a smaller offset, has a later store time, the queue is
-    another one with the same name.
+    message at the offset of a former first message has another store time, or one at a smaller offset a later one, the
+    queue is another one with the same name: it was recreated, or it is in another cluster.
     """
 
     def __init__(self) -> None:
@@ -201,8 +200,13 @@ class Seen:
         return {
             queue: (lows[queue], stored)
             for queue, stored in times.items()
-            if lows[queue] <= self.firsts[queue][0] and stored > self.firsts[queue][1]
+            if _is_another((lows[queue], stored), self.firsts[queue])
         }
+
+
+def _is_another(first: tuple[int, int], known: tuple[int, int]) -> bool:
+    """Return whether a queue with this first message (offset, store time) never had the known one."""
+    return first[0] <= known[0] and (first[1] > known[1] or (first[0] == known[0] and first[1] != known[1]))
 
 
 @dataclass(frozen=True)

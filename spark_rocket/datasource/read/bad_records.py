@@ -43,7 +43,6 @@ from spark_rocket.datasource.bodies.decoding import line
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.bodies import BadRecords, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
-from spark_rocket.datasource.write.rows import PROPERTIES_LIMIT
 from spark_rocket.errors import RecordError, RowError
 from spark_rocket.model import (
     BAD_RECORD_BODY_LENGTH,
@@ -59,6 +58,7 @@ from spark_rocket.model import (
     TAGS,
     MessageQueue,
 )
+from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT
 
 log = logging.getLogger("spark_rocket.datasource")
 

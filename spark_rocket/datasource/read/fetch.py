@@ -38,7 +38,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -50,7 +50,6 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.cluster import explained
-from spark_rocket.datasource.read.dedupe import NEEDED, DuplicateFilter
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
 from spark_rocket.errors import (
@@ -65,6 +64,9 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.remoting.client.promise import Promise
+
+if TYPE_CHECKING:
+    from spark_rocket.datasource.read.dedupe import DuplicateFilter
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -97,7 +99,7 @@ def read_range(
 
     ``duplicate_filter`` drops duplicates.
     """
-    loss = LossPolicy(options, span.queue)
+    loss = LossPolicy(options)
     waiting: list[Chunk] = []
     rows = size = 0
     for chunk in pull_chunks(span, options, reader):
@@ -117,9 +119,11 @@ def read_deduplicated(
     span: OffsetRange, options: ReadOptions, projection: Projection, reader: Reader, window: int
 ) -> Iterator[pa.RecordBatch]:
     """Like ``read_range``, without duplicates."""
+    from spark_rocket.datasource.read.dedupe import NEEDED, DuplicateFilter
+
     duplicate_filter = DuplicateFilter(window)
     retry_deadline = RetryDeadline(options.retry_timeout_ms)
-    loss = LossPolicy(options, span.queue)
+    loss = LossPolicy(options)
 
     def first() -> int | None:
         try:
@@ -289,7 +293,7 @@ class _Window:
 
 def pull_chunks(span: OffsetRange, options: ReadOptions, reader: Reader) -> Iterator[Chunk]:
     """Pull a range in pieces, with some pulls ahead of the consumer."""
-    loss = LossPolicy(options, span.queue)
+    loss = LossPolicy(options)
     retry_deadline = RetryDeadline(options.retry_timeout_ms)
     doing = f"to pull {name(span.queue)}"
     tags = " || ".join(options.tags or (SUB_ALL,))

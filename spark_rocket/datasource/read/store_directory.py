@@ -43,7 +43,7 @@ from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_user_topic
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
-from spark_rocket.datasource.read.typed_rows import projection_of, rows_of
+from spark_rocket.datasource.read.projection import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records

@@ -20,11 +20,13 @@ from pyspark.sql.types import StringType, StructType
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.columns import default_schema, layout, looks_like_metadata
 from spark_rocket.datasource.bodies.decoding import Decoded, raw
+from spark_rocket.datasource.bodies.nullability import NullChecker
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.read.bad_records import BadRecordCounter, row_mask
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project, retype
+from spark_rocket.datasource.read.column_hints import column_hints
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project, retype
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -34,9 +36,9 @@ def schema_of(settings: BodySettings) -> StructType:
     return default_schema(settings, known_columns(settings))
 
 
-def warn_of_names(options: ReadOptions, schema: StructType) -> None:
-    """Log on the driver which columns have the name of a message column but are read from the body."""
-    if options.body is not None and (names := looks_like_metadata(options.body, schema)):
+def log_message_names(settings: BodySettings, schema: StructType) -> None:
+    """Log which columns have the name of a message column but are read from the body."""
+    if names := looks_like_metadata(settings, schema):
         _log_names(tuple(names))
 
 
@@ -51,20 +53,6 @@ def _log_names(names: tuple[str, ...]) -> None:
     )
 
 
-def projection_of(options: ReadOptions, schema: StructType) -> Projection:
-    """Return the message columns that a read requires; SchemaError if the schema is invalid."""
-    return project(schema) if options.body is None else TypedRows(options, options.body, schema).projection
-
-
-def rows_of(
-    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType, projection: Projection
-) -> Iterator[pa.RecordBatch]:
-    """Convert a task's batches, read with ``projection``, to Spark's schema."""
-    if options.body is None:
-        return batches
-    return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
-
-
 class TypedRows:
     """Decodes the bodies of a task's batches."""
 
@@ -77,7 +65,11 @@ class TypedRows:
     ) -> None:
         self._damaged = {} if damaged is None else damaged
         self._layout = layout(settings, schema)
+        self._names = self._layout.body.names
         self._decoder = decoder(settings, self._layout.body)
+        self._nulls = NullChecker(arrow_schema(self._layout.body))
+        topics = ", ".join(options.topics) or options.topic_pattern or "the store directory"
+        self._hints = column_hints(settings.format, tuple(self._names), topics)
         self._counter = BadRecordCounter(options, settings)
         self._target = arrow_schema(schema)
         self._limit = options.arrow_batch_rows
@@ -96,27 +88,29 @@ class TypedRows:
                 while start < batch.num_rows:
                     decoded = self._decoder.decode(batch.column("body").slice(start))
                     part = batch.slice(start, decoded.count)
-                    yield from self._assemble(part, self._add_damaged(part, decoded))
+                    decoded = _without_bodies(decoded, part.num_rows, self._undecodable(part, decoded))
+                    self._hints.watch(part.column("body"), dict(zip(self._names, decoded.columns, strict=True)))
+                    yield from self._assemble(part, decoded)
                     start += part.num_rows
                 self._damaged.clear()
         finally:
             self._counter.report()
 
-    def _add_damaged(self, batch: pa.RecordBatch, decoded: Decoded) -> Decoded:
-        """Add bodies that could not be decompressed to the bad ones, whatever their bytes were decoded to."""
-        if not self._damaged:
-            return decoded
-        offsets = batch.column("queueOffset").to_numpy()
-        found = np.flatnonzero(np.isin(offsets, np.fromiter(self._damaged, np.int64)))
-        for index in found.tolist():
-            decoded.bad[index] = self._damaged[int(offsets[index])]
-        of_body = np.arange(batch.num_rows) if decoded.rows is None else decoded.rows
-        values = pa.array(np.arange(len(of_body)), mask=np.isin(of_body, found))
-        return replace(decoded, columns=[column.take(values) for column in decoded.columns])
+    def _undecodable(self, batch: pa.RecordBatch, decoded: Decoded) -> dict[int, str]:
+        """Return more bad bodies: those with a null where none may be, and those that could not be decompressed,
+        whatever their bytes were decoded to."""
+        bad = self._nulls.rows_with_nulls(decoded.columns)
+        if decoded.rows is not None:
+            bad = {int(decoded.rows[row]): text for row, text in reversed(bad.items())}
+        if self._damaged:
+            offsets = batch.column("queueOffset").to_numpy()
+            for index in np.flatnonzero(np.isin(offsets, np.fromiter(self._damaged, np.int64))).tolist():
+                bad[index] = self._damaged[int(offsets[index])]
+        return bad
 
     def _assemble(self, batch: pa.RecordBatch, decoded: Decoded) -> Iterator[pa.RecordBatch]:
         dropped = self._counter.take(batch, decoded.bad)
-        columns = dict(zip(self._layout.body.names, decoded.columns, strict=True))
+        columns = dict(zip(self._names, decoded.columns, strict=True))
         message = {name: batch.column(source) for name, source in self._layout.metadata.items()}
         if self._layout.bad_column is not None:
             message[self._layout.bad_column] = self._bad_bodies(batch.column("body"), decoded.bad)
@@ -130,7 +124,7 @@ class TypedRows:
                     array = message[item.name].slice(low, high - low)
                 else:
                     array = message[item.name].take(pa.array(decoded.rows[low:high]))
-                arrays.append(array if array.type.equals(item.type, check_metadata=True) else retype(array, item.type))
+                arrays.append(retype(array, item.type))
             if arrays:
                 rows = pa.RecordBatch.from_arrays(arrays, schema=self._target)
             else:
@@ -161,6 +155,20 @@ class TypedRows:
             body = bodies[index].as_py()
             found[index] = body.decode("utf-8", "replace") if self._bad_text else body
         return pa.array(found, pa.string() if self._bad_text else pa.binary())
+
+
+def _without_bodies(decoded: Decoded, count: int, bad: dict[int, str]) -> Decoded:
+    """Add bad bodies: each has one row of nulls. ``count``: of bodies."""
+    if not bad:
+        return decoded
+    of_body = np.arange(count) if decoded.rows is None else decoded.rows
+    is_bad = np.isin(of_body, np.fromiter(bad, np.int64))
+    is_first = np.append(True, of_body[1:] != of_body[:-1])
+    kept = np.flatnonzero(~is_bad | is_first)
+    places = pa.array(kept, mask=is_bad[kept])
+    columns = [column.take(places) for column in decoded.columns]
+    rows = None if decoded.rows is None else of_body[kept]
+    return replace(decoded, columns=columns, bad=decoded.bad | bad, rows=rows)
 
 
 def _sizes(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

@@ -31,13 +31,12 @@ from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import BENCHMARK_TOPIC, DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.record.columns import decode_records
-from spark_rocket.protocol.wire.bodies import (
-    MASTER_ID,
-    BrokerData,
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData
+from spark_rocket.protocol.wire.bodies.stats import (
     ConsumerConnection,
     OffsetWrapper,
     ProducerConnection,
-    SubscriptionGroupConfig,
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE

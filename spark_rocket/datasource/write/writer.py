@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,17 +35,21 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_rocket.datasource.bodies.encoding import BodyEncoder
-from spark_rocket.datasource.capabilities import StreamArrowWriter
+from spark_rocket.datasource.capabilities import StreamArrowWriter, arrow_schema
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.datasource.write.rows import RowEncoder, write_key
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, canonical
+from spark_rocket.datasource.write.rows import RowEncoder, column_or_property, write_key
 from spark_rocket.datasource.write.send import BlockSender, Sent, sink_for
 from spark_rocket.errors import OptionError, RowError, SchemaError, StateError, TopicNotFoundError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import TAGS, MessageQueue
+from spark_rocket.protocol.filter.tags import UNSELECTABLE_TAG
+
+if TYPE_CHECKING:
+    from spark_rocket.datasource.bodies.encoding import BodyEncoder
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -149,18 +154,48 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
 
 def body_encoder(settings: BodySettings, schema: StructType, where: str = "") -> BodyEncoder:
     """Return the encoder of bodies from columns that are not message columns; SchemaError if it is impossible."""
+    from spark_rocket.datasource.bodies.encoding import BodyEncoder
+
     return BodyEncoder(settings, schema, frozenset(_COLUMNS) - {"body"}, where)
 
 
 def with_bodies(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Return a task's batches with their column ``body``."""
-    if options.body is None:
-        return batches
+    """Return a task's batches with the Arrow types of ``schema``, and with their column ``body``."""
+    where = f"partition {_partition()}"
+    encoder = None if options.body is None else body_encoder(options.body, schema, where)
+    wanted = arrow_schema(schema).remove_metadata()
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        batch = canonical(batch, wanted)
+        _check_tags(batch, rows, where)
+        yield batch if encoder is None else encoder.encode(batch)
+        rows += batch.num_rows
+
+
+def _check_tags(batch: pa.RecordBatch, rows: int, where: str) -> None:
+    """Raise for the first tag that no tag expression selects."""
+    columns = {name.lower(): batch.column(index) for index, name in enumerate(batch.schema.names)}
+    tags = column_or_property(columns.get("tags"), columns.get("properties"), TAGS)
+    if tags is None:
+        return
+    few = pc.unique(tags)
+    bad = few.filter(pc.match_substring_regex(few, UNSELECTABLE_TAG))
+    if len(bad):
+        row = _first(pc.is_in(tags, value_set=bad))
+        raise error("BAD_ROW.TAGS", row=rows + row, where=where, tags=tags[row].as_py())
+
+
+def _first(mask: pa.Array) -> int:
+    return int(pc.index(mask, True).as_py())
+
+
+def _partition() -> int:
     context = TaskContext.get()
-    encoder = body_encoder(options.body, schema, f"partition {context.partitionId() if context is not None else 0}")
-    return (encoder.encode(batch) for batch in batches if batch.num_rows)
+    return context.partitionId() if context is not None else 0
 
 
 def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -169,16 +204,14 @@ def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> It
     A table or view for reads and inserts has such columns. Spark sets the columns that an INSERT omits to null,
     so only a value shows that the INSERT named one.
     """
-    context = TaskContext.get()
     rows = 0
     for batch in batches:
         for name in names:
             column = batch.column(name)
             if column.null_count < len(column):
-                row = rows + int(pc.index(column.is_valid(), True).as_py())
+                row = rows + _first(column.is_valid())
                 raise RowError(
-                    f"row {row} of partition {context.partitionId() if context is not None else 0}: the column {name} "
-                    "is read-only but has a value.",
+                    f"row {row} of partition {_partition()}: the column {name} is read-only but has a value.",
                     remedy="Name the columns to write, as in INSERT INTO t (body, tags) SELECT body, tags FROM …",
                 )
         rows += batch.num_rows
@@ -188,17 +221,16 @@ def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> It
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
     """Encode and send a task's rows."""
     settle_worker()
-    context = TaskContext.get()
-    partition = context.partitionId() if context is not None else 0
+    partition = _partition()
     sink = sink_for(options)
     key = write_key(name, batch_id, partition)
 
     def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         try:
             return sink.ordered_queues_of(topic) if ordered else sink.queues_of(topic)
-        except TopicNotFoundError as error:
+        except TopicNotFoundError as problem:
             # The option names the topic, so an unavailable broker is likelier than a missing topic.
-            error.retriable = topic == options.topic
+            problem.retriable = topic == options.topic
             raise
 
     encoder = RowEncoder(options, partial(queues_of, ordered=True), key, f"partition {partition}")

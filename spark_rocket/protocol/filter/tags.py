@@ -14,18 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
-from typing import TYPE_CHECKING
 
 from spark_rocket.errors import ProtocolError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 SUB_ALL = "*"
 TYPE_TAG = "TAG"
 TYPE_SQL92 = "SQL92"
 MAX_EXPRESSION_CHARACTERS = 64 * 1024
+
+UNSELECTABLE_TAG = r"\|\||^[\x00-\x20]|[\x00-\x20]\z|^\*\z"
+"""A pattern (RE2) of tags that no tag expression selects alone. Apache's clients send them, too."""
 
 _BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
 _STEP = 64
@@ -56,31 +54,6 @@ def java_hash(text: str) -> int:
 
 tags_code = lru_cache(maxsize=16_384)(java_hash)
 """``java_hash`` of a tag, cached: a topic has few tags and many messages."""
-
-
-def java_hash_many(texts: Sequence[str]) -> npt.NDArray[np.int32]:
-    """Return ``java_hash`` of each text, with a few array operations for all of them."""
-    import numpy as np  # imported here, because only bulk users need it
-
-    joined = "".join(texts)
-    if joined.isascii():
-        units = np.frombuffer(joined.encode(), np.uint8).astype(np.uint32)
-        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
-    else:
-        encoded = [text.encode("utf-16-le", "surrogatepass") for text in texts]
-        units = np.frombuffer(b"".join(encoded), "<u2").astype(np.uint32)
-        lengths = np.fromiter(map(len, encoded), np.int64, len(texts)) // 2
-    longest = int(lengths.max(initial=0))
-    powers = np.ones(longest + 1, np.uint32)
-    powers[1:] = 31
-    np.multiply.accumulate(powers, out=powers)  # wraps at 32 bits as intended
-    ends = np.cumsum(lengths)
-    units *= powers[np.repeat(ends, lengths) - 1 - np.arange(len(units))]
-    # Differences of the running sum, modulo 2^32, are the sums of each string; empty strings have 0.
-    sums = np.zeros(len(units) + 1, np.uint32)
-    np.add.accumulate(units, out=sums[1:])
-    hashes: npt.NDArray[np.int32] = (sums[ends] - sums[ends - lengths]).view(np.int32)
-    return hashes
 
 
 @dataclass(frozen=True, slots=True)

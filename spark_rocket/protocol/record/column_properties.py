@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_rocket.protocol.record.arrays import array_of, numpy_of, strings_of
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.run import Scratch
 from spark_rocket.protocol.record.uniform import Rows, layout_of, value_range
@@ -46,7 +47,10 @@ def to_strings(array: pa.Array) -> pa.Array:
 @lru_cache(8)
 def repeated_text(text: str, count: int) -> pa.Array:
     """Return a column with one constant text."""
-    return pa.repeat(pa.scalar(text, pa.string()), count)
+    data = text.encode()
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, even_edges((len(data),), count), pa.py_buffer(data * count)]
+    )
 
 
 @lru_cache(8)
@@ -105,11 +109,11 @@ class PropertyColumns:
             if self._rows is not None:
                 return self._cut(*self._places[column])
             return self._take_texts(4 * np.arange(column, self._count * self._per_record, self._per_record) + 3)
-        found = np.flatnonzero(pc.equal(self._name_array(), name).to_numpy(zero_copy_only=False))
+        found = np.flatnonzero(numpy_of(pc.equal(self._name_array(), strings_of([name])[0])))
         at = np.full(self._count, -1, np.int64)
         at[np.searchsorted(self._pair_offsets, found, side="right") - 1] = found
         if self._texts is None:
-            return self._value_array().take(pa.array(at, mask=at < 0))
+            return self._value_array().take(array_of(at, at < 0))
         return self._take_texts(4 * at + 3, at < 0)
 
     # --- records with the same names at the same positions ----------------------------------------------------
@@ -156,7 +160,7 @@ class PropertyColumns:
         bounds[1::2] = starts - some
         bounds[2::2] = ends
         layout = [None, pa.py_buffer(bounds), pa.py_buffer(raw)]
-        strings = pa.Array.from_buffers(pa.binary(), 2 * count, layout).take(pa.array(np.arange(1, 2 * count, 2)))
+        strings = pa.Array.from_buffers(pa.binary(), 2 * count, layout).take(array_of(np.arange(1, 2 * count, 2)))
         begins = np.frombuffer(strings.buffers()[1], np.int32, count).astype(np.int64) + _PAD_BYTES
         text = np.frombuffer(strings.buffers()[2] or b"", np.uint8)
         size = int(np.frombuffer(strings.buffers()[1], np.int32, count + 1)[-1])
@@ -187,7 +191,7 @@ class PropertyColumns:
         assert self._texts is not None
         if self._texts.type != pa.string():
             try:
-                self._names = self._texts.take(pa.array(np.arange(1, len(self._texts), 4))).cast(pa.string())
+                self._names = self._texts.take(array_of(np.arange(1, len(self._texts), 4))).cast(pa.string())
             except pa.ArrowInvalid:
                 return False
         return True
@@ -218,12 +222,12 @@ class PropertyColumns:
         names = self._name_array().dictionary_encode()
         record = np.repeat(np.arange(self._count), np.diff(self._pair_offsets))
         # The names of a record are adjacent, so a stable sort is fastest.
-        pairs = np.sort(record * len(names.dictionary) + names.indices.to_numpy(), kind="stable")
+        pairs = np.sort(record * len(names.dictionary) + numpy_of(names.indices), kind="stable")
         return bool((pairs[1:] == pairs[:-1]).any())
 
     def _take_texts(self, at: _I64, missing: np.ndarray[Any, Any] | None = None) -> pa.Array:
         assert self._texts is not None
-        taken = self._texts.take(pa.array(at, mask=missing))
+        taken = self._texts.take(array_of(at, missing))
         return taken if taken.type == pa.string() else to_strings(taken)
 
     def _name_array(self) -> pa.Array:
@@ -266,5 +270,5 @@ class PropertyColumns:
             offsets.append(len(names))
         self._per_record = self._layout = self._texts = None  # discard the results of the fast path
         self._pair_offsets = np.array(offsets, np.int64)
-        self._names = pa.array(names, pa.string())
-        self._values = pa.array(values, pa.string())
+        self._names = strings_of(names)
+        self._values = strings_of(values)

@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, offset_id_text, unpack_host
+from spark_rocket.protocol.record.arrays import array_of, strings_of
 from spark_rocket.protocol.record.column_properties import PropertyColumns, even_edges, repeated_text, to_strings
 from spark_rocket.protocol.record.encoder import hex_strings
 from spark_rocket.protocol.record.layout import AT, COMPRESSED
@@ -119,7 +120,7 @@ def decode_records(
         maker = _Columns(run, broker_name, scratch)
         batch = pa.RecordBatch.from_arrays([maker.column(field) for field in made], schema=made)
         if tags is not None:
-            wanted = pa.array(sorted(tags), pa.string())
+            wanted = strings_of(sorted(tags))
             batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
     return batch
 
@@ -165,8 +166,8 @@ class _Columns:
         run = self._run
         same = run.same_number(field)
         if same is not None and len(run):
-            return pa.repeat(pa.scalar(same, pa.int32()), len(run))
-        return pa.array(run.number(field).astype(np.int32))
+            return array_of(np.full(len(run), same, np.int32))
+        return array_of(run.number(field).astype(np.int32))
 
     def properties(self) -> PropertyColumns:
         if self._properties is None:
@@ -190,7 +191,7 @@ class _Columns:
             bounds[3::4], bounds[4::4] = run.topic_start, run.topic_end
             data = [None, pa.py_buffer(bounds), pa.py_buffer(run.raw)]
             self._parts = pa.Array.from_buffers(pa.binary(), 4 * len(run), data)
-        return self._parts.take(pa.array(np.arange(which, 4 * len(run), 4)))
+        return self._parts.take(array_of(np.arange(which, 4 * len(run), 4)))
 
     def _broker(self) -> pa.Array:
         return repeated_text(self._broker_name, len(self._run))
@@ -198,7 +199,7 @@ class _Columns:
     def _topic(self) -> pa.Array:
         run = self._run
         if len(run) == 0:
-            return pa.array([], pa.string())
+            return strings_of([])
         length = int(run.topic_end[0] - run.topic_start[0])
         if length and (run.is_uniform or bool((run.topic_end - run.topic_start == length).all())):
             # One topic is the common case: compare, and store it once.
@@ -215,14 +216,14 @@ class _Columns:
     def _stored_body(self) -> pa.Array:
         run = self._run
         lengths = np.where(run.number("sys_flag") & COMPRESSED, 0, run.body_end - run.body_start)
-        return pa.array((run.number("body_crc") & 0xFFFFFFFF) | (lengths << 32))
+        return array_of((run.number("body_crc") & 0xFFFFFFFF) | (lengths << 32))
 
     def _stored_properties(self) -> pa.Array:
         run = self._run
         bounds = np.zeros(2 * len(run) + 1, np.int32)
         bounds[1::2], bounds[2::2] = run.properties_start, run.properties_end
         strings = pa.Array.from_buffers(pa.binary(), 2 * len(run), [None, pa.py_buffer(bounds), pa.py_buffer(run.raw)])
-        return strings.take(pa.array(np.arange(1, 2 * len(run), 2)))
+        return strings.take(array_of(np.arange(1, 2 * len(run), 2)))
 
     def _message_id(self) -> pa.Array:
         unique = self.properties().value_of("UNIQ_KEY")
@@ -240,7 +241,7 @@ class _Columns:
         ids[:, 1] = run.number("physical_offset")
         if not np.any(run.store_extra):
             return hex_strings(ids.view(np.uint8))
-        return pa.array(map(offset_id_text, self._long_hosts("store_host"), ids[:, 1].tolist()), pa.string())
+        return strings_of(map(offset_id_text, self._long_hosts("store_host"), ids[:, 1].tolist()))
 
     def _long_hosts(self, field: str) -> list[bytes]:
         """Return the packed hosts where some are IPv6."""
@@ -254,13 +255,13 @@ class _Columns:
     def _host(self, field: str) -> pa.Array:
         run = self._run
         if np.any(run.born_extra if field == "born_host" else run.store_extra):
-            return pa.array(map(_host_text, self._long_hosts(field)), pa.string())
+            return strings_of(map(_host_text, self._long_hosts(field)))
         same = run.same_number(field)
         if same is not None and len(run):
             return repeated_text(_host_text(same.to_bytes(8, "big", signed=True)), len(run))
-        coded = pa.array(run.number(field)).dictionary_encode()
+        coded = array_of(run.number(field)).dictionary_encode()
         texts = [_host_text(value.to_bytes(8, "big", signed=True)) for value in coded.dictionary.to_pylist()]
-        return pa.array(texts, pa.string()).take(coded.indices)
+        return strings_of(texts).take(coded.indices)
 
 
 # Not bound methods in the instance: those would be a cycle, and keep the received buffer until the next collection.
@@ -273,7 +274,7 @@ _MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
     "msgId": _Columns._message_id,
     "storedBody": _Columns._stored_body,
     "storedProperties": _Columns._stored_properties,
-    "queueOffset": lambda make: pa.array(make._run.number("queue_offset")),
+    "queueOffset": lambda make: array_of(make._run.number("queue_offset")),
     "bornTimestamp": lambda make: _times(make._run.number("born_timestamp")),
     "storeTimestamp": lambda make: _times(make._run.number("store_timestamp")),
     "bornHost": lambda make: make._host("born_host"),

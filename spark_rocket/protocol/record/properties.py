@@ -20,6 +20,7 @@ from spark_rocket.errors import ProtocolError
 
 PROPERTY_SEPARATOR = b"\x02"
 MAX_PROPERTIES_LENGTH = 32_767
+PROPERTIES_LIMIT = MAX_PROPERTIES_LENGTH - 512  # for senders: brokers and clients add CLUSTER, WAIT and others
 
 _REMEDY = "Property names and values are text without the characters U+0001 and U+0002."
 

@@ -36,6 +36,7 @@ from spark_rocket.protocol.record.layout import (
     STORE_HOST_V6,
     V6_SHIFT,
 )
+from spark_rocket.protocol.record.spans import blocks, gather, walk_sizes
 from spark_rocket.protocol.record.uniform import Rows, value_range
 from spark_rocket.protocol.record.unwrap import needs_unwrap, record_name, unwrap_records
 
@@ -257,29 +258,14 @@ def record_starts(raw: _U8) -> _I64:
         raise ProtocolError(
             f"The record at byte 0 has an invalid size of {first} bytes, {end} received.", remedy=_REMEDY
         )
-    starts: list[int] = []
-    append, size_at, at, last = starts.append, INT.unpack_from, 0, end - FIXED_SIZE
-    view = raw.data
-    while at <= last:
-        append(at)
-        (size,) = size_at(view, at)
-        if size < FIXED_SIZE:
-            after = f", after the {_record(raw, starts[-2])}," if len(starts) > 1 else ""
-            raise ProtocolError(f"The record at byte {at}{after} has an invalid size of {size} bytes.", remedy=_REMEDY)
-        at += size
-    if at != end:
-        raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, starts[-1])}.", remedy=_REMEDY)
-    return np.array(starts, np.int64)
-
-
-def gather(raw: _U8, positions: _I64, dtype: str) -> _I64:
-    """Return integers at any byte positions, which the caller has checked."""
-    width = np.dtype(dtype).itemsize
-    if len(positions) == 0:
-        return np.empty(0, np.int64)
-    every = np.ndarray((len(raw) - width + 1,), f"V{width}", raw, strides=(1,))
-    found: _I64 = every[positions].view(dtype).astype(np.int64)
-    return found
+    starts, at = walk_sizes(raw.data, FIXED_SIZE)
+    if at == end:
+        return starts
+    if at > end - FIXED_SIZE:
+        raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, int(starts[-1]))}.", remedy=_REMEDY)
+    size = INT.unpack_from(raw.data, at)[0]
+    after = f", after the {_record(raw, int(starts[-1]))},"
+    raise ProtocolError(f"The record at byte {at}{after} has an invalid size of {size} bytes.", remedy=_REMEDY)
 
 
 FAULTS = (
@@ -353,8 +339,7 @@ def heads_of(raw: _U8, starts: _I64) -> _Any:
     """Return the headers of records, up to the size with IPv4 hosts."""
     if not len(starts):
         return np.empty(0, _HEADER)
-    every = np.ndarray((len(raw) - HEADER_SIZE + 1,), f"V{HEADER_SIZE}", raw, strides=(1,))
-    return every[starts].view(_HEADER)
+    return blocks(raw, HEADER_SIZE)[starts].view(_HEADER)
 
 
 def _damaged(raw: _U8, start: int, what: str) -> ProtocolError:

@@ -15,9 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 _SEPARATOR = 2
-_MIN_RANGES = 16  # below that it is not faster
 _ROWS_PER_PASS = 64
 
 
@@ -61,17 +59,6 @@ def value_range(cells: Bytes) -> Rows:
     wide, rest = cells[:whole].reshape(-1, _ROWS_PER_PASS * length), cells[whole:]
     low, high = wide.min(axis=0).reshape(_ROWS_PER_PASS, length), wide.max(axis=0).reshape(_ROWS_PER_PASS, length)
     return Rows(cells, np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0))
-
-
-def rows_of(data: bytes, starts: Ints, ends: Ints) -> Rows | None:
-    """Return ranges of ``data`` as rows, if they are enough, of equal length and at equal distances; otherwise None."""
-    if len(starts) < _MIN_RANGES:
-        return None
-    step, length = int(starts[1] - starts[0]), int(ends[0] - starts[0])
-    if length <= 0 or step < length or (np.diff(starts) != step).any() or (ends - starts != length).any():
-        return None
-    cells = np.ndarray((len(starts), length), np.uint8, data, int(starts[0]), (step, 1))
-    return value_range(np.ascontiguousarray(cells))
 
 
 def count_equal_sizes(data: bytes, size: int) -> int:

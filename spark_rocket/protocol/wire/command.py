@@ -74,7 +74,21 @@ _VALUE_LENGTH = struct.Struct(">i")
 class RemotingCommand:
     """A request or a response. ``opaque`` pairs them; the sender of the request sets it."""
 
-    __slots__ = ("body", "code", "ext_fields", "flag", "language", "opaque", "remark", "serialize_type", "version")
+    __slots__ = (
+        "body",
+        "code",
+        "ext_fields",
+        "flag",
+        "language",
+        "opaque",
+        "remark",
+        "serialize_type",
+        "typed_body",
+        "version",
+    )
+
+    typed_body: object
+    """The decoded body (request_limits/decode.py), once something has asked for it; before that not set."""
 
     def __init__(
         self,
@@ -179,7 +193,7 @@ class RemotingCommand:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemotingCommand):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__ if name != "typed_body")
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials
-from spark_rocket.protocol.wire.bodies import QueueData, SubscriptionGroupConfig, TopicConfig, TopicRouteData
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
+from spark_rocket.protocol.wire.bodies.route import QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy.cluster.cache import FRESH_SECONDS, Cache
@@ -59,6 +60,7 @@ class Topic(NamedTuple):
 
     @classmethod
     def of(cls, name: str, data: TopicRouteData, attributes: Mapping[str, str]) -> Topic:
+        data.check_queues(name)
         masters = {broker.broker_name for broker in data.broker_datas if broker.master_addr is not None}
         brokers = sorted(
             (queues for queues in data.queue_datas if queues.broker_name in masters),

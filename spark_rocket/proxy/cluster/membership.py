@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from spark_rocket.errors import RocketError
-from spark_rocket.protocol.wire.bodies import ConsumerData, HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.proxy.cluster.cluster import Cluster
 

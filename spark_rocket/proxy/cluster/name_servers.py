@@ -15,10 +15,10 @@ from collections.abc import Callable
 from spark_rocket.client.core.config import ADDRESS_SERVER_TIMEOUT_S, address_server_of, look_up, parse_name_servers
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import ClientError, NameServerUnreachableError, RemotingError
-from spark_rocket.protocol.wire.bodies import ClusterInfo, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import GetRouteInfoRequestHeader
+from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
 from spark_rocket.proxy.cluster.cache import Cache
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
-from spark_rocket.protocol.wire.bodies import ConsumerData
+from spark_rocket.protocol.wire.bodies.client import ConsumerData
 from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy.transport.context import GrpcCode, RpcError
 

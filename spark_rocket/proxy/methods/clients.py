@@ -29,9 +29,10 @@ from typing import Any
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RocketError
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import access_key_of
 from spark_rocket.protocol.filter.tags import MAX_EXPRESSION_CHARACTERS, TYPE_SQL92, TYPE_TAG
-from spark_rocket.protocol.wire.bodies import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
+from spark_rocket.protocol.wire.bodies.client import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
@@ -41,12 +42,13 @@ from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.methods.client import Client, CommandStream
 from spark_rocket.proxy.methods.settings import merged_settings
+from spark_rocket.proxy.request_limits import MAX_TOPICS
 from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
 
 _log = logging.getLogger(__name__)
+_often = RateLimited(_log)
 
 MAX_CLIENTS = 100_000
-MAX_TOPICS = 10_000
 MAX_GROUPS = 1_000
 MAX_SETTINGS = 4 << 20
 MAX_ALL_SETTINGS_BYTES = 256 << 20
@@ -211,10 +213,6 @@ class ClientRegistry:
                 f"invalid settings with {which} for client type {_kind_name(kind)}: publishing needs PRODUCER, "
                 "subscription needs PUSH_CONSUMER, SIMPLE_CONSUMER or PULL_CONSUMER",
             )
-        if len(named) > MAX_TOPICS:
-            raise StatusError(
-                _Code.BAD_REQUEST, f"the settings name {len(named)} topics, at most {MAX_TOPICS} are allowed"
-            )
         if which == "publishing":
             return {topic_of(topic) for topic in named}, None, None
         group = group_of(settings.subscription.group)
@@ -323,7 +321,9 @@ class ClientRegistry:
         """Remove inactive clients after the timeout."""
         limit = self._cluster.monotonic() - self._expire_seconds
         for client in [one for one in self._clients.values() if one.last_seen < limit]:
-            _log.info("removed client %s of %s: no heartbeat", client.id, client.address)
+            _often.peer(
+                client.address, "removed client %s of %s: no heartbeat", client.id, client.address, level=logging.INFO
+            )
             self.forget(client)
 
     async def send_settings(self) -> None:

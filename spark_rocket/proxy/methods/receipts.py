@@ -32,7 +32,7 @@ from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG
 from spark_rocket.protocol.ids import ExtraInfo, real_topic
 from spark_rocket.protocol.record.record import iter_records
-from spark_rocket.protocol.wire.bodies import BatchAck, BatchAckMessageRequestBody
+from spark_rocket.protocol.wire.bodies.consumer import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.statuses import StatusError

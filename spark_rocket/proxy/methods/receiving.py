@@ -42,10 +42,11 @@ from typing import Any, NamedTuple
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingError
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import DLQ_PREFIX, TAGS
 from spark_rocket.protocol.ids import FLAG_NORMAL, real_topic
 from spark_rocket.protocol.record.record import RecordView, iter_records
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
@@ -69,7 +70,7 @@ from spark_rocket.proxy.methods.routes import existing_topic
 from spark_rocket.proxy.transport.context import Context
 from spark_rocket.proxy.transport.memory_budgets import Batch
 
-_log = logging.getLogger(__name__)
+_often = RateLimited(logging.getLogger(__name__))
 
 MAX_BATCH_MESSAGES = 32
 MIN_INVISIBLE_MS = 10_000
@@ -79,8 +80,6 @@ MAX_POLLING_MS = 20_000
 SLICE_MS = 5_000
 """The polling time of one request to a broker; it is repeated while the client waits."""
 MAX_ATTEMPT_ID = 256
-MAX_ACKS = 4_096
-"""The limit of one request, because others wait meanwhile. The Java client sends at most 1,024."""
 
 _CLIENT_VERSION = "x-mq-client-version"
 _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
@@ -318,7 +317,8 @@ class ReceiveFamily(Family):
         try:
             await self.receipts.give_up(asked.group, asked.topic, await self.receipts.read(popped.handle), message_id)
         except (StatusError, RemotingError) as error:
-            _log.warning("message %s of %s could not become a dead letter: %s", message_id, asked.topic, error.message)
+            text = "message %s of %s could not become a dead letter: %s"
+            _often.warning(asked.topic, text, message_id, asked.topic, error.message)
             return False
         return True
 
@@ -345,10 +345,6 @@ class ReceiveFamily(Family):
         entries = request.entries
         if not entries:
             raise StatusError(_Code.BAD_REQUEST, "the request has no messages to ack")
-        if len(entries) > MAX_ACKS:
-            raise StatusError(
-                _Code.BAD_REQUEST, f"{len(entries)} messages to ack in one request, at most {MAX_ACKS} are allowed"
-            )
         client_id = context.metadata[CLIENT_ID]
         receipts = self.receipts
         results: list[StatusError | None] = [None] * len(entries)

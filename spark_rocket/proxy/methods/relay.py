@@ -26,7 +26,7 @@ from typing import Any
 
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.protocol.record.record import iter_records
-from spark_rocket.protocol.wire.bodies import (
+from spark_rocket.protocol.wire.bodies.consumer import (
     CR_LATER,
     CR_RETURN_NULL,
     CR_SUCCESS,
@@ -40,7 +40,7 @@ from spark_rocket.protocol.wire.bodies import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import (
+from spark_rocket.protocol.wire.headers.admin import (
     ConsumeMessageDirectlyResultRequestHeader,
     GetConsumerRunningInfoRequestHeader,
 )

@@ -19,10 +19,10 @@ Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from spark_rocket.protocol.wire.bodies import QueueData
+from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster, Topic
@@ -52,7 +52,8 @@ _PERMISSIONS: dict[int, int] = {
     0: _Permission.NONE,
 }
 ALL_QUEUES = -1
-MAX_ADDRESSES = 64
+MAX_LISTED_QUEUES = 16_384  # of one response
+_MAX_LISTED_BYTES = 8 << 20
 MAX_HOST_CHARACTERS = 255
 
 
@@ -89,6 +90,7 @@ class RouteFamily(Family):
         endpoints = self._endpoints_called(request.endpoints)
         accepted = accepted_types(topic)
         named = _named_as(request.topic)
+        _check_listed(topic, topic.brokers, endpoints)
         for queues in topic.brokers:
             broker = _broker(queues.broker_name, endpoints)
             for queue_id, permission in enumerate(_queue_permissions(queues)):
@@ -109,9 +111,10 @@ class RouteFamily(Family):
         answer = definitions.QueryAssignmentResponse(status=status(_Code.OK))
         endpoints = self._endpoints_called(request.endpoints)
         named = _named_as(request.topic)
-        for queues in topic.brokers:
-            if queues.broker_name not in topic.readable:
-                continue
+        readable = [queues for queues in topic.brokers if queues.broker_name in topic.readable]
+        if fifo:
+            _check_listed(topic, readable, endpoints)
+        for queues in readable:
             broker = _broker(queues.broker_name, endpoints)
             for queue_id in range(queues.read_queue_nums) if fifo else (ALL_QUEUES,):
                 answer.assignments.add().message_queue.MergeFrom(
@@ -130,11 +133,6 @@ class RouteFamily(Family):
             called = definitions.Endpoints(scheme=_scheme(host))
             called.addresses.add(host=host, port=port)
             return called
-        if len(endpoints.addresses) > MAX_ADDRESSES:  # they are repeated for every queue
-            raise StatusError(
-                _Code.ILLEGAL_ACCESS_POINT,
-                f"{len(endpoints.addresses)} endpoints in one request, at most {MAX_ADDRESSES} are allowed",
-            )
         called = definitions.Endpoints(scheme=endpoints.scheme)
         for address in endpoints.addresses:
             if not 0 < len(address.host) <= MAX_HOST_CHARACTERS or not 0 < address.port <= 65_535:
@@ -144,6 +142,23 @@ class RouteFamily(Family):
                 )
             called.addresses.add(host=address.host, port=address.port)
         return called
+
+
+def _check_listed(topic: Topic, brokers: Iterable[QueueData], endpoints: Any) -> None:
+    """StatusError for a response that is too large; the endpoints are repeated for every queue."""
+    count = sum(max(queues.read_queue_nums, queues.write_queue_nums, 1) for queues in brokers)
+    if count > MAX_LISTED_QUEUES:
+        raise StatusError(
+            _Code.FORBIDDEN,
+            f"topic {topic.name} has {count:,} queues, and a response to a gRPC client lists at most "
+            f"{MAX_LISTED_QUEUES:,}: use a topic with fewer queues",
+        )
+    if count * endpoints.ByteSize() > _MAX_LISTED_BYTES:
+        raise StatusError(
+            _Code.ILLEGAL_ACCESS_POINT,
+            f"the request's endpoints have {endpoints.ByteSize():,} bytes, which is too much for each of "
+            f"the {count:,} queues of topic {topic.name}: connect to fewer endpoints",
+        )
 
 
 def _broker(name: str, endpoints: Any) -> Any:

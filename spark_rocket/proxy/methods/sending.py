@@ -56,9 +56,6 @@ from spark_rocket.proxy.methods.routes import accepted_types, existing_topic
 from spark_rocket.proxy.methods.transactions import transaction_id
 from spark_rocket.proxy.transport.context import Context
 
-MAX_MESSAGES = 4096
-"""The limit of one request, because others wait meanwhile."""
-
 _Code = definitions.Code
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -126,10 +123,6 @@ class SendFamily(Family):
         count = len(request.messages)
         if not count:
             raise StatusError(_Code.MESSAGE_CORRUPTED, "no message to send")
-        if count > MAX_MESSAGES:
-            raise StatusError(
-                _Code.MESSAGE_CORRUPTED, f"{count} messages in one request, at most {MAX_MESSAGES} are allowed"
-            )
         return topic_of(request.messages[0].topic)
 
     async def _read(self, request: Any, topic: str) -> list[Incoming]:

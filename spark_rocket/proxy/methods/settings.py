@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.protocol.wire.bodies import SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 
 PRODUCER_ATTEMPTS = 3
 PRODUCER_BACKOFF_MS = (10, 1_000, 2.0)

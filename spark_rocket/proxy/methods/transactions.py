@@ -23,7 +23,7 @@ from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message

@@ -182,7 +182,7 @@ class Calls:
             ended = RpcError(GrpcCode.CANCELLED, str(error))
             raise
         except Exception as error:
-            _log.error("%s failed", path, exc_info=error)
+            _often.log(logging.ERROR, (path, type(error)), "%s failed", path, exc_info=error)
             ended = RpcError(GrpcCode.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             self.running -= 1

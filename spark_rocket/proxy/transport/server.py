@@ -10,7 +10,8 @@ memory_budgets     request and response bytes of all connections
 tool_services      health checking and reflection
 =================  ==============================================================================
 
-grpcio implements HTTP/2, flow control, and protection against floods (rapid reset, CONTINUATION, SETTINGS, PING).
+grpcio implements HTTP/2, flow control, and protection against floods (rapid reset, SETTINGS, PING). It does not bound a
+header block (HEADERS and CONTINUATION frames) before its end: docs/reference/security.md.
 Compressed gRPC messages are refused: a few KiB would be decompressed to 32 MiB before their size can be checked.
 RocketMQ clients compress bodies instead.
 

@@ -21,6 +21,7 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
@@ -38,6 +39,7 @@ class ChannelOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     limits: Limits
     overload: OverloadStats
+    often: RateLimited
     max_frame_length: int
     high_water: int
     hard_limit: int
@@ -120,7 +122,7 @@ class Channel(asyncio.Protocol):
             command.opaque = self._session.next_opaque()
         self.write_all(encoded(command))
         if self.is_paused and self.unread > self._owner.hard_limit:
-            logger.warning("dropped %s: not reading, %d bytes unread", self, self.unread)
+            self._owner.often.peer(self.remote_addr, "dropped %s: not reading, %d bytes unread", self, self.unread)
             transport.abort()
 
     def write_all(self, buffers: Sequence[Buffer]) -> None:
@@ -298,7 +300,9 @@ class Channel(asyncio.Protocol):
         if transport is None:
             return
         if self.idle_sweeps >= sweeps:
-            logger.info("closed %s: no data within the idle timeout", self)
+            self._owner.often.peer(
+                self.remote_addr, "closed %s: no data within the idle timeout", self, level=logging.INFO
+            )
             # For a peer that does not read, close() would never finish.
             transport.abort() if self.is_paused or transport.is_closing() else transport.close()
         self.idle_sweeps += 1
@@ -327,7 +331,7 @@ class Channel(asyncio.Protocol):
 
     def close_as_invalid(self, error: ProtocolError) -> None:
         """Close because of bytes that are not a frame."""
-        logger.warning("closed %s: invalid frame: %s", self, error.message)
+        self._owner.often.peer(self.remote_addr, "closed %s: invalid frame: %s", self, error.message)
         self._owner.closing(self)
         self.close()
 

@@ -13,6 +13,7 @@ does not read          above ``high_water`` bytes of responses nothing more is r
 is silent              closes the connection after ``idle_timeout`` seconds without a byte from it; earlier if it never
                        sent any, or an incomplete frame (connection_guard.py)
 opens connections      closes those above the limit, per address, in total or of the process's descriptors
+sends large requests   rejects those above the bounds of their code (protocol/wire/request_limits) before a handler runs
 sends very much        processed for ``time_slice`` seconds, then it is the turn of others; nothing more is read
                        meanwhile, and requests queued for too long are rejected (request_queue.py)
 =====================  ==============================================================================================
@@ -33,9 +34,11 @@ from time import perf_counter
 from typing import Any, TypeAlias, TypeVar, cast
 
 from spark_rocket.errors import ProtocolError, RocketError
+from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.protocol.wire.request_limits import RequestLimit
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
@@ -49,7 +52,10 @@ from spark_rocket.system import cores
 # Modules with handlers need no other import.
 __all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "run"]
 
+MAX_REMARK_CHARACTERS = 4_096
+"""Characters of an error in a response."""
 logger = logging.getLogger(__name__)
+_often = RateLimited(logger)
 
 T = TypeVar("T")
 
@@ -88,11 +94,14 @@ class RemotingServer:
         time_slice: float = 2e-3,
         name: str = "server",
         port_options: str = "",
+        request_limits: Mapping[int, RequestLimit] | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         self.host = host
+        self.often = RateLimited(logger)
         self.handlers = {int(code): handler for code, handler in handlers.items()}
         self.default_handler: Handler = default_handler or not_supported
+        self._request_limits = request_limits or {}
         self.max_frame_length = max_frame_length
         self.high_water = high_water
         self.hard_limit = hard_limit
@@ -269,7 +278,7 @@ class RemotingServer:
             if command.flag & FLAG_RESPONSE:
                 channel.answered(command)
                 continue
-            buffers = self._answer(channel, command, refuse)
+            buffers = self._answer(channel, command, len(frame), refuse)
             if not buffers:
                 continue
             answers += buffers
@@ -282,11 +291,16 @@ class RemotingServer:
         channel.write_all(answers)
         return len(frames)
 
-    def _answer(self, channel: Channel, command: RemotingCommand, refuse: Refuse | None) -> Sequence[Buffer]:
+    def _answer(
+        self, channel: Channel, command: RemotingCommand, frame_size: int, refuse: Refuse | None
+    ) -> Sequence[Buffer]:
         """Return the encoded response to a request, nothing if there is none yet."""
         try:
             answer = None if refuse is None else refuse(command)
             if answer is None:
+                limit = self._request_limits.get(command.code)
+                if limit is not None:
+                    limit.check(command, frame_size)
                 answer = self.handlers.get(command.code, self.default_handler)(channel, command)
             if answer is None or command.flag & FLAG_ONEWAY:
                 return ()
@@ -340,7 +354,10 @@ def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> 
         logger.debug("code %d from %s failed: %s", command.code, channel, error)
     else:
         text = f"{type(error).__name__}: {error}"
-        logger.error("code %d from %s failed", command.code, channel, exc_info=error)
+        key = (command.code, type(error))
+        _often.log(logging.ERROR, key, "code %d from %s failed", command.code, channel, exc_info=error)
+    if len(text) > MAX_REMARK_CHARACTERS:  # it repeats what the request had; a client may not read so large a header
+        text = f"{text[:MAX_REMARK_CHARACTERS]} … ({len(text):,} characters)"
     # The text may contain lone surrogates, which cannot be encoded in a header.
     return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
 

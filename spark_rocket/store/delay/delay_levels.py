@@ -8,8 +8,8 @@ Nothing here waits or reads the system clock. The caller calls :meth:`ScheduleMe
 time of the next call.
 
 Thread-safety: for the store's one thread. After a crash: an offset is saved only when the messages delivered before it
-are on disk (:meth:`mark`, :meth:`confirm`). Messages delivered shortly before a crash may be delivered again, but none
-is lost. Corresponds to org.apache.rocketmq.broker.schedule.ScheduleMessageService.
+are on disk (:meth:`mark`, :meth:`confirm`), so none is lost. Messages delivered after the last save are found in the
+log and not delivered again (delivered.py). Corresponds to org.apache.rocketmq.broker.schedule.ScheduleMessageService.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spark_rocket.errors import StoreError
 from spark_rocket.model import SCHEDULE_TOPIC
-from spark_rocket.protocol.wire.bodies import DataVersion
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.store.delay.delivered import DeliveredMessages
 from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, redeliver
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
@@ -58,6 +61,7 @@ class ScheduleMessageService:
         self._delivered_to = 0
         self._next = 0
         self._unreadable: dict[int, str] = {}  # last logged error, by level
+        self._delivered = DeliveredMessages(store, "messages with a delay level")
 
     # --- delivering ---------------------------------------------------------------------------------------------
 
@@ -68,6 +72,7 @@ class ScheduleMessageService:
         """
         deadline = self._timer() + budget
         nearest: int | None = None
+        failed = False
         count = len(self._delays)
         for turn in range(count):
             index = (self._next + turn) % count
@@ -79,12 +84,14 @@ class ScheduleMessageService:
                 if self._unreadable.get(index + 1) != str(error):
                     _log.error("Delay level %d cannot be read: %s", index + 1, error)
                 self._unreadable[index + 1] = str(error)
-                due = now_ms + RETRY_MS
+                due, failed = now_ms + RETRY_MS, True
             if due is not None and due <= now_ms:  # budget used up; the next call starts with the other levels
                 self._next = (index + 1) % count
                 return now_ms
             if due is not None and (nearest is None or due < nearest):
                 nearest = due
+        if not failed and (nearest is None or nearest > self._delivered.until):
+            self._delivered.clear()
         return nearest
 
     def _deliver_level(self, level: int, now_ms: int, deadline: float) -> int | None:
@@ -121,6 +128,8 @@ class ScheduleMessageService:
                 physical_offset,
             )
             return
+        if self._delivered and self._delivered.take(view_record(record)):
+            return
         result = redeliver(self._store, record)
         if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
             raise PutRefusedError
@@ -151,7 +160,11 @@ class ScheduleMessageService:
             self._version = DataVersion.from_value(version)
 
     def correct_offsets(self) -> None:
-        """Correct the offsets to the queues' bounds and log the consequences. Call once, after loading."""
+        """Correct the offsets to the queues' bounds, and find what was delivered after they were saved.
+
+        Logs the consequences. Call once, after loading.
+        """
+        pending: list[int] = []
         for queue_id in self._store.queues(SCHEDULE_TOPIC):
             level = queue_id + 1
             first = self._store.get_min_offset(SCHEDULE_TOPIC, queue_id)
@@ -159,7 +172,8 @@ class ScheduleMessageService:
             offset = self._offsets.get(level, first)
             if not self._loaded and end > first:
                 _log.warning(
-                    "delayOffset.json is missing: delivering all %d messages of delay level %d, some possibly again.",
+                    "delayOffset.json is missing: delivering all %d messages of delay level %d, except those that the "
+                    "end of the log shows as delivered.",
                     end - first,
                     level,
                 )
@@ -173,6 +187,13 @@ class ScheduleMessageService:
                     level,
                     len(self._delays),
                 )
+            elif offset < end:
+                with suppress(StoreError):  # the level is not delivered, and the error is logged then
+                    entries = self._store.get_entries(SCHEDULE_TOPIC, queue_id, max(offset, first), 1)
+                    pending += [code for _, _, code in entries]
+        if pending:
+            self._delivered.find(min(pending))
+            self._delivered_to = self._store.max_physical_offset
 
     def runtime_info(self) -> dict[str, str]:
         """Return each level's offset and end for request 28, under Apache's names."""

@@ -15,8 +15,8 @@ before the first timed message.
 
 Thread-safety: for the store's one thread; ``flush`` may be called from one other.
 After a crash: ``timercheck`` has the read time before which all slots are done. It advances only when their deliveries
-are on disk, so messages of the last seconds may be delivered again, but none is lost. Damaged or lost timer files are
-rebuilt from the queue; rolled messages may then be delivered twice as well.
+are on disk, so none is lost. Messages delivered since then are found in the log and not delivered again (delivered.py).
+Damaged or lost timer files are rebuilt from the queue; the log then shows what was delivered since its first message.
 Corresponds to org.apache.rocketmq.store.timer.TimerMessageStore.
 """
 
@@ -31,9 +31,10 @@ from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import RecordView
-from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, put_again, redeliver, with_notes
+from spark_rocket.store.delay.delivered import DeliveredMessages
+from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, redeliver
 from spark_rocket.store.delay.timer_checkpoint import Mark, TimerCheckpoint, TimerProgress
-from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
+from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
 from spark_rocket.store.delay.timer_slots import DueSlots, Recall
 from spark_rocket.store.delay.timer_topic import TimerTopic, due_time, number_of
 from spark_rocket.store.delay.timer_wheel import (
@@ -87,6 +88,7 @@ class TimerMessageStore:
         self._slots: Slots | None = None  # the wheel's slots, while the disk has no room for its file
         self._walk: tuple[int, int] | None = None  # the slot being loaded, and its next unit
         self._due = DueSlots()
+        self._delivered = DeliveredMessages(store, "timed messages")
         self._missing = 0
         self._last_error = ""
         self.enqueued = 0
@@ -104,6 +106,10 @@ class TimerMessageStore:
         checkpoint.refuse_future(now_ms + _DAY_MS)
         log.load()
         first, end = self._topic.first, self._topic.end
+        if checkpoint.existed:
+            self._delivered.find(checkpoint.last_read_time_ms - _DEFERRED_SLOTS * self._precision)
+        elif end > first:
+            self._delivered.find(self._topic.first_store_time)
         saved_offset = checkpoint.last_timer_queue_offset
         self._next_offset = min(max(saved_offset, first), end)
         if checkpoint.existed:
@@ -113,10 +119,10 @@ class TimerMessageStore:
                 self._late_from, self._late_slot = checkpoint.master_timer_queue_offset, self._read_time
         elif log.files.files:
             _log.warning(
-                "%s is missing: the delivered messages of %s are unknown; delivering all %d that are not recalled.",
+                "%s is missing: delivering the %d messages of %s that are not recalled or, by the log, delivered.",
                 checkpoint.path,
-                TIMER_TOPIC,
                 end - first,
+                TIMER_TOPIC,
             )
             self._rebuild()
             return
@@ -162,6 +168,7 @@ class TimerMessageStore:
         self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
         self._wheel.close()
         self._next_offset = self._topic.first
+        self._delivered.find(self._topic.first_store_time)
         self._loaded_to = self._read_time
         self._walk = None
         self._due.clear()
@@ -179,7 +186,7 @@ class TimerMessageStore:
                 self._set_mark()
                 self._progress.flush_all()
         except (OSError, StoreError) as error:
-            _log.error("Timed messages of the last second will be delivered again: %s", error)
+            _log.error("The last progress of the timer was not saved, the next start reads it from the log: %s", error)
         finally:
             self._wheel.close()
             self._timer_log.close()
@@ -222,6 +229,8 @@ class TimerMessageStore:
             if not self._wheel.is_open:
                 return None
             due = self._dequeue(now_ms, deadline) if done else now_ms
+            if self._delivered and self.is_done_to(self._delivered.until):
+                self._delivered.clear()
             self._last_error = ""
             return due
         except PutRefusedError:
@@ -308,6 +317,8 @@ class TimerMessageStore:
                 "The message at offset %d of the commit log is not delivered: no TIMER_OUT_MS or REAL_TOPIC.",
                 view.physical_offset,
             )
+            return
+        if self._delivered.take(view, is_roll=True):  # it is in the queue a second time
             return
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
         due = due_time(properties, view.store_timestamp, out, self._precision)
@@ -441,26 +452,16 @@ class TimerMessageStore:
             )
         else:
             result: PutResult | None = None
-            if unit.magic & MAGIC_ROLL:
-                result = self._roll(view, unit, now_ms)
-            elif not self._due.is_recalled(slot, bytes(view.properties)):
+            is_roll = bool(unit.magic & MAGIC_ROLL)
+            is_wanted = is_roll or not self._due.is_recalled(slot, bytes(view.properties))
+            if is_wanted and not self._delivered.take(view, is_roll=is_roll):
                 notes = {"TIMER_ENQUEUE_MS": str(unit.write_time), "TIMER_DEQUEUE_MS": str(now_ms)}
-                result = redeliver(self._store, view, notes)
+                result = self._topic.roll(view, notes) if is_roll else redeliver(self._store, view, notes)
             if result is not None and result.status is PutStatus.SERVICE_NOT_AVAILABLE:
                 raise PutRefusedError
             self.delivered += result is not None and not unit.magic & MAGIC_ROLL
         self._due.pop(slot)
         return bool(unit.magic & MAGIC_ROLL)
-
-    def _roll(self, view: RecordView, unit: Unit, now_ms: int) -> PutResult:
-        """Store a message in the timer's topic again."""
-        properties = bytes(view.properties)
-        notes = {
-            "TIMER_ENQUEUE_MS": str(unit.write_time),
-            "TIMER_ROLL_TIMES": str((number_of(properties, b"TIMER_ROLL_TIMES") or 0) + 1),
-            "TIMER_DEQUEUE_MS": str(now_ms),
-        }
-        return put_again(self._store, TIMER_TOPIC, 0, view, with_notes(properties, notes))
 
     def _close_slots(self, now_ms: int) -> None:
         """Mark past slots without pending messages as done."""

@@ -1,18 +1,21 @@
-"""Reads from the topic ``rmq_sys_wheel_timer``: its messages and their delivery times.
+"""The topic ``rmq_sys_wheel_timer``: its messages and their delivery times, and rolling, which stores them again.
 
-Thread-safety: for the store's one thread. Read-only. Corresponds to parts of TimerMessageStore.enqueue.
+Thread-safety: for the store's one thread. Corresponds to parts of TimerMessageStore.enqueue and doPut.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import TIMER_TOPIC
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import RecordView, iter_records, view_record
+from spark_rocket.store.delay.delivered import rolls_of
+from spark_rocket.store.delay.redelivery import put_again, with_notes
 from spark_rocket.store.message_store import MessageStore
-from spark_rocket.store.results import GetMessageStatus
+from spark_rocket.store.results import GetMessageStatus, PutResult
 
 _log = logging.getLogger(__name__)
 _TOPIC = TIMER_TOPIC.encode()
@@ -57,6 +60,11 @@ class TimerTopic:
         return self._store.get_min_offset(TIMER_TOPIC, 0)
 
     @property
+    def first_store_time(self) -> int:
+        """Store time of the first message; 0 if it cannot be read."""
+        return max(self._store.get_store_time(TIMER_TOPIC, 0, self.first), 0)
+
+    @property
     def end(self) -> int:
         return self._store.get_max_offset(TIMER_TOPIC, 0)
 
@@ -93,3 +101,9 @@ class TimerTopic:
         """Return the queue offset of that message; −1 if it does not exist."""
         view = self.message(offset, size)
         return view.queue_offset if view is not None and view.queue_id == 0 else -1
+
+    def roll(self, view: RecordView, notes: Mapping[str, str]) -> PutResult:
+        """Store a message in the topic again, with these properties."""
+        properties = bytes(view.properties)
+        notes = {**notes, "TIMER_ROLL_TIMES": str(rolls_of(properties) + 1)}
+        return put_again(self._store, TIMER_TOPIC, 0, view, with_notes(properties, notes))

@@ -11,10 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.filter.tags import java_hash, java_hash_many
+from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
-from spark_rocket.protocol.record.properties import find_property
-from spark_rocket.protocol.record.uniform import layout_of, rows_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 
 Hashes = npt.NDArray[np.int32]
@@ -33,48 +31,26 @@ def _absolute(hashes: npt.NDArray[np.int32]) -> Hashes:
 
 def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
     """Return record number and hash of each key of a block, in index order."""
-    uniform = _keys_of_uniform(block)
-    if uniform is not None:
-        return uniform
-    names: list[str] = []
-    records: list[int] = []
-    is_rolled_back = ((block.sys_flags & TRANSACTION_MASK) == TRANSACTION_ROLLBACK).tolist()
-    ranges = zip(block.property_starts.tolist(), block.property_ends.tolist(), strict=True)
-    for record, (topic, (start, end)) in enumerate(zip(block.topics(), ranges, strict=True)):
-        if is_rolled_back[record]:
-            continue
-        properties = block.data[start:end]
-        unique_key = find_property(properties, b"UNIQ_KEY")
-        keys = [] if unique_key is None else [unique_key]
-        keys += [word for word in (find_property(properties, b"KEYS") or b"").split(b" ") if word]
-        names += [f"{topic}#{key.decode('utf-8', 'replace')}" for key in keys]
-        records += [record] * len(keys)
-    return np.array(records, np.int64), _absolute(java_hash_many(names))
+    properties, prefixes = block.properties(), _prefixes(block)
+    unique, starts, ends = properties.values(b"UNIQ_KEY")
+    unique_hashes = properties.hashes(starts, ends, prefixes[unique])
+    keyed, starts, ends = properties.values(b"KEYS")
+    values, starts, ends = properties.words(starts, ends)
+    keyed = keyed[values]
+    records = np.concatenate((unique, keyed))
+    hashes = np.concatenate((unique_hashes, properties.hashes(starts, ends, prefixes[keyed])))
+    is_rolled_back = (block.sys_flags & TRANSACTION_MASK) == TRANSACTION_ROLLBACK
+    if is_rolled_back.any():
+        keep = ~is_rolled_back[records]
+        records, hashes = records[keep], hashes[keep]
+    order = np.argsort(records, kind="stable")
+    return records[order], _absolute(hashes.view(np.int32)[order])
 
 
-def _keys_of_uniform(block: RecordBlock) -> tuple[Ints, Hashes] | None:
-    """Return the keys of a uniform run of records of one topic; None for any other run."""
-    count = len(block)
-    topics = rows_of(block.data, block.topic_starts, block.topic_ends)
-    rows = rows_of(block.data, block.property_starts, block.property_ends)
-    layout = layout_of(rows) if rows is not None else None
-    if topics is None or rows is None or layout is None or topics.vary(0, len(topics.low)):
-        return None
-    prefix = java_hash(f"{topics.first.decode('utf-8', 'replace')}#") & 0xFFFFFFFF
-    hashes = []
-    for name in (b"UNIQ_KEY", b"KEYS"):
-        if name in layout.values:
-            start, stop = layout.values[name]
-            units = rows.cells[:, start:stop]
-            if start == stop or rows.high[start:stop].max() >= 0x80 or (name == b"KEYS" and (units == ord(" ")).any()):
-                return None
-            powers = np.full(stop - start + 1, 31, np.uint32)
-            powers[-1] = 1
-            powers = np.multiply.accumulate(powers[::-1], dtype=np.uint32)[::-1]  # wraps at 32 bits, as Java's int does
-            before = np.uint32(prefix * int(powers[0]) & 0xFFFFFFFF)
-            hashes.append(_absolute((units.astype(np.uint32) @ powers[1:] + before).view(np.int32)))
-    if not hashes:
-        return None
-    numbers = np.repeat(np.arange(count), len(hashes))
-    keep = (block.sys_flags[numbers] & TRANSACTION_MASK) != TRANSACTION_ROLLBACK
-    return numbers[keep], np.stack(hashes, axis=1).reshape(-1)[keep]
+def _prefixes(block: RecordBlock) -> npt.NDArray[np.uint32]:
+    """Return the hash of each record's topic with a number sign."""
+    topic = block.topic()
+    topics = block.topics() if topic is None else [topic]
+    hashes = {name: java_hash(f"{name}#") & 0xFFFFFFFF for name in set(topics)}
+    found = np.array([hashes[name] for name in topics], np.uint32)
+    return found if topic is None else np.repeat(found, len(block))

@@ -11,7 +11,7 @@ Corresponds to selectPhyOffset of org.apache.rocketmq.store.index.IndexFile, and
 from __future__ import annotations
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.record.properties import decode_properties
+from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.store.index.index_file import IndexFile
 from spark_rocket.store.index.keys import key_hash
@@ -20,6 +20,7 @@ from spark_rocket.store.log.commit_log import CommitLog
 
 _MAX_BYTES = 8 << 20  # per response; a frame has at most 16 MiB
 _MAX_MISMATCHES = 5_000  # records read per search that do not match
+_MAX_MISMATCHED_BYTES = 16 << 20  # of their properties, and an eighth of the records, which are only copied
 _MAX_STEPS = 50_000  # chain entries and blocks per search
 
 
@@ -45,6 +46,7 @@ class IndexSearch:
         self._unique = unique
         self._found: dict[int, bytes] = {}
         self._bytes_left, self._mismatches_left, self._steps_left = _MAX_BYTES, _MAX_MISMATCHES, _MAX_STEPS
+        self._mismatched_bytes_left = _MAX_MISMATCHED_BYTES
 
     def records(self) -> list[bytes]:
         """Return the found records, in log order."""
@@ -72,7 +74,7 @@ class IndexSearch:
     @property
     def _continues(self) -> bool:
         """Whether more records are needed and no limit is reached."""
-        limits = self._bytes_left, self._steps_left, self._mismatches_left
+        limits = self._bytes_left, self._steps_left, self._mismatches_left, self._mismatched_bytes_left
         return len(self._found) < self._max_num and min(limits) > 0
 
     def _numbers(self, file: IndexFile) -> tuple[int, int]:
@@ -96,6 +98,7 @@ class IndexSearch:
         if not self._log.min_offset <= offset < self._log.max_offset:
             return None
         raw = self._log.read(offset, int.from_bytes(self._log.read(offset, 4), "big"))
+        self._mismatched_bytes_left -= len(raw) // 8  # a match counts too, which the limit of a response bounds
         try:
             record = view_record(raw)
         except ProtocolError:
@@ -104,7 +107,15 @@ class IndexSearch:
             return None
         if not self._begin <= record.store_timestamp <= self._end:
             return None
-        properties = decode_properties(record.properties)
-        if properties.get("UNIQ_KEY") == self._key:
+        properties = bytes(record.properties)
+        if self._has_key(properties):
             return raw
-        return raw if not self._unique and self._key in properties.get("KEYS", "").split(" ") else None
+        self._mismatched_bytes_left -= len(properties)
+        return None
+
+    def _has_key(self, properties: bytes) -> bool:
+        unique = find_property(properties, b"UNIQ_KEY")
+        if unique is not None and str(unique, "utf-8", "replace") == self._key:
+            return True
+        keys = None if self._unique else find_property(properties, b"KEYS")
+        return keys is not None and self._key in str(keys, "utf-8", "replace").split(" ")

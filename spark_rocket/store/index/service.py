@@ -40,7 +40,7 @@ from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)
-_CHUNK_BYTES = 128 << 10  # per step in the background,
+_CHUNK_BYTES = 512 << 10  # per step in the background,
 _LARGE_CHUNK_BYTES = 1 << 20  # and while a query waits
 _POLL_S = 0.1
 _IDLE_PAUSE_FACTOR = 1.0  # pause, as a multiple of the preceding work

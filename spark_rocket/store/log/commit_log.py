@@ -179,6 +179,10 @@ class CommitLog:
         self.mm[position + 4 : position + len(view)] = view[4:]
         self.mm[position : position + 4] = view[:4]
 
+    def writable(self, size: int) -> memoryview:
+        """Return the bytes at ``position``, to write a run: its first four bytes last. Call ``make_room`` before."""
+        return memoryview(self.mm)[self.position : self.position + size]
+
     def end_file(self, rest: Bytes) -> None:
         """End this file with ``rest``, which starts with the blank record, and continue in the next file.
 

@@ -29,9 +29,11 @@ from spark_rocket.protocol.record.layout import (
     SIZE_AND_MAGIC,
     SIZE_AND_PLACE,
 )
+from spark_rocket.protocol.record.property_spans import PropertySpans
 from spark_rocket.protocol.record.record import RecordView, scan_record
-from spark_rocket.protocol.record.run import find_parts, gather, heads_of
-from spark_rocket.protocol.record.uniform import count_equal_sizes, rows_of
+from spark_rocket.protocol.record.run import find_parts, heads_of
+from spark_rocket.protocol.record.spans import blocks, gather
+from spark_rocket.protocol.record.uniform import count_equal_sizes
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
@@ -77,10 +79,25 @@ class RecordBlock:
     def physical_offsets(self) -> Ints:
         return self.starts + self.base
 
+    def properties(self) -> PropertySpans:
+        """Return the properties of all records."""
+        return PropertySpans(
+            np.frombuffer(self.data, np.uint8), self.property_starts, self.property_ends - self.property_starts
+        )
+
+    def topic(self) -> str | None:
+        """Return the topic of all records; None if they have several."""
+        lengths = self.topic_ends - self.topic_starts
+        if not len(self) or (lengths != lengths[0]).any():
+            return None
+        cells = blocks(np.frombuffer(self.data, np.uint8), int(lengths[0]))[self.topic_starts]
+        first = cells[0].tobytes()
+        return None if cells.tobytes() != first * len(cells) else first.decode("utf-8", "replace")
+
     def topics(self) -> list[str]:
-        rows = rows_of(self.data, self.topic_starts, self.topic_ends)
-        if rows is not None and not rows.vary(0, len(rows.low)):
-            return [rows.first.decode("utf-8", "replace")] * len(self)
+        topic = self.topic()
+        if topic is not None:
+            return [topic] * len(self)
         ranges = zip(self.topic_starts.tolist(), self.topic_ends.tolist(), strict=True)
         raw = [self.data[start:end] for start, end in ranges]
         names = {value: value.decode("utf-8", "replace") for value in set(raw)}
@@ -179,25 +196,29 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
     uniform = count_equal_sizes(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
     starts = [number * size for number in range(uniform)]
     at = uniform * size
-    add = starts.append
-    unpack = SIZE_AND_MAGIC.unpack_from
-    while at + 8 <= length:
+    add, unpack, last = starts.append, SIZE_AND_MAGIC.unpack_from, length - SIZE_AND_MAGIC.size
+    size = magic = 0
+    while at <= last:
         size, magic = unpack(data, at)
-        if magic != MAGIC_V1 and magic != MAGIC_V2:
-            if magic == MAGIC_BLANK:
-                if size == room - at:
-                    return starts, at, Stop.BLANK, ""
-                return starts, at, Stop.BAD, f"a blank record of {size} bytes where {room - at} are left"
-            if magic == 0 and size == 0:
-                return starts, at, Stop.END, ""
-            return starts, at, Stop.BAD, f"invalid magic {magic:#010x}"
-        if size < FIXED_SIZE or size > room - at:
-            return starts, at, Stop.BAD, f"a record of {size} bytes where {room - at} are left"
-        if at + size > length:
+        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < FIXED_SIZE:
             break
         add(at)
         at += size
-    return starts, at, Stop.LIMIT, ""
+    if at > length:
+        at = starts.pop()  # incomplete
+    if at > last:
+        return starts, at, Stop.LIMIT, ""
+    if magic in (MAGIC_V1, MAGIC_V2):
+        if FIXED_SIZE <= size <= room - at:
+            return starts, at, Stop.LIMIT, ""
+        return starts, at, Stop.BAD, f"a record of {size} bytes where {room - at} are left"
+    if magic == MAGIC_BLANK:
+        if size == room - at:
+            return starts, at, Stop.BLANK, ""
+        return starts, at, Stop.BAD, f"a blank record of {size} bytes where {room - at} are left"
+    if magic == 0 and size == 0:
+        return starts, at, Stop.END, ""
+    return starts, at, Stop.BAD, f"invalid magic {magic:#010x}"
 
 
 def parse(

@@ -211,6 +211,10 @@ class ConsumeQueue:
                 high = middle
         return low
 
+    def count_between(self, start: int, stop: int) -> int:
+        """Return the number of entries whose records are in a range of physical offsets."""
+        return self._first_from(stop) - self._first_from(start)
+
     # --- writing ------------------------------------------------------------------------------------------------
 
     def make_room(self, count: int) -> None:

@@ -49,7 +49,7 @@ def entries_of(block: RecordBlock, delays: DelayLevels, deleted: DeletedTopics) 
         offsets = block.physical_offsets.tolist()
         queued &= np.array([not deleted.covers(*pair) for pair in zip(topics, offsets, strict=True)])
     chosen = np.flatnonzero(queued)
-    codes = tags_codes(block.data, block.property_starts, block.property_ends)
+    codes = tags_codes(block.properties())
     if SCHEDULE_TOPIC in topics:
         for i, topic in enumerate(topics):
             if topic == SCHEDULE_TOPIC:

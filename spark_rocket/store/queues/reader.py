@@ -8,12 +8,16 @@ Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.ge
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from heapq import nlargest
+
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import AT, INT, LONG, MAGIC_V1, MAGIC_V2
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.log.record_scan import LogScan, RecordBlock, stored_at
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.old_records import OldRecords
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
@@ -21,6 +25,7 @@ from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _MIN_VECTORIZED_ENTRIES = 64
+_SEARCHED_QUEUES = 16
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
 
@@ -196,6 +201,34 @@ class StoreReader:
             else:
                 high = middle
         return max(low - 1, queue.min_offset) if upper else low
+
+    def log_since(self, timestamp: int, max_bytes: int) -> tuple[int, bool, Iterator[RecordBlock]]:
+        """Return records of the log that include all stored at or after a time, but at most the last ``max_bytes``.
+
+        Also returns the offset of the first one, and whether the limit has excluded none.
+        """
+        log = self._log
+        start = first = self._offset_before(timestamp)
+        if log.max_offset - start > max_bytes:
+            bases = [file.file_from_offset for file in log.queue.files]
+            start = next((base for base in bases if base >= log.max_offset - max_bytes), bases[-1])
+        scan = LogScan(log.queue, max(start, first), log.max_offset, check_crc=False)
+        return max(start, first), start <= first, iter(scan)
+
+    def _offset_before(self, timestamp: int) -> int:
+        """Return the offset of a record before all those stored at or after a time, close to them."""
+        log = self._log
+        start = log.min_offset
+        for file in reversed(log.queue.files):
+            if 0 <= stored_at(log.queue, file.file_from_offset) < timestamp:
+                start = file.file_from_offset
+                break
+        filled = [queue for queue in self._queues.opened() if queue.max_offset > queue.min_offset]
+        for queue in nlargest(_SEARCHED_QUEUES, filled, key=lambda queue: queue.entry(queue.max_offset - 1)[0]):
+            last = self.offset_by_time(queue, timestamp, upper=False) - 1
+            if 0 <= self.store_time(queue, last) < timestamp:
+                start = max(start, queue.entry(last)[0])
+        return start
 
     # --- one record ---------------------------------------------------------------------------------------------
 

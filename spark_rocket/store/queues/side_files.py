@@ -10,7 +10,8 @@ topic is either still there or gone, and one damaged file does not bring it back
 last message is old, it could not detect that the queue's last file was emptied or its directory lost. The queue would
 be short, and its next message would get a duplicate offset. Ends only grow, so the stored end remains a lower bound. A
 deleted topic is removed from the file; a recreated topic starts at 0. A shorter queue makes recovery read the entire
-log. Without the file, recovery skips this check.
+log. Without the file, recovery skips this check. ``logBegin`` is the log's beginning: retention advances it before it
+deletes files, so a log that begins later has lost files in another way (recovery/lost_begin.py).
 
 Both are written to a temporary file, synced and renamed. Thread-safety: for the store's one thread.
 """
@@ -100,30 +101,51 @@ class QueueEnds:
     def __init__(self, store_path: Path) -> None:
         self.path = store_path / "config" / "queueEnd.json"
         self.table: dict[tuple[str, int], int] = {}
+        self.log_begin = -1
+        """Beginning of the log; −1 if unknown."""
+        self._is_written = True
+        self.existed = False
+        """Whether the file existed at start: the store was stopped cleanly before."""
 
     def load(self) -> None:
         """Read the file. An unreadable file is ignored: it only helps to find other damage."""
+        self.existed = self.path.exists()
         try:
-            stored = json.loads(self.path.read_bytes())["queueEndTable"]
+            stored = json.loads(self.path.read_bytes())
             self.table = {
-                (topic, int(queue_id)): int(end) for topic, ends in stored.items() for queue_id, end in ends.items()
+                (topic, int(queue_id)): int(end)
+                for topic, ends in stored["queueEndTable"].items()
+                for queue_id, end in ends.items()
             }
+            self.log_begin = int(stored.get("logBegin", -1))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("ignored unreadable %s (%s): it is rewritten at the next stop", self.path, error)
 
-    def save(self, queues: ConsumeQueueTable) -> None:
-        """Write the ends of all queues; for unopened queues, the ends read before.
+    def save(self, queues: ConsumeQueueTable, log_begin: int) -> None:
+        """Write the ends of all queues; for unopened queues, the ends read before. And the log's beginning.
 
-        If that fails, the old file stays: it is valid too.
+        A loss of the log's first files stays on record. If the write fails, the old file stays: it is valid too.
         """
+        self.log_begin = log_begin if self.log_begin < 0 else min(self.log_begin, log_begin)
         known, self.table = self.table, {}
         for key, queue in sorted(queues.table.items()):
             end = queue.max_offset if queue.loaded else known.get(key, 0)
             if end:
                 self.table[key] = end
         self._write()
+
+    def begin_at(self, log_begin: int) -> None:
+        """Write the log's new beginning, before files are deleted. Nothing to do before the first clean stop."""
+        if self.log_begin >= 0:
+            self.log_begin = log_begin
+            self._write()
+
+    def retry(self) -> None:
+        """Repeat a failed write."""
+        if not self._is_written:
+            self._write()
 
     def forget(self, topic: str) -> None:
         """Remove a deleted topic."""
@@ -142,8 +164,11 @@ class QueueEnds:
         stored: dict[str, dict[str, int]] = {}
         for (topic, queue_id), end in self.table.items():
             stored.setdefault(topic, {})[str(queue_id)] = end
+        content = {"logBegin": self.log_begin, "queueEndTable": stored}
+        self._is_written = False
         try:
-            replace_file(self.path, json.dumps({"queueEndTable": stored}, ensure_ascii=False))
+            replace_file(self.path, json.dumps(content, ensure_ascii=False))
+            self._is_written = True
         except OSError as error:
             _log.warning("cannot write %s: %s", self.path, error)
 

@@ -26,6 +26,8 @@ beyond the end are dropped. If a queue has lost entries from before the scan, or
 (side_files.py), the scan restarts at the log's beginning. After a kill, scanned data never counts as flushed: it may be
 only in memory, and the checkpoint must not advance before it is on disk.
 
+A log that begins after the beginning on record is opened, but the loss is an error in the log (lost_begin.py).
+
 Deleted topics stay deleted: those of side_files.py, and those without a directory that ``config/topics.json`` does not
 list.
 
@@ -55,6 +57,7 @@ from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
+from spark_rocket.store.recovery.lost_begin import REMEDY, LostBegin, find_lost_begin
 
 _PLACES = header_struct("size", "queue_id", "queue_offset", "physical_offset")
 _log = logging.getLogger(__name__)
@@ -76,6 +79,8 @@ class RecoveryReport:
     fixed_entries: int = 0
     cut_reason: str = ""
     """Fault of the record at ``end_offset``; empty if nothing was cut off."""
+    lost: LostBegin | None = None
+    """Lost files at the log's beginning."""
     quarantined: list[Path] = field(default_factory=list)
     """Copies of cut-off data that contains good records."""
 
@@ -126,6 +131,9 @@ class Recovery:
         if not files:
             self._without_log(report)
             return report
+        report.lost = find_lost_begin(self._ends.log_begin, self._log.queue, self._queues.opened())
+        if report.lost is not None:
+            _log.error("%s: %s. %s", self._log.queue.directory, report.lost, REMEDY)
         start = self._start(report.clean)
         if not any(True for _ in self._queues.table):
             start = self._log.min_offset  # all consume queues are lost

@@ -165,6 +165,7 @@ class Replica:
         with self._flush_log.held():
             if self._log.queue.files:  # an empty file
                 self._log.cut(self._log.max_offset)
+            self._ends.begin_at(offset)
             self._log.open_at(offset, flushed=offset)
 
     def _write_complete(self, run: bytes) -> int:

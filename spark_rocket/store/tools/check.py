@@ -7,6 +7,7 @@ files           names, sizes, no gaps; ``abort`` absent; ``lock`` and ``checkpoi
 commit log      contiguous, complete records, each with a matching CRC and physical offset; a blank record at the end
                 of every file but the last; only zeros after the end
 queue offsets   dense per queue, from 0 if the log is complete
+beginning       not later than at the last clean stop, unless retention has deleted files
 consume queues  a correct entry for every record, including the tags code; no entry without a record; fillers before
                 the first entry, zeros after the last
 index           every key of every record found by hash chain; no entry without a key; header and slots correct
@@ -33,6 +34,8 @@ from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZ
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
 from spark_rocket.store.queues.dispatch import runs_of
+from spark_rocket.store.queues.side_files import QueueEnds
+from spark_rocket.store.recovery.lost_begin import REMEDY, find_lost_begin
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck
@@ -51,6 +54,7 @@ REMEDIES = {
     "abort": _BROKER,
     "record": _LOG,
     "hidden": _LOG,
+    "begin": REMEDY,
     "end": _BROKER,
     "tail": "Start and stop its broker: it cuts the data after the end, or reports why not.",
     "queue": _REBUILD,
@@ -141,6 +145,7 @@ class _Check:
         index = IndexCheck(self._config, self._problems, None if self._view.index_size_known else self.notes)
         self._check_log(index)
         self._check_queues()
+        self._check_begin()
         index.finish(self._log.min_offset, is_killed=self._view.is_killed)
         self._check_checkpoint()
         try:
@@ -216,6 +221,14 @@ class _Check:
                 here = has[at : at + 1].tolist() or "nothing"
                 text = f"entry {offset + at} is {here}, but its record requires {must[at : at + 1].tolist()}"
                 seen.wrong.append(Problem("entry", path, text, offset + at))
+
+    def _check_begin(self) -> None:
+        ends = QueueEnds(self._view.path)
+        ends.load()
+        queues = (queue for key in self._view.queues if (queue := self._view.queue(*key)) and queue.is_sound)
+        lost = find_lost_begin(ends.log_begin, self._log, queues)
+        if lost is not None:
+            self._add("begin", self._log.directory, str(lost), lost.start)
 
     # --- consume queues -----------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ from typing import Any
 from spark_rocket.model import TRANSACTION_GROUP, MessageExt
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies import HeartbeatData, ProducerData
+from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
 from tests.broker import java_types as java

@@ -10,7 +10,7 @@ import pytest
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.headers import CheckTransactionStateRequestHeader
+from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.store.results import PutResult, PutStatus
 from tests.broker.transactions.scene import (
     COMMIT,

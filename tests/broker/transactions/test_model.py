@@ -41,6 +41,7 @@ class Member:
     """A connection of the producer group that records its checks."""
 
     is_writable = True
+    remote_addr = "127.0.0.1:1"
 
     def __init__(self) -> None:
         self.asked: list[RemotingCommand] = []

@@ -24,6 +24,9 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.bodies.decoding import Decoded, Decoder
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
+from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -116,6 +119,28 @@ def descriptor() -> bytes:
 
 def protobuf(message: str = "shop.Order") -> BodySettings:
     return BodySettings(BodyFormat.PROTOBUF, protobuf_descriptor=descriptor(), protobuf_message=message)
+
+
+def reading(**options: str) -> ReadOptions:
+    return parse_read_options({"subscribe": "orders", **options}, Scope.READ)
+
+
+def batch_of(*bodies: bytes) -> pa.RecordBatch:
+    """Messages as returned by the reader."""
+    count = len(bodies)
+    made: dict[str, Any] = {
+        "topic": ["orders"] * count,
+        "brokerName": ["broker-a"] * count,
+        "queueId": [3] * count,
+        "queueOffset": list(range(100, 100 + count)),
+        "body": list(bodies),
+        "tags": ["T"] * count,
+        "keys": [None] * count,
+        "properties": [[("mine", "1"), ("UNIQ_KEY", "U"), ("TAGS", "T"), ("DELAY", "3")]] * count,
+        "msgId": ["U"] * count,
+    }
+    target = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in made])).target
+    return pa.RecordBatch.from_pydict(made, schema=target)
 
 
 def bodies(*values: bytes) -> pa.Array:

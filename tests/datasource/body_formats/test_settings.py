@@ -14,22 +14,18 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from spark_rocket.datasource.bodies.codecs import known_columns
 from spark_rocket.datasource.options.bodies import AvroEncoding, BadRecords, BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import (
-    ReadOptions,
     WriteOptions,
     body_of,
     parse_read_options,
     parse_write_options,
 )
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.typed_rows import TypedRows, projection_of, rows_of, schema_of, warn_of_names
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.read.projection import projection_of, rows_of, warn_of_names
+from spark_rocket.datasource.read.typed_rows import TypedRows, schema_of
+from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.write import writer
 from spark_rocket.errors import OptionError, RecordError, RocketError, SchemaError, StateError
-from tests.datasource.body_formats.formats import AVRO, avro, columns, protobuf
-
-
-def reading(**options: str) -> ReadOptions:
-    return parse_read_options({"subscribe": "orders", **options}, Scope.READ)
+from tests.datasource.body_formats.formats import AVRO, avro, batch_of, columns, protobuf, reading
 
 
 def test_a_read_and_a_write(tmp_path: Path) -> None:
@@ -124,7 +120,6 @@ def wrong_schema(schema: StructType, **options: str) -> str:
 def test_invalid_schemas() -> None:
     nullable = StructType([StructField("id", IntegerType(), False)])
     assert "the body column id is nullable" in wrong_schema(nullable)
-    assert "the body column s is nullable" in wrong_schema(StructType([StructField("s", nullable)]))
     assert "duplicate column ID" in wrong_schema(columns(id="int", ID="int"))
     assert "queueOffset) is bigint, not int" in wrong_schema(columns(at="int"), metadataColumns="queueOffset as at")
     assert "names tags, which is missing in the schema" in wrong_schema(columns(id="int"), metadataColumns="tags")
@@ -143,24 +138,6 @@ def test_columns_with_names_of_message_columns(caplog: pytest.LogCaptureFixture)
     assert [said(bodyFormat=form) for form in ("json", "json", "csv")] == [1, 0, 0], "once"
 
 
-def batch_of(*bodies: bytes) -> pa.RecordBatch:
-    """Messages as returned by the reader."""
-    count = len(bodies)
-    made: dict[str, Any] = {
-        "topic": ["orders"] * count,
-        "brokerName": ["broker-a"] * count,
-        "queueId": [3] * count,
-        "queueOffset": list(range(100, 100 + count)),
-        "body": list(bodies),
-        "tags": ["T"] * count,
-        "keys": [None] * count,
-        "properties": [[("mine", "1"), ("UNIQ_KEY", "U"), ("TAGS", "T"), ("DELAY", "3")]] * count,
-        "msgId": ["U"] * count,
-    }
-    target = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in made])).target
-    return pa.RecordBatch.from_pydict(made, schema=target)
-
-
 GOOD, BAD = b'{"id": 1}', b'{"id": "x"}'
 
 
@@ -175,7 +152,7 @@ def test_modes_of_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     caplog.set_level(logging.WARNING)
     schema = columns(queueOffset="bigint", id="int")
     values = (GOOD, BAD, GOOD, b"")
-    where = r"orders/broker-a/3 at 101 cannot be decoded as json: \"x\" is not an integer"
+    where = r"orders/broker-a/3 at 101 cannot be decoded as json: the column id: \"x\" is not an integer"
     with pytest.raises(RecordError, match=where):
         typed(schema, *values)
     assert "2 of 4 messages could not be decoded as json and fail the task (badRecords=fail)" in caplog.text
@@ -207,7 +184,7 @@ def test_modes_of_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
             ("ROCKET_ORIGIN_BROKER", "broker-a"),
             ("ROCKET_ORIGIN_QUEUE", "3"),
             ("ROCKET_ORIGIN_OFFSET", "101"),
-            ("ROCKET_BAD_RECORD_REASON", '"x" is not an integer'),
+            ("ROCKET_BAD_RECORD_REASON", 'the column id: "x" is not an integer'),
         ],
     }
     monkeypatch.setattr(writer, "write_rows", lambda *_: (_ for _ in ()).throw(RocketError("away")))

@@ -13,7 +13,8 @@ from spark_rocket.protocol.record.columns import STORED_SCHEMA, decode_records
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record, iter_records, scan_record
-from spark_rocket.store.batch import plan_batch
+from spark_rocket.store.batch import plan_few
+from spark_rocket.store.batch_columns import plan_many
 from spark_rocket.store.log.record_scan import parse, walk
 from spark_rocket.store.results import PutError
 from tests.fuzz.targets.base import target
@@ -105,8 +106,9 @@ def batch(raw: bytes) -> None:
         taken = [(bytes(body), texts) for _, body, texts in decode_batch_body(raw)]
     except ProtocolError:
         taken = []
-    plan = plan_batch(raw, 91, b"INNER\x01y")
-    assert plan.count == len(taken) > 0
+    for plan_of in (plan_few, plan_many):
+        plan = plan_of(raw, 91, b"INNER\x01y")
+        assert len(plan.sizes) == len(taken) > 0
 
 
 @target(b"TAGS\x01a\x02KEYS\x01k1 k2\x02UNIQ_KEY\x017F", b"a\x01b\x02a\x01c\x02")

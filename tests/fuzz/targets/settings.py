@@ -110,6 +110,7 @@ def kv_config(raw: bytes) -> None:
     manager = KVConfigManager(file_of("kvConfig.json", raw))
     manager.load()
     manager.put("n", "a", "b")
+    manager.save()
 
 
 #: As broker/config_files.py takes them for "this file does not fit".

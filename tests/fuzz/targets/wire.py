@@ -17,9 +17,11 @@ from spark_rocket.protocol.ids import (
     parse_host,
 )
 from spark_rocket.protocol.record import properties
-from spark_rocket.protocol.wire import bodies
+from spark_rocket.protocol.wire.bodies import every
 from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
 from spark_rocket.protocol.wire.json import dumps_fastjson, dumps_standard, loads_tolerant
@@ -97,7 +99,7 @@ def request_header(raw: bytes) -> None:
 
 _BODIES = [
     value
-    for value in vars(bodies).values()
+    for value in vars(every).values()
     if isinstance(value, type) and issubclass(value, Body) and is_dataclass(value)
 ]
 _BODY_SEEDS = [bytes([index]) + cls().to_json() for index, cls in enumerate(_BODIES)]
@@ -106,7 +108,7 @@ _BODY_SEEDS = [bytes([index]) + cls().to_json() for index, cls in enumerate(_BOD
 @target(lambda: _BODY_SEEDS + [bytes([at]) + raw for raw in _json_bodies() for at in range(0, len(_BODIES), 7)])
 def body(raw: bytes) -> None:
     """Typed bodies: the first byte is which."""
-    cls = _BODIES[raw[0] % len(_BODIES)] if raw else bodies.TopicRouteData
+    cls = _BODIES[raw[0] % len(_BODIES)] if raw else TopicRouteData
     value = cls.from_request(raw[1:])
     cls.from_json(value.to_json())
     cls.from_json(value.to_json(standard=True))
@@ -129,8 +131,8 @@ def fastjson(raw: bytes) -> None:
 
 
 def _registrations() -> list[bytes]:
-    topics = {name: bodies.TopicConfig(name, 4, 4) for name in ("T", "%RETRY%g")}
-    wrapper = bodies.TopicConfigSerializeWrapper(topics, bodies.DataVersion(1, 2))
+    topics = {name: TopicConfig(name, 4, 4) for name in ("T", "%RETRY%g")}
+    wrapper = TopicConfigSerializeWrapper(topics, DataVersion(1, 2))
     return [zlib.decompress(RegisterBrokerBody(wrapper, ["f"]).encode(compressed=True))]
 
 

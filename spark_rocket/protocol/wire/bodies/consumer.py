@@ -126,16 +126,6 @@ class ConsumeMessageDirectlyResult(Body):
     spent_time_mills: int = 0
 
 
-@dataclass(slots=True)
-class CheckClientRequestBody(Body):
-    """Body of CHECK_CLIENT_CONFIG: whether the broker supports a filter."""
-
-    client_id: str = ""
-    group: str = ""
-    namespace: str | None = None
-    subscription_data: SubscriptionData | None = None
-
-
 # --- POP: BatchAck, BatchAckMessageRequestBody -----------------------------------------------------------------------
 
 
@@ -151,7 +141,7 @@ class BatchAck(Body):
     revive_queue_id: int = field(default=0, metadata={"wire": "rq"})
     pop_time: int = field(default=0, metadata={"wire": "pt"})
     invisible_time: int = field(default=0, metadata={"wire": "it"})
-    bit_set: object = field(default=None, metadata={"wire": "b"})
+    bit_set: object = field(default=None, metadata={"wire": "b", "unit": "bits"})
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from spark_rocket.protocol.wire.json import Buffer, TextLimits, check_values, du
 
 MAX_UNPACKED_BYTES = 16 << 20  # bytes: the limit of an uncompressed body, which must fit into a frame
 MAX_TOPICS = 100_000
-MAX_FILTER_SERVERS = 1_000
+MAX_FILTER_SERVERS = 8  # they are repeated in every route of the broker
 _MAX_RECORD_BYTES = 256 * 1024  # bytes of a topic's line or a data version
 _MAX_VALUES = 1_500_000  # a topic has ten as JSON, and one for each of its attributes
 _JSON_LIMITS = TextLimits(max_values=_MAX_VALUES, max_odd_values=_MAX_VALUES, max_odd_bytes=MAX_UNPACKED_BYTES)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 MASTER_ID = 0
+MAX_QUEUES = 65_536  # of a topic on one broker
+MAX_ROUTE_QUEUES = 131_072  # of a topic on all brokers
 
 
 @dataclass(slots=True)
@@ -60,6 +63,15 @@ class TopicRouteData(Body):
     broker_datas: list[BrokerData] = field(default_factory=list)
     filter_server_table: dict[str, list[str]] = field(default_factory=dict)
     topic_queue_mapping_by_broker: object | None = None
+
+    def check_queues(self, topic: str) -> None:
+        """Raise ProtocolError for a route with so many queues that a list of them would be too large."""
+        count = sum(max(queues.read_queue_nums, queues.write_queue_nums, 0) for queues in self.queue_datas)
+        if count > MAX_ROUTE_QUEUES:
+            raise ProtocolError(
+                f"The route of topic {topic} has {count:,} queues; at most {MAX_ROUTE_QUEUES:,} are supported.",
+                remedy=f"Remove the broker that registered it wrongly: rocket topic route {topic}",
+            )
 
 
 @dataclass(slots=True)

@@ -116,30 +116,6 @@ class QuerySubscriptionResponseBody(Body):
 
 
 @dataclass(slots=True)
-class ConsumeQueueData(Body):
-    """One entry of a consume queue."""
-
-    physic_offset: int = 0
-    physic_size: int = 0
-    tags_code: int = 0
-    extend_data_json: str | None = None
-    bit_map: str | None = None
-    eval: bool = False
-    msg: str | None = None
-
-
-@dataclass(slots=True)
-class QueryConsumeQueueResponseBody(Body):
-    """Response to QUERY_CONSUME_QUEUE."""
-
-    subscription_data: SubscriptionData | None = None
-    filter_data: str | None = None
-    queue_data: list[ConsumeQueueData] = field(default_factory=list)
-    max_queue_index: int = 0
-    min_queue_index: int = 0
-
-
-@dataclass(slots=True)
 class ConsumeStatsList(Body):
     """Response to GET_BROKER_CONSUME_STATS: a map per group with the content of GET_CONSUME_STATS by topic."""
 

@@ -1,7 +1,5 @@
-"""Typed headers: the ext fields of each request and response as a dataclass."""
+"""Typed headers: the ext fields of each request and response as a dataclass.
 
-from spark_rocket.protocol.wire.headers.admin import *
-from spark_rocket.protocol.wire.headers.base import Header
-from spark_rocket.protocol.wire.headers.consumer import *
-from spark_rocket.protocol.wire.headers.namesrv import *
-from spark_rocket.protocol.wire.headers.producer import *
+Import a header from the module of its family: a client needs few of them, and each costs time to import. The module
+``every`` has all of them.
+"""

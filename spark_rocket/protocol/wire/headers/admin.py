@@ -58,34 +58,6 @@ class GetTopicStatsInfoRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class QueryMessageRequestHeader(Header):
-    """QUERY_MESSAGE."""
-
-    topic: str
-    key: str
-    max_num: Int
-    begin_timestamp: Long
-    end_timestamp: Long
-    unique_key_query: bool | None = field(default=None, metadata={"wire": "_UNIQUE_KEY_QUERY"})
-
-
-@dataclass(slots=True)
-class QueryMessageResponseHeader(Header):
-    """Response to QUERY_MESSAGE."""
-
-    index_last_update_timestamp: Long
-    index_last_update_phyoffset: Long
-
-
-@dataclass(slots=True)
-class ViewMessageRequestHeader(Header):
-    """VIEW_MESSAGE_BY_ID."""
-
-    offset: Long
-    topic: str | None = None
-
-
-@dataclass(slots=True)
 class GetConsumeStatsRequestHeader(Header):
     """GET_CONSUME_STATS."""
 
@@ -180,17 +152,6 @@ class QueryConsumeTimeSpanRequestHeader(Header):
 
     topic: str
     group: str
-
-
-@dataclass(slots=True)
-class QueryConsumeQueueRequestHeader(Header):
-    """QUERY_CONSUME_QUEUE."""
-
-    topic: str | None = None
-    queue_id: Int | None = None
-    index: Long | None = None
-    count: Int | None = None
-    consumer_group: str | None = None
 
 
 @dataclass(slots=True)

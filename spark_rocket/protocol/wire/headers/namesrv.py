@@ -85,14 +85,6 @@ class GetBrokerMemberGroupRequestHeader(Header):
 
 
 @dataclass(slots=True)
-class GetRouteInfoRequestHeader(Header):
-    """GET_ROUTEINFO_BY_TOPIC."""
-
-    topic: str
-    accept_standard_json_only: bool | None = None
-
-
-@dataclass(slots=True)
 class GetTopicsByClusterRequestHeader(Header):
     """GET_TOPICS_BY_CLUSTER."""
 
@@ -172,10 +164,3 @@ class DeleteKVConfigRequestHeader(Header):
 
     namespace: str
     key: str
-
-
-@dataclass(slots=True)
-class GetKVListByNamespaceRequestHeader(Header):
-    """GET_KVLIST_BY_NAMESPACE."""
-
-    namespace: str

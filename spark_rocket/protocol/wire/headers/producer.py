@@ -118,12 +118,3 @@ class RecallMessageResponseHeader(Header):
     """Response to RECALL_MESSAGE."""
 
     msg_id: str
-
-
-@dataclass(slots=True)
-class UnregisterClientRequestHeader(Header):
-    """UNREGISTER_CLIENT."""
-
-    client_id: str = field(metadata={"wire": "clientID"})
-    producer_group: str | None = None
-    consumer_group: str | None = None

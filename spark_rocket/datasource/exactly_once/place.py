@@ -1,0 +1,218 @@
+"""The ledger's place: found, and created once for a cluster.
+
+There is one ledger, and it is never created a second time while it could exist. What is known about it:
+
+==================================  ====================================================================================
+name servers and brokers show       then
+==================================  ====================================================================================
+a complete entry (``entry.py``)     it is that queue. Without a route: EXACTLY_ONCE.LEDGER_AWAY. On another broker:
+                                    EXACTLY_ONCE.LEDGER_ENTRY
+a ledger topic, no complete entry   it is that queue: an entry was lost, an older version made it, or a driver died
+a staging topic only                the ledger's broker is unavailable: EXACTLY_ONCE.LEDGER_AWAY
+nothing                             create it, if all name servers, all known brokers and their masters respond, else
+                                    EXACTLY_ONCE.CLUSTER_INCOMPLETE
+==================================  ====================================================================================
+
+It is created in this order: an entry with the broker alone, the ledger topic, its first record with the ledger's id,
+the complete entry, the staging topic. Nothing is decided before all of it. The first record of the queue is the same
+for all drivers, so those that create it at once agree, and a driver that finds a part completes it.
+
+The staging topic is created on all masters, and on those that join later. So it exists while the ledger's broker is
+unavailable, even if all name servers have lost their entries. What remains unknown: a cluster whose name servers have
+lost their entries, while all brokers that have the sink's topics are unavailable and no longer registered.
+
+Functions of one driver's process. Corresponds to nothing in RocketMQ.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from spark_rocket.client.admin import Admin, Failures
+from spark_rocket.datasource.conditions import error as condition
+from spark_rocket.datasource.exactly_once.brokers import Brokers
+from spark_rocket.datasource.exactly_once.entry import Entries, Entry
+from spark_rocket.datasource.exactly_once.records import id_record, parse_record
+from spark_rocket.datasource.exactly_once.topics import STAGING_QUEUES, SinkTopics
+from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.errors import QueueNotFoundError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID
+from spark_rocket.protocol.wire.codes import ResponseCode
+
+_WAIT_MS = 500
+
+log = logging.getLogger("spark_rocket.datasource")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The ledger's queue and its id."""
+
+    queue: MessageQueue
+    ledger: str
+
+
+def find_ledger(options: WriteOptions, brokers: Brokers) -> Place:
+    """Find the ledger; create it, its entry and the staging topic where they are missing.
+
+    One attempt: what may succeed later is a retriable error.
+    """
+    with Admin(
+        options.name_server, request_timeout=options.request_timeout_ms / 1000,
+        **connecting(options.credentials, options.tls),
+    ) as admin:  # fmt: skip
+        return _Finder(options, brokers, admin).find()
+
+
+class _Finder:
+    def __init__(self, options: WriteOptions, brokers: Brokers, admin: Admin) -> None:
+        self._brokers = brokers
+        self._admin = admin
+        self._ledger = options.ledger_topic
+        self._staging = options.staging_topic
+        self._topics = SinkTopics(admin, options.name_server)
+        self._name_server = options.name_server
+        self._entries = Entries(admin, options.ledger_topic, options.name_server)
+
+    def find(self) -> Place:
+        entry = self._entries.read()
+        places = self._topics.queues(self._ledger, self._entries.silent)
+        if len(places) > 1:
+            raise condition(
+                "EXACTLY_ONCE.LEDGER_QUEUES", topic=self._ledger, count=len(places),
+                where=", ".join(map(name, places)),
+            )  # fmt: skip
+        staging = {queue.broker_name for queue in self._topics.queues(self._staging, self._entries.silent)}
+        if entry is not None and entry.ledger:
+            place = self._named(entry, places)
+        elif places:
+            place = Place(places[0], self._id(places[0]))
+        elif staging:
+            raise self._away(f"{self._staging} has one")
+        else:
+            place = self._create(entry)
+        self._entries.write(Entry(place.queue.broker_name, place.ledger))
+        self._spread(staging)
+        return place
+
+    def _named(self, entry: Entry, places: list[MessageQueue]) -> Place:
+        if not places:
+            raise self._away(f"its entry at the name servers names broker {entry.broker}")
+        (queue,) = places
+        if queue.broker_name != entry.broker:
+            problem = f"it names broker {entry.broker}, and the topic is on {queue.broker_name}."
+            raise self._entries.wrong(problem, None)
+        return Place(queue, entry.ledger)
+
+    def _away(self, evidence: str) -> RocketError:
+        unavailable = condition(
+            "EXACTLY_ONCE.LEDGER_AWAY", topic=self._ledger, evidence=evidence, name_server=self._name_server,
+            commands=self._topics.commands(self._ledger, 1, "BROKER"),
+        )  # fmt: skip
+        unavailable.retriable = True
+        return unavailable
+
+    # --- the ledger's id ------------------------------------------------------------------------------------------
+
+    def _id(self, queue: MessageQueue) -> str:
+        """The id in the ledger's first record that has one. Appends such a record if there is none."""
+        found = self._first_id(queue, self._brokers.end(queue))
+        if found is None:
+            body, tag = id_record()
+            found = self._first_id(queue, self._brokers.append(queue, body, tags=tag).queue_offset + 1)
+        if found is None:
+            raise QueueNotFoundError(f"{name(queue)} does not show its first record yet.", retriable=True)
+        return found
+
+    def _first_id(self, queue: MessageQueue, end: int) -> str | None:
+        position = self._brokers.start(queue)
+        while position < end:
+            messages, following = self._brokers.messages(queue, position, wait_ms=_WAIT_MS)
+            for message in messages:
+                ledger = parse_record(message, queue).more.get("ledger")
+                if ledger:
+                    return str(ledger)
+            if following == position:
+                raise QueueNotFoundError(
+                    f"{name(queue)} does not show its messages from {position} on.", retriable=True
+                )
+            position = following
+        return None
+
+    # --- creating -------------------------------------------------------------------------------------------------
+
+    def _create(self, entry: Entry | None) -> Place:
+        masters = self._masters()
+        broker = entry.broker if entry is not None else min(masters)
+        if broker not in masters:
+            raise self._incomplete([f"broker {broker}, where another driver began to create the ledger"])
+        self._entries.write_to_all(Entry(broker))
+        self._masters()  # another driver may have created it before it saw this entry
+        self._topics.create(self._ledger, 1, broker)
+        queue = MessageQueue(self._ledger, broker, 0)
+        return Place(queue, self._id(queue))
+
+    def _masters(self) -> dict[str, str]:
+        """The address of each broker's master. All have reported that they have neither ledger nor staging topic.
+
+        Raises EXACTLY_ONCE.CLUSTER_INCOMPLETE if something does not respond, or has one of them.
+        """
+        missing: list[str] = []
+        silent: Failures = dict(self._entries.silent)
+        masters: dict[str, str | None] = {}
+        for server, info in self._admin.cluster_info_of_each(failed=silent).items():
+            if not info.broker_addr_table:
+                missing.append(f"no broker is registered at name server {server}")
+            for broker, data in info.broker_addr_table.items():
+                masters[broker] = data.broker_addrs.get(MASTER_ID) or masters.get(broker)
+        missing += [f"name server {server}: {problem.message}" for server, problem in silent.items()]
+        for broker, address in sorted(masters.items()):
+            problem = self._has(address) if address else "it has no master now"
+            missing += [f"broker {broker}: {problem}"] if problem else []
+        if missing:
+            raise self._incomplete(missing)
+        return {broker: address for broker, address in masters.items() if address}
+
+    def _has(self, address: str) -> str:
+        """What a master has or why it does not report it; empty if it has neither topic."""
+        for topic in (self._ledger, self._staging):
+            try:
+                if self._admin.topic_config(topic, broker=address) is not None:
+                    return f"it has {topic}, but no name server shows it"
+            except RocketError as problem:
+                if problem.response_code != ResponseCode.NO_PERMISSION:  # then its routes must suffice
+                    return problem.message
+        return ""
+
+    def _incomplete(self, missing: list[str]) -> RocketError:
+        incomplete = condition(
+            "EXACTLY_ONCE.CLUSTER_INCOMPLETE", topic=self._ledger, staging=self._staging, missing="; ".join(missing)
+        )
+        incomplete.retriable = True
+        return incomplete
+
+    def _spread(self, staging: set[str]) -> None:
+        """Create the staging topic on the masters that lack it."""
+        silent: Failures = dict(self._entries.silent)
+        infos = self._admin.cluster_info_of_each(failed=silent).values()
+        masters = {
+            broker
+            for info in infos
+            for broker, data in info.broker_addr_table.items()
+            if MASTER_ID in data.broker_addrs
+        }
+        created = set(staging)
+        refusal: RocketError | None = None
+        for broker in sorted(masters - staging):
+            try:
+                self._topics.create(self._staging, STAGING_QUEUES, broker)
+                created.add(broker)
+            except RocketError as problem:
+                refusal = problem
+                log.info("%s is not created on broker %s: %s", self._staging, broker, problem)
+        if refusal is not None and not created:
+            raise refusal

@@ -1,0 +1,83 @@
+"""The place of a ledger for people: shown, and replaced when its broker is permanently lost.
+
+Without PySpark. After a crash the entry is the old or the new one; run the replacement again.
+Corresponds to ``mqadmin updateKvConfig``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.client.admin import Failures
+from spark_rocket.client.core.routes import TopicRoute
+from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+from spark_rocket.datasource.exactly_once.records import id_record
+from spark_rocket.datasource.exactly_once.status import ledger_id
+from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.errors import DataSourceError, TopicNotFoundError
+from spark_rocket.model import Message, MessageQueue
+
+NO_ENTRY = "no entry"
+_VISIBLE_MS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What one name server, or the topic's route, tells about the ledger's place."""
+
+    source: str
+    broker: str
+    ledger: str
+
+
+def ledger_evidence(admin: Admin, reader: Reader, topic: str) -> list[Evidence]:
+    """The entries of all name servers and the queues of the topic. ``broker`` has the problem where there is one."""
+    failed: Failures = {}
+    entries = admin.kv_config_of_each(NAMESPACE, topic, failed=failed)
+    found = []
+    for server in admin.name_servers:
+        try:
+            entry = Entry.decode(entries[server])
+            found.append(Evidence(server, entry.broker, entry.ledger or "being created"))
+        except KeyError:
+            problem = "no response" if server in failed else NO_ENTRY
+            found.append(Evidence(server, problem, ""))
+        except ValueError:
+            found.append(Evidence(server, "invalid entry", entries[server]))
+    queues = ledger_queues(admin, topic)
+    return found + [Evidence(name(queue), queue.broker_name, ledger_id(reader, queue) or "") for queue in queues]
+
+
+def is_clear(evidence: Sequence[Evidence]) -> bool:
+    """Whether all of it names one broker and one id. The ledger's records may have expired."""
+    brokers, ids = {each.broker for each in evidence}, {each.ledger for each in evidence if each.ledger}
+    return len(brokers) <= 1 and len(ids) <= 1
+
+
+def ledger_queues(admin: Admin, topic: str) -> list[MessageQueue]:
+    try:
+        return list(TopicRoute.of(topic, admin.topic_route(topic)).readable)
+    except TopicNotFoundError:
+        return []
+
+
+def replace_ledger(admin: Admin, reader: Reader, producer: Producer, topic: str, broker: str) -> Entry:
+    """Make the queue on ``broker`` the ledger, created if it is missing, and set the entries of all name servers."""
+    others = [queue for queue in ledger_queues(admin, topic) if queue.broker_name != broker or queue.queue_id]
+    if others:
+        raise DataSourceError(
+            f"The ledger topic {topic} also has {', '.join(map(name, others))}.",
+            remedy="Name this broker, or delete the queue first.",
+        )
+    admin.create_topic(topic, 1, broker=broker)
+    queue = MessageQueue(topic, broker, 0)
+    if ledger_id(reader, queue) is None:
+        body, tag = id_record()
+        producer.send(Message.of(topic, body, tags=tag), queue=queue)
+    ledger = RetryDeadline(_VISIBLE_MS).call(lambda: ledger_id(reader, queue), "to read the ledger")
+    entry = Entry(broker, ledger or "")
+    admin.put_kv_config(NAMESPACE, topic, entry.encode())
+    return entry

@@ -1,0 +1,46 @@
+"""The message columns that a read requires, and its rows in Spark's schema.
+
+Typed rows are imported only with ``bodyFormat``: a read without it starts faster.
+
+Pure functions over the options and the schema; the rows belong to one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.schema import Projection, project
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+def projection_of(options: ReadOptions, schema: StructType) -> Projection:
+    """Return the message columns that a read requires; SchemaError if the schema is invalid."""
+    if options.body is None:
+        return project(schema)
+    from spark_rocket.datasource.read.typed_rows import TypedRows
+
+    return TypedRows(options, options.body, schema).projection
+
+
+def rows_of(
+    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType, projection: Projection
+) -> Iterator[pa.RecordBatch]:
+    """Convert a task's batches, read with ``projection``, to Spark's schema."""
+    if options.body is None:
+        return batches
+    from spark_rocket.datasource.read.typed_rows import TypedRows
+
+    return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
+
+
+def warn_of_names(options: ReadOptions, schema: StructType) -> None:
+    """Log on the driver which columns have the name of a message column but are read from the body."""
+    if options.body is not None:
+        from spark_rocket.datasource.read.typed_rows import log_message_names
+
+        log_message_names(options.body, schema)

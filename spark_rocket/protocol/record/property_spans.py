@@ -1,0 +1,100 @@
+"""The pairs in the property strings of many messages, found by columns.
+
+The strings are copied one after the other, each with a 0x02 before it; a last 0x02 follows. So every pair is between
+two of these bytes, and a pair never crosses the end of its string. ``properties.py`` has the rules for single strings:
+a pair's name ends at its first 0x01, and of duplicate names the last one counts.
+
+An instance is not changed after it was created. Corresponds to MessageDecoder.string2messageProperties.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_rocket.protocol.record.spans import Bytes, Hashes, Ints, blocks, copy_spans, java_hashes
+
+_SEPARATOR = 2
+_WORD = 8  # bytes of a name that are compared at once
+
+
+class PropertySpans:
+    """The properties of messages: ranges of ``raw`` that lie inside it."""
+
+    def __init__(self, raw: Bytes, starts: Ints, lengths: Ints) -> None:
+        self.count = len(starts)
+        longest = int(lengths.max(initial=0))
+        pad = 1 << longest.bit_length()  # for java_hashes()
+        ends = np.cumsum(lengths + 1) + pad
+        begins = ends - lengths
+        size = int(ends[-1]) if self.count else pad
+        self._data = data = np.empty(size + 1 + _WORD, np.uint8)
+        data[:pad] = _WORD
+        data[size:] = 0
+        data[size] = _SEPARATOR
+        data[begins - 1] = _SEPARATOR
+        copy_spans(raw, starts, lengths, data, begins)
+        self._texts = data[pad:size]
+        self._begins = begins
+        marks = np.flatnonzero(data[pad : size + 1] == _SEPARATOR) + pad
+        self._starts, self._ends = marks[:-1] + 1, marks[1:]
+        self._heads = blocks(data, _WORD)[self._starts].view(np.uint64)
+
+    @property
+    def has_nul(self) -> bool:
+        return bool(len(self._texts)) and not self._texts.min()
+
+    def first_with_nul(self) -> int:
+        """Return the first message with a NUL; ``count`` if there is none."""
+        if not self.has_nul:
+            return self.count
+        at = int(self._texts.argmin()) + int(self._begins[0]) - 1
+        return int(np.searchsorted(self._begins, at, side="right")) - 1
+
+    def may_have(self, *names: bytes) -> bool:
+        """Return whether a name begins with the first eight bytes of one of ``names``."""
+        return any(bool(self._begin_with(name[:_WORD]).any()) for name in names)
+
+    def _begin_with(self, word: bytes) -> npt.NDArray[np.bool_]:
+        mask = np.frombuffer((b"\xff" * len(word)).ljust(_WORD, b"\0"), np.uint64)[0]
+        found: npt.NDArray[np.bool_] = (self._heads & mask) == np.frombuffer(word.ljust(_WORD, b"\0"), np.uint64)[0]
+        return found
+
+    def values(self, name: bytes) -> tuple[Ints, Ints, Ints]:
+        """Return the messages with a property, and the start and end of its value in each. See ``hashes``."""
+        start = name + b"\x01"
+        found = np.flatnonzero(self._begin_with(start[:_WORD]))
+        if len(start) > _WORD:
+            rest = start[_WORD:]
+            at = self._starts[found] + _WORD
+            at = np.minimum(at, len(self._data) - len(rest))  # after the last pair
+            found = found[blocks(self._data, len(rest))[at] == np.frombuffer(rest, f"V{len(rest)}")[0]]
+        places = self._starts[found]
+        if (
+            len(found) == self.count
+            and bool((places >= self._begins).all())
+            and bool((places[:-1] < self._begins[1:]).all())
+        ):
+            rows = np.arange(self.count)
+        else:
+            rows = np.searchsorted(self._begins, places, side="right") - 1
+            is_last = np.append(rows[1:] != rows[:-1], np.ones(min(len(rows), 1), bool))
+            found, places, rows = found[is_last], places[is_last], rows[is_last]
+        return rows, places + len(start), self._ends[found]
+
+    def words(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+        """Split values at blanks; return the value of each word, and its start and end. Empty words are omitted."""
+        blanks = np.flatnonzero(self._data == ord(" "))
+        if len(blanks) and len(starts):
+            of = np.searchsorted(starts, blanks, side="right") - 1
+            blanks = blanks[(of >= 0) & (blanks < ends[of])]
+            begins, stops = np.sort(np.concatenate((starts, blanks + 1))), np.sort(np.concatenate((blanks, ends)))
+            values = np.searchsorted(starts, begins, side="right") - 1
+        else:
+            begins, stops, values = starts, ends, np.arange(len(starts))
+        some = stops > begins
+        return values[some], begins[some], stops[some]
+
+    def hashes(self, starts: Ints, ends: Ints, before: Hashes | None = None) -> Hashes:
+        """Return Java's hash of values, continued from the hashes ``before``."""
+        return java_hashes(self._data, starts, ends, before)

@@ -1,0 +1,154 @@
+"""Byte strings of any lengths at any places of a buffer ("spans"): walked, copied and hashed many at a time.
+
+No Python runs per string, except where each length field leads to the next one (``walk_sizes``). The rest is done with
+a few array operations for all strings whose lengths have the same number of bits: such a string is copied as two blocks
+as long as the shortest of them, one at its start and one at its end, which may overlap. Work and memory are
+linear in the number of strings and their bytes. Without pyarrow, which servers do not load.
+
+Pure functions. RocketMQ has no equivalent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.layout import INT
+
+Bytes = npt.NDArray[np.uint8]
+Ints = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
+
+_ASCII_END = 0x80
+_LARGE = 512
+_SHORT_BITS = 4  # of the lengths of strings that are hashed together
+_MATRIX_BYTES = 1 << 20  # of strings hashed at once
+
+
+def walk_sizes(data: bytes | bytearray | memoryview, least: int) -> tuple[Ints, int]:
+    """Follow items that begin with their size; return their starts, and the place where the walk ended.
+
+    It ends at or after the end of ``data``, or at an item that is smaller than ``least`` or not complete up to there;
+    this item's start is not returned. Items as large as the first one are not visited one by one.
+    """
+    size_at, last = INT.unpack_from, len(data) - least
+    size = size_at(data, 0)[0] if last >= 0 else 0
+    if size < least:
+        return np.empty(0, np.int64), 0
+    sizes = np.ndarray((max(len(data) // size, 1),), ">i4", data, 0, (size,))
+    is_other = sizes != size
+    equal = int(is_other.argmax()) if is_other.any() else len(sizes)
+    starts: list[int] = []
+    append, at = starts.append, equal * size
+    while at <= last:
+        (size,) = size_at(data, at)
+        if size < least:
+            break
+        append(at)
+        at += size
+    first: Ints = np.arange(equal) * sizes[0]
+    return np.concatenate((first, np.array(starts, np.int64))) if starts else first, at
+
+
+def blocks(raw: Bytes, width: int) -> npt.NDArray[np.void]:
+    """Return a view of the ``width`` bytes from every place of ``raw`` on."""
+    return np.ndarray((max(len(raw) - width + 1, 0),), f"V{width}", raw, strides=(1,))
+
+
+def gather(raw: Bytes, places: Ints, kind: str) -> Ints:
+    """Return numbers at any places, which the caller has checked."""
+    if not len(places):
+        return np.empty(0, np.int64)
+    found: Ints = blocks(raw, np.dtype(kind).itemsize)[places].view(kind).astype(np.int64)
+    return found
+
+
+def copy_spans(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
+    """Copy strings of ``source`` to ``places`` in ``target``; source and target do not overlap."""
+    for _, rows in _by_bits(lengths, 0):
+        begins, at, sizes = starts[rows], places[rows], lengths[rows]
+        width = int(sizes.min())
+        if not width:
+            continue
+        if width >= _LARGE:
+            _copy_one_by_one(source, begins, sizes, target, at)
+            continue
+        read, write = blocks(source, width), blocks(target, width)
+        write[at] = read[begins]
+        rest = sizes - width
+        if rest.any():
+            write[at + rest] = read[begins + rest]
+
+
+def _copy_one_by_one(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
+    """Copy long strings, each once: blocks are copied to intermediate memory first."""
+    read, write = source.data, target.data
+    columns = (starts, starts + lengths, places, places + lengths)
+    for start, end, place, stop in zip(*(column.tolist() for column in columns), strict=True):
+        write[place:stop] = read[start:end]
+
+
+def _by_bits(lengths: Ints, least: int) -> Iterator[tuple[int, Any]]:
+    """Yield the numbers of bits of the lengths, but not below ``least``, and an index of their rows."""
+    bits = np.maximum(np.frexp(lengths)[1], least)
+    if not len(bits):
+        return
+    first, last = int(bits.min()), int(bits.max())
+    if first == last:
+        yield first, slice(None)
+        return
+    for number in range(first, last + 1):
+        rows = np.flatnonzero(bits == number)
+        if len(rows):
+            yield number, rows
+
+
+@cache
+def _powers(width: int) -> Hashes:
+    """Return 31^(width - 1) … 31^0, modulo 2^32."""
+    powers = np.full(width, 31, np.uint32)
+    powers[:1] = 1
+    return np.multiply.accumulate(powers, dtype=np.uint32)[::-1].copy()  # wraps at 32 bits, as Java's int does
+
+
+def java_hashes(raw: Bytes, starts: Ints, ends: Ints, before: Hashes | None = None) -> Hashes:
+    """Return Java's ``String.hashCode`` of strings in UTF-8, as unsigned numbers.
+
+    ``before``: the hash of a string before each of them. Before the first string, ``raw`` must have as many bytes as
+    the longest string.
+    """
+    lengths = ends - starts
+    hashes = np.zeros(len(starts), np.uint32) if before is None else before.copy()
+    for bits, rows in _by_bits(lengths, _SHORT_BITS):
+        of_group = [values[rows] for values in (ends, lengths, hashes)]
+        step = max(_MATRIX_BYTES >> bits, 1)
+        parts = [[values[at : at + step] for values in of_group] for at in range(0, len(of_group[0]), step)]
+        found = [_hash_rows(raw, bits, *part) for part in parts]
+        hashes[rows] = found[0] if len(found) == 1 else np.concatenate(found)
+    return hashes
+
+
+def _hash_rows(raw: Bytes, bits: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
+    """Hash strings with lengths of up to ``bits`` bits, as the rows of a matrix, with zeros on the left."""
+    width = int(lengths.max())
+    if not width:
+        return before
+    cells = blocks(raw, width)[ends - width].view(np.uint8).reshape(-1, width)
+    powers = _powers(1 << bits)[-width - 1 :]
+    scale: Any = powers[0]
+    if int(lengths.min()) < width:
+        cells *= np.arange(width) >= (width - lengths)[:, None]
+        scale = powers[width - lengths]
+    hashes: Hashes = np.einsum("ij,j->i", cells, powers[1:], dtype=np.uint32, casting="unsafe")
+    hashes += before * scale
+    if int(cells.max()) >= _ASCII_END:
+        for row in np.flatnonzero(cells.max(axis=1) >= _ASCII_END).tolist():
+            text = cells[row, width - lengths[row] :].tobytes().decode("utf-8", "replace")
+            units = len(text.encode("utf-16-le")) // 2
+            hashes[row] = (int(before[row]) * pow(31, units, 1 << 32) + java_hash(text)) & 0xFFFFFFFF
+    return hashes

@@ -1,0 +1,103 @@
+"""The page of the internals with the costs of all requests."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from spark_rocket.protocol.wire.request_limits import RequestLimit
+from tests.cost.generator import Size
+from tests.cost.measuring import Cost, Costs
+from tests.cost.state import BulkCost, is_released
+
+_HEAD = """# Costs of requests
+
+`make cost` sends hostile requests of every code to servers in their own processes, and measures CPU time and memory
+from outside. The requests come from the declared types of headers and bodies (`tests/cost`): each collection with one
+entry, at its bound, beyond it and as large as allowed; each number at its extremes; long strings, and strings full of
+separators; names whose Java hash codes are equal; state in bulk on connections that then close. The bounds are in
+`spark_rocket/protocol/wire/request_limits` and `spark_rocket/proxy/request_limits.py`.
+
+Allowed are 100 ms and 32 MB for a request of 1 MB, and 1 s for a full frame. CPU time has a resolution of 10 ms. It
+includes the server's own timers, and what the process does after the response.
+
+Measured on {date} at commit {commit}, on {cores} cores ({machine}), with a load average of {load}. The run writes this
+page.
+"""
+_TABLE = """## {server}
+
+| request | worst of at most 1 MB | CPU | memory | full frame | CPU |
+|---|---|---|---|---|---|
+{rows}
+"""
+_ABOVE = """## Above the limits
+
+{rows}
+"""
+_STATE = """## State in bulk
+
+Many small requests on one connection and few large ones on another, all with new names. *Others* is the CPU time of
+ten other connections that open and close meanwhile. *Kept* is the memory after both connections are closed, at most a
+minute later. State in brackets is not released with its connection, but limited in all (`STATE_LIMITS`).
+
+| request | state | sent | CPU | held | others | close | kept |
+|---|---|---|---|---|---|---|---|
+{rows}
+"""
+
+
+@dataclass
+class Report:
+    """What a run has measured so far."""
+
+    requests: list[tuple[str, Costs]] = field(default_factory=list)
+    state: list[tuple[str, str, RequestLimit, BulkCost]] = field(default_factory=list)
+
+    def text(self) -> str:
+        parts = [
+            _HEAD.format(
+                date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+                commit=f"`{_output('git', 'rev-parse', '--short=8', 'HEAD')}`",
+                cores=os.cpu_count(),
+                machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+                load=f"{os.getloadavg()[1]:.1f}",
+            )
+        ]
+        for server in dict.fromkeys(name for name, _ in self.requests):
+            rows = "\n".join(_row(costs) for name, costs in self.requests if name == server)
+            parts.append(_TABLE.format(server=server.capitalize(), rows=rows))
+        above = [f"* {costs.name}: {line}" for _, costs in self.requests for line in costs.too_much]
+        parts.append(_ABOVE.format(rows="\n".join(above) or "None."))
+        if self.state:
+            parts.append(_STATE.format(rows="\n".join(_bulk_row(*each) for each in self.state)))
+        return "\n".join(parts)
+
+
+def _row(costs: Costs) -> str:
+    small, large, most = costs.worst(Size.SMALL), costs.worst(Size.FRAME), costs.most_memory
+    memory = f"{most.memory:.0f} MB" if most else ""
+    return f"| {costs.name} | {_label(small)} | {_ms(small)} | {memory} | {_label(large)} | {_ms(large)} |"
+
+
+def _label(cost: Cost | None) -> str:
+    return "" if cost is None else cost.label.replace("|", "\\|")
+
+
+def _ms(cost: Cost | None) -> str:
+    return "" if cost is None else f"{cost.cpu * 1000:.0f} ms"
+
+
+def _bulk_row(server: str, name: str, limit: RequestLimit, cost: BulkCost) -> str:
+    names = ", ".join(limit.state)
+    shown = names if is_released(limit) else f"({names})"
+    return (
+        f"| {name} | {shown} | {cost.sent:.1f} MB | {cost.creating:.1f} s | {cost.held:.0f} MB "
+        f"| {cost.others * 1000:.0f} ms | {cost.closing * 1000:.0f} ms | {cost.kept:.0f} MB |"
+    )
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

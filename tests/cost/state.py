@@ -1,0 +1,92 @@
+"""State that peers create in bulk, on two connections that then close: many small requests, and few large ones.
+
+Names and numbers differ in all of them, so that as much as possible is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.request_limits import STATE_LIMITS, RawBody, RequestLimit
+from tests.cost import values
+from tests.cost.generator import encoded, registration, request_of
+from tests.cost.values import Filling, Variant, body_of, header_fields, header_type, wire_name
+
+SMALL_REQUESTS = 2_000
+LARGE_REQUESTS = 24
+_KEPT_NAMES = {"topicFilterType", "expType", "expressionType", "boundaryType", "namespace", "defaultTopic"}
+_COUNTED = ("queueId", "commitOffset", "offset")
+
+
+def small_requests(code: int, limit: RequestLimit) -> Iterator[RemotingCommand]:
+    for number in range(SMALL_REQUESTS):
+        body = None
+        if isinstance(limit.body, type):
+            body = encoded(body_of(limit.body, Filling(variant=Variant.UNIQUE, start=number)))
+        yield request_of(code, limit, _names(limit, number), body)
+
+
+def large_requests(code: int, limit: RequestLimit) -> Iterator[RemotingCommand]:
+    for number in range(LARGE_REQUESTS):
+        if isinstance(limit.body, type):
+            body = _largest(limit.body, limit, number)
+        elif limit.body is RawBody.REGISTRATION:
+            body = registration(2_500, start=number * 2_500)
+        else:
+            return
+        changed = {**_names(limit, SMALL_REQUESTS), "heartbeat_timeout_millis": None} if limit.header else None
+        yield request_of(code, limit, changed, body)
+
+
+def is_released(limit: RequestLimit) -> bool:
+    return bool(limit.state) and all("connection close" in STATE_LIMITS[name].released for name in limit.state)
+
+
+def _names(limit: RequestLimit, number: int) -> dict[str, object]:
+    """Other names in each request, of the greatest usual length."""
+    changed: dict[str, object] = {}
+    if limit.header is not None:
+        for field in header_fields(limit.header):
+            wire = wire_name(field)
+            if header_type(field) == "str" and wire in values.PLAUSIBLE and wire not in _KEPT_NAMES:
+                base = str(values.PLAUSIBLE[wire])
+                changed[field.name] = f"127.0.0.1:{number + 1}" if wire.endswith("Addr") else f"{base}-{number}"
+            elif wire in _COUNTED:
+                changed[field.name] = number % values.QUEUES
+    return changed
+
+
+def _largest(cls: type[Body], limit: RequestLimit, number: int) -> bytes:
+    """As many entries of the outermost collection as fit into its bound and that of the body."""
+    outer = [path for path in values.collections_in(cls) if "." not in path and path in limit.max_entries]
+    best = b""
+    for path in outer:
+        count = limit.max_entries[path]
+        while count:
+            raw = encoded(body_of(cls, Filling({path: count}, Variant.UNIQUE, start=number * count)))
+            if len(raw) <= limit.max_body_bytes:
+                best = max(best, raw, key=len)
+                break
+            count = min(count - 1, count * limit.max_body_bytes // len(raw))
+    return best or encoded(body_of(cls, Filling(variant=Variant.UNIQUE, start=number)))
+
+
+@dataclass
+class BulkCost:
+    """What state in bulk costs. Times are seconds of CPU, memory in MB."""
+
+    sent: float
+    """MB of requests."""
+    before: float
+    """Memory before."""
+    creating: float
+    held: float
+    """Memory before the connections close."""
+    others: float
+    """CPU for ten other connections that open and close meanwhile."""
+    closing: float
+    kept: float
+    """Memory a minute after the connections closed."""

@@ -1,0 +1,176 @@
+"""The table of what a request may cost, its page in the reference, and typed bodies within its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.errors import ProtocolError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody
+from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData
+from spark_rocket.protocol.wire.bodies.config import CreateTopicListRequestBody, SubscriptionGroupConfig
+from spark_rocket.protocol.wire.bodies.consumer import BatchAckMessageRequestBody
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.protocol.wire.headers.base import camel_case
+from spark_rocket.protocol.wire.json import dumps_fastjson
+from spark_rocket.protocol.wire.request_limits import (
+    BROKER_LIMITS,
+    HEADER_SEPARATORS,
+    LIMITS,
+    NAMESRV_LIMITS,
+    STATE_LIMITS,
+    RawBody,
+    RequestLimit,
+    body_of,
+    collections_of,
+)
+
+EVERY = [pytest.param(limit, id=RequestCode(code).name) for code, limit in LIMITS.items()]
+
+
+def wire_names(limit: RequestLimit) -> set[str]:
+    """The fields of the declared header."""
+    if limit.header is None:
+        return set()
+    every = fields(limit.header)  # type: ignore[arg-type]  # every header is a dataclass
+    return {field.metadata.get("wire") or camel_case(field.name) for field in every}
+
+
+def test_a_code_belongs_to_one_server() -> None:
+    assert not BROKER_LIMITS.keys() & NAMESRV_LIMITS.keys()
+
+
+@pytest.mark.parametrize("limit", EVERY)
+def test_every_collection_has_a_bound(limit: RequestLimit) -> None:
+    wanted = wire_names(limit) & HEADER_SEPARATORS.keys()
+    if isinstance(limit.body, type):
+        wanted |= {collection.path for collection in collections_of(limit.body)}
+    if limit.body is not RawBody.REGISTRATION:
+        assert set(limit.max_entries) == wanted
+    assert {name for name, _, _ in limit.header_lists} == wire_names(limit) & HEADER_SEPARATORS.keys()
+    assert limit.max_header_bytes + limit.max_body_bytes <= MAX_FRAME_LENGTH + 256 * 1024
+    assert set(limit.state) <= STATE_LIMITS.keys()
+
+
+def test_every_state_has_ordered_bounds_and_a_release() -> None:
+    used = {name for limit in LIMITS.values() for name in limit.state}
+    assert used == STATE_LIMITS.keys()
+    for limit in STATE_LIMITS.values():
+        of_client = limit.total if limit.per_client is None else limit.per_client
+        of_connection = of_client if limit.per_connection is None else limit.per_connection
+        assert 0 < of_connection <= of_client <= limit.total
+        assert limit.released
+
+
+def ask(code: int, body: bytes, **ext: str) -> RemotingCommand:
+    return RemotingCommand.request(code, ext, body)
+
+
+@pytest.mark.parametrize(
+    ("code", "cls", "allowed", "beyond", "path"),
+    [
+        pytest.param(
+            RequestCode.HEART_BEAT,
+            HeartbeatData,
+            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_000).to_json(),
+            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_001).to_json(),
+            "consumerDataSet",
+            id="groups",
+        ),
+        pytest.param(
+            RequestCode.HEART_BEAT,
+            HeartbeatData,
+            b'{"consumerDataSet":[%s,%s]}' % ((b'{"subscriptionDataSet":[%s]}' % b",".join([b"{}"] * 2_500),) * 2),
+            b'{"consumerDataSet":[%s,%s]}' % ((b'{"subscriptionDataSet":[%s]}' % b",".join([b"{}"] * 2_501),) * 2),
+            "consumerDataSet.subscriptionDataSet",
+            id="entries of all lists together",
+        ),
+        pytest.param(
+            RequestCode.LOCK_BATCH_MQ,
+            LockBatchRequestBody,
+            LockBatchRequestBody("g", "c", mq_set=[MessageQueue("T", "b", 0)] * 5_000).to_json(),
+            LockBatchRequestBody("g", "c", mq_set=[MessageQueue("T", "b", 0)] * 5_001).to_json(),
+            "mqSet",
+            id="queues",
+        ),
+        pytest.param(
+            RequestCode.BATCH_ACK_MESSAGE,
+            BatchAckMessageRequestBody,
+            dumps_fastjson({"acks": [{"b": "A" * 699_050}]}),
+            dumps_fastjson({"acks": [{"b": "A" * 699_051}]}),
+            "acks.b",
+            id="bits in base64",
+        ),
+        pytest.param(
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+            CreateTopicListRequestBody,
+            dumps_fastjson({"topicConfigList": [{"attributes": {f"a{n}": "" for n in range(10_000)}}]}),
+            dumps_fastjson({"topicConfigList": [{"attributes": {f"a{n}": "" for n in range(10_001)}}]}),
+            "topicConfigList.attributes",
+            id="a map in a list",
+        ),
+        pytest.param(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            SubscriptionGroupConfig,
+            dumps_fastjson({"groupRetryPolicy": {"a": [[0] * 998]}}),
+            dumps_fastjson({"groupRetryPolicy": {"a": [[0] * 999]}}),
+            "groupRetryPolicy",
+            id="values of a field without a type",
+        ),
+    ],
+)
+def test_a_body_at_its_bound_and_beyond(code: int, cls: type[Body], allowed: bytes, beyond: bytes, path: str) -> None:
+    assert isinstance(body_of(ask(code, allowed), cls), cls)
+    with pytest.raises(ProtocolError, match=f"entries in {path}, at most"):
+        body_of(ask(code, beyond), cls)
+
+
+def test_a_body_is_decoded_once() -> None:
+    request = ask(RequestCode.HEART_BEAT, HeartbeatData("c").to_json())
+    assert body_of(request, HeartbeatData) is body_of(request, HeartbeatData)
+
+
+@pytest.mark.parametrize("damage", [{"acks": {"b": 1}}, {"acks": [1, None, {"b": 5}]}, {"acks": 3}], ids=str)
+def test_values_of_other_types_are_not_counted(damage: dict[str, object]) -> None:
+    with pytest.raises(ProtocolError):
+        body_of(ask(RequestCode.BATCH_ACK_MESSAGE, dumps_fastjson(damage)), BatchAckMessageRequestBody)
+
+
+def test_sizes_and_lists_in_the_header() -> None:
+    limit = BROKER_LIMITS[RequestCode.GET_CONSUME_STATS]
+    limit.check(ask(RequestCode.GET_CONSUME_STATS, b"", topicList=";".join("t" * 1_000)), 2_000)
+    with pytest.raises(ProtocolError, match=r"GET_CONSUME_STATS \(208\) has 1,001 entries in topicList, at most 1,000"):
+        limit.check(ask(RequestCode.GET_CONSUME_STATS, b"", topicList=";".join("t" * 1_001)), 2_000)
+    with pytest.raises(ProtocolError, match="a header of 262,145 bytes, at most 262,144"):
+        limit.check(ask(RequestCode.GET_CONSUME_STATS, b""), 262_145)
+    with pytest.raises(ProtocolError, match="a body of 4,097 bytes, at most 4,096"):
+        limit.check(ask(RequestCode.GET_CONSUME_STATS, b"x" * 4_097), 5_000)
+
+
+def size_text(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
+
+
+def page_rows() -> Iterator[str]:
+    """The rows of docs/reference/limits.md, from the tables."""
+    for code, limit in sorted(LIMITS.items()):
+        entries = "; ".join(f"`{path}` {most:,}" for path, most in limit.max_entries.items())
+        sizes = f"{size_text(limit.max_header_bytes)} | {size_text(limit.max_body_bytes)}"
+        yield f"| {code} `{RequestCode(code).name}` | {sizes} | {entries} | {', '.join(limit.state)} |"
+    for name, state in STATE_LIMITS.items():
+        numbers = " | ".join("" if most is None else f"{most:,}" for most in (state.per_connection, state.per_client))
+        total = f"{state.total:,}" + (f" (`{state.setting}`)" if state.setting else "")
+        yield f"| {name} | {numbers} | {total} | {state.released} |"
+
+
+def test_the_page_of_limits() -> None:
+    page = Path(__file__).parents[2] / "docs" / "reference" / "limits.md"
+    rows = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    assert [row for row in rows if not row.startswith(("| code", "| state", "|--"))] == list(page_rows())
