@@ -60,11 +60,11 @@ class MethodLimit:
                 )
 
 
-MAX_MESSAGES = 4_096
-"""The limit of one SendMessage, because others wait meanwhile."""
-MAX_ACKS = 4_096
-"""The limit of one AckMessage. The Java client sends at most 1,024."""
-MAX_TOPICS = 10_000
+MAX_MESSAGES = 1_024
+"""The limit of one SendMessage, because others wait meanwhile. RocketMQ's clients send one message in a request."""
+MAX_ACKS = 1_024
+"""The limit of one AckMessage, and the most that the Java client sends."""
+MAX_TOPICS = 2_000
 """The limit of a client's topics or subscriptions."""
 MAX_ADDRESSES = 64
 """The limit of a client's endpoints, which a route repeats for every queue."""

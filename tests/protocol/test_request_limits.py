@@ -80,7 +80,7 @@ def ask(code: int, body: bytes, **ext: str) -> RemotingCommand:
             RequestCode.HEART_BEAT,
             HeartbeatData,
             HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_000).to_json(),
-            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_001).to_json(),
+            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 501).to_json(),
             "consumerDataSet",
             id="groups",
         ),

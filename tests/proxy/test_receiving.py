@@ -15,6 +15,7 @@ from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.message_out import milliseconds_of
 from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.methods import receiving
+from spark_rocket.proxy.request_limits import MAX_ACKS
 from tests.kit.waiting import until_async
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 
@@ -406,7 +407,7 @@ def test_many_acks_at_once(client: Consuming) -> None:
     assert answer.status.code == Code.OK
     assert [(entry.receipt_handle, entry.status.code) for entry in answer.entries] == [(h, Code.OK) for h in handles]
     assert client.ack(*handles).status.code == Code.OK  # twice is not wrong
-    assert client.ack(*handles[:1] * 4096).status.code == Code.OK
+    assert client.ack(*handles[:1] * MAX_ACKS).status.code == Code.OK
     client.pass_time(61_001)
     assert client.receive() == []
 

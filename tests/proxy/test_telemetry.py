@@ -16,6 +16,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods import clients as clients_module
 from spark_rocket.proxy.methods.clients import ClientRegistry
+from spark_rocket.proxy.request_limits import MAX_TOPICS
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
@@ -243,7 +244,7 @@ def test_too_many_clients(
         (consumer_settings("g", "no topic"), "ILLEGAL_TOPIC"),
         (consumer_settings("g", "T", expression="x" * 100_000), "ILLEGAL_FILTER_EXPRESSION"),
         (consumer_settings("g", "T", expression="x" * 100_000, filter_type="SQL"), "ILLEGAL_FILTER_EXPRESSION"),
-        (consumer_settings("g", *["T"] * 10_001), "10001 entries"),
+        (consumer_settings("g", *["T"] * (MAX_TOPICS + 1)), f"{MAX_TOPICS + 1} entries"),
         (producer_settings("no topic"), "ILLEGAL_TOPIC"),
         (producer_settings("SCHEDULE_TOPIC_XXXX"), "ILLEGAL_TOPIC"),
     ],

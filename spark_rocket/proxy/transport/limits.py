@@ -17,7 +17,7 @@ from typing import Any
 MIB = 1024 * 1024
 MAX_REQUEST_BYTES = 32 * MIB
 """The maximum of all method limits."""
-MAX_FIELDS = 131_072
+MAX_FIELDS = 32_768
 """The limit of a request's fields, at all levels together."""
 _VARINT, _FIXED64, _LENGTH, _START_GROUP, _END_GROUP, _FIXED32 = range(6)
 

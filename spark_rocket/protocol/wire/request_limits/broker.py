@@ -1,7 +1,7 @@
 """The bounds of the broker's request codes.
 
 One request of 1 MiB may cost 100 ms of CPU time and 32 MiB of memory. The bounds allow what Apache's clients and tools
-send to a broker with 10,000 topics, and heartbeats with 1,000 groups.
+send to a broker with 10,000 topics, and heartbeats with 500 consumer groups.
 
 Thread-safety: immutable values.
 """
@@ -99,7 +99,7 @@ _CLIENTS: Mapping[int, RequestLimit] = {
         max_body_bytes=MIB,
         max_entries={
             "producerDataSet": 1_000,
-            "consumerDataSet": 1_000,
+            "consumerDataSet": 500,
             "consumerDataSet.subscriptionDataSet": 5_000,
             "consumerDataSet.subscriptionDataSet.tagsSet": 20_000,
             "consumerDataSet.subscriptionDataSet.codeSet": 20_000,
@@ -178,7 +178,7 @@ _ADMIN: Mapping[int, RequestLimit] = {
         None,
         bodies.SubscriptionGroupConfig,
         max_body_bytes=256 * KIB,
-        max_entries={"groupRetryPolicy": 1_000, "subscriptionDataSet": 10_000, "attributes": 1_000},
+        max_entries={"groupRetryPolicy": 1_000, "subscriptionDataSet": 2_000, "attributes": 1_000},
         state=(state.CONSUMER_GROUPS,),
     ),
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: RequestLimit(
@@ -186,10 +186,10 @@ _ADMIN: Mapping[int, RequestLimit] = {
         bodies.SubscriptionGroupList,
         max_body_bytes=MIB,
         max_entries={
-            "groupConfigList": 500,
-            "groupConfigList.groupRetryPolicy": 10_000,
-            "groupConfigList.subscriptionDataSet": 10_000,
-            "groupConfigList.attributes": 10_000,
+            "groupConfigList": 200,
+            "groupConfigList.groupRetryPolicy": 5_000,
+            "groupConfigList.subscriptionDataSet": 2_000,
+            "groupConfigList.attributes": 5_000,
         },
         state=(state.CONSUMER_GROUPS,),
     ),
