@@ -423,7 +423,7 @@ def test_a_reply_goes_to_the_latest_connection_of_its_client() -> None:
     [
         (
             HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 501).to_json(),
-            "has 501 entries in consumerDataSet, at most 1,000",
+            "has 501 entries in consumerDataSet, at most 500",
         ),
         (HeartbeatData("c", [ProducerData("p")] * 1_001).to_json(), "has 1,001 entries in producerDataSet"),
         (

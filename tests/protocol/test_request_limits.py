@@ -79,7 +79,7 @@ def ask(code: int, body: bytes, **ext: str) -> RemotingCommand:
         pytest.param(
             RequestCode.HEART_BEAT,
             HeartbeatData,
-            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 1_000).to_json(),
+            HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 500).to_json(),
             HeartbeatData("c", consumer_data_set=[ConsumerData("g")] * 501).to_json(),
             "consumerDataSet",
             id="groups",
