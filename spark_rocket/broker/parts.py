@@ -104,7 +104,7 @@ class BrokerParts:
     # --- stages ---------------------------------------------------------------------------------------------------
 
     def _prepare_clients(self) -> None:
-        self.waiting = PopLongPollingService(self.loop, self.config, self.clock)
+        self.waiting = PopLongPollingService(self.loop, self.config, self.clock, self.read_queues)
         self.held = PullRequestHoldService(self.loop, self.waiting.watched, self.waiting.notify_arriving)
         self.clients = ClientManager(self.clock, notify_consumer_ids_changed, self.monotonic)
         self.locks = RebalanceLockManager(self.monotonic, self.config.rebalance_lock_max_live_time)
@@ -112,6 +112,11 @@ class BrokerParts:
         self.relays = StateQuota(RELAYED_REQUESTS)
         self.stats = BrokerStats()
         self.unique_keys = UniqKeyGenerator(self.store_host[0], os.getpid(), self.clock, seed=self.store_host[1])
+
+    def read_queues(self, topic: str) -> int:
+        """The number of a topic's read queues; 0 if it does not exist."""
+        config = self.topics.get(topic)
+        return 0 if config is None else config.read_queue_nums
 
     def _open_store(self) -> None:
         on_arrive = self._arrived if self.config.is_slave else self.held.notify_arriving

@@ -9,6 +9,7 @@ import pytest
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.pop.requests import PopRequest
+from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES
 from spark_rocket.broker.pop.waiting import Held, Kind, Place, PopLongPollingService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -30,7 +31,10 @@ class Scene:
 
     def __init__(self, **settings: int) -> None:
         self.now = NOW
-        self.waiting = PopLongPollingService(asyncio.get_running_loop(), BrokerConfig(**settings), lambda: self.now)
+        self.queues = 8
+        self.waiting = PopLongPollingService(
+            asyncio.get_running_loop(), BrokerConfig(**settings), lambda: self.now, lambda topic: self.queues
+        )
         self.held = PullRequestHoldService(
             asyncio.get_running_loop(), self.waiting.watched, self.waiting.notify_arriving
         )
@@ -329,5 +333,35 @@ def test_a_deleted_topic_answers_everybody() -> None:
         scene.waiting.wake_topic("T")
         await settle()
         assert scene.answered == ["a: nothing", "b: nothing"]
+
+    play(scenario)
+
+
+def test_after_each_arrival_a_line_runs_until_all_parts_of_a_topic_are_examined() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.queues = 3 * MAX_EXAMINED_QUEUES
+        scene.hold("first")  # it has examined one part
+        scene.hold("second")
+        for _ in range(4):
+            await settle()
+        assert scene.ran == ["first"] * 2
+        scene.arrive()
+        for _ in range(4):
+            await settle()
+        assert scene.ran == ["first"] * 5
+
+    play(scenario)
+
+
+def test_the_next_request_of_a_line_examines_the_parts_that_are_left() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.hold("first")
+        scene.hold("second")
+        scene.queues = 4 * MAX_EXAMINED_QUEUES
+        scene.arrive(G=1)
+        for _ in range(4):
+            await settle()
+        assert scene.answered == ["first"]
+        assert scene.ran == ["first"] + ["second"] * 3
 
     play(scenario)

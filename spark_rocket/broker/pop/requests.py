@@ -3,8 +3,8 @@
 How a POP_MESSAGE is processed (processors/pop.py):
 
 1. The processor checks the request as Apache's does and converts it to a :class:`PopRequest`.
-2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the response; if ``rest_num``
-   is positive, ``waiting.more(topic, queue_id, group)`` may run another held request.
+2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the response; if messages
+   remain, ``waiting.more(topic, queue_id, group)`` may run another held request.
 3. Without messages: ``waiting.hold(channel, request, pop, again)``. HELD: the response is sent later. ``again()`` is
    called on the loop when a matching message may have arrived, or when the timeout expires (``poll_time`` after
    ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
@@ -62,9 +62,11 @@ class PopRequest(NamedTuple):
 class PopResult:
     """The messages of a pop.
 
-    ``rest_num``: number of remaining messages in the examined queues; ``passed``: whether messages that do not match
-    were skipped, or some are temporarily unavailable, so that another pop may find messages; ``problem``: a queue is
-    damaged, or the store accepts no check point.
+    ``rest_num``: number of remaining messages in the examined queues, which are a part of a topic with many (turns.py);
+    ``filter_until``: no more messages are filtered from this thread time on; ``is_cut``: whether queues of this part
+    were not read because the response was full; ``passed``: whether messages that do not match were skipped, or some
+    are temporarily unavailable, so that another pop may find messages; ``problem``: a queue is damaged, or the store
+    accepts no check point.
     """
 
     pop_time: int
@@ -73,6 +75,8 @@ class PopResult:
     rest_num: int = 0
     count: int = 0
     size: int = 0
+    filter_until: float = 0.0
+    is_cut: bool = False
     passed: bool = False
     problem: StoreCorruptError | RefusedError | None = None
     records: list[bytes | memoryview] = field(default_factory=list)

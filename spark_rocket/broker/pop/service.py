@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from time import thread_time
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
@@ -38,6 +39,7 @@ from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderI
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
+from spark_rocket.broker.pop.turns import QueueTurns, is_divided, place_of
 from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.model import RETRY_PREFIX
@@ -56,6 +58,9 @@ from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutSt
 
 INIT_MIN = 0
 """``initMode`` for groups without an offset: start at the beginning; any other value starts at the end."""
+
+# CPU time of one pop for an SQL92 filter; each queue has a limit of its own (delivery/filters.py).
+_MAX_FILTER_S = 0.03
 
 _MISPLACED = (
     GetMessageStatus.OFFSET_TOO_SMALL,
@@ -102,6 +107,7 @@ class PopService:
         self.on_due: Callable[[int], None] = lambda due: None
         self.tracing: BrokerTracing | None = None
         self._turn = 0
+        self._queue_turns = QueueTurns()
         self._used_keys: set[Key] = set()
         self._used_at = 0
 
@@ -129,7 +135,7 @@ class PopService:
     def pop(self, pop: PopRequest) -> PopResult:
         """Pop messages and make them invisible to the group. RefusedError if no check point can be stored."""
         revive = ORDER_REVIVE_QUEUE if pop.order else self._next_revive_queue()
-        result = PopResult(self._clock(), pop.invisible_time, revive)
+        result = PopResult(self._clock(), pop.invisible_time, revive, filter_until=thread_time() + _MAX_FILTER_S)
         chance = self._random.randrange(100)
         retry_first = chance < self._config.pop_from_retry_probability and not pop.order
         if retry_first:
@@ -161,8 +167,22 @@ class PopService:
                 return
             config = self._topics.ensure(topic)  # the broker was killed before topics.json was written
         queues = config.read_queue_nums
-        for at in range(queues):
-            self._pop_queue(pop, result, topic, (at + chance) % queues)
+        place = place_of(topic, pop.group, "order" if pop.order else "pop", pop.wanted.tag_codes)
+        is_full = False
+        for queue_id in self._queue_turns.part(place, queues, chance):
+            if not is_full and self._is_full(pop, result):
+                is_full = True  # the rest is only counted: the next pop reads it
+                self._queue_turns.continue_at(place, queues, queue_id)
+                result.is_cut |= is_divided(queues)
+            self._pop_queue(pop, result, topic, queue_id)
+
+    def _is_full(self, pop: PopRequest, result: PopResult) -> bool:
+        """Whether no more messages may be read in this request."""
+        return (
+            result.count >= pop.max_msgs
+            or result.size >= self._config.max_transfer_bytes_on_message_in_memory
+            or (pop.wanted.matches is not None and thread_time() >= result.filter_until)
+        )
 
     def _pop_queue(self, pop: PopRequest, result: PopResult, topic: str, queue_id: int) -> None:
         group, store = pop.group, self._store
@@ -171,8 +191,7 @@ class PopService:
             pop.attempt_id, topic, group, queue_id, pop.invisible_time, result.pop_time
         ):
             return
-        most = self._config.max_transfer_bytes_on_message_in_memory
-        if result.count >= pop.max_msgs or result.size >= most:
+        if self._is_full(pop, result):
             result.rest_num += max(store.get_max_offset(topic, queue_id) - offset, 0)
             return
         try:

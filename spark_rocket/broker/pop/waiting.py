@@ -6,6 +6,9 @@ all of them. That request is run again. If it calls ``hold`` again, there was no
 and its remaining time, and the others are not woken because they would not find a message either. If it is completed,
 others are woken only by a call of ``more``. Notifications do not consume messages: each arrival wakes one.
 
+A run examines a part of a topic with many queues (turns.py). After a wake-up, the oldest request of a line runs in
+consecutive iterations of the loop until all parts are examined: at rest, no queue has a message for a held request.
+
 Arrivals within one iteration of the loop are collected. A line with a tag filter is not woken by messages with other
 tags: 8-byte tag codes decide, as in the filter. An SQL92 filter needs the record, so the first request is run at once.
 Each held request has one loop timer; arrivals have none.
@@ -20,13 +23,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from time import monotonic
 from typing import NamedTuple
 
 from spark_rocket.broker.pop.requests import PopRequest
+from spark_rocket.broker.pop.turns import parts_of
 from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.steps import STEP_S
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.request_limits.state import HELD_POPS
@@ -81,23 +88,37 @@ class _Waiter:
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """Requests for the same place, the oldest first; ``arrivals``: number of messages since the last run."""
+    """Requests for the same place, the oldest first.
+
+    ``arrivals``: number of messages since the last run; ``parts``: number of runs until all queues are examined.
+    """
 
     place: Place
     waiters: dict[_Waiter, None] = field(default_factory=dict)
     arrivals: int = 0
+    parts: int = 0
+    is_woken: bool = False
 
 
 class PopLongPollingService:
     """Held requests by place and by connection. ``watched`` has the lines of each topic that wakes any."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        queues_of: Callable[[str], int] = lambda topic: 1,
+    ) -> None:
+        """``queues_of``: returns the number of read queues of a topic."""
         self._loop = loop
         self._config = config
         self._clock = clock
+        self._queues_of = queues_of
         self._lines: dict[Place, _Line] = {}
         self._by_channel: dict[Channel, dict[_Waiter, None]] = {}
-        self._woken: list[_Line] = []
+        self._woken: deque[_Line] = deque()
+        self._is_serving = False
         self._running: _Waiter | None = None
         self._held_again = False
         self.watched: dict[str, dict[_Line, None]] = {}
@@ -142,6 +163,9 @@ class PopLongPollingService:
             if len(self._lines) >= config.pop_polling_map_size:
                 return Held.FULL
             line = self._open(place)
+            line.parts = self._parts_of(place) - 1  # the request itself has examined one
+            if line.parts > 0:
+                self._schedule(line)
         elif len(line.waiters) >= config.pop_polling_size:
             return Held.FULL
         request.body = b""  # the view would keep the complete receive buffer in memory
@@ -200,20 +224,45 @@ class PopLongPollingService:
     # --- inside -------------------------------------------------------------------------------------------------
 
     def _wake(self, line: _Line, arrivals: int) -> None:
-        if not line.arrivals:
-            if not self._woken:
-                self._loop.call_soon(self._serve_woken)
-            self._woken.append(line)
         line.arrivals += arrivals
+        self._schedule(line)
+
+    def _schedule(self, line: _Line) -> None:
+        if not line.is_woken:
+            line.is_woken = True
+            self._woken.append(line)
+            self._serve_soon()
+
+    def _serve_soon(self) -> None:
+        if not self._is_serving:
+            self._is_serving = True
+            self._loop.call_soon(self._serve_woken)
 
     def _serve_woken(self) -> None:
-        woken, self._woken = self._woken, []
-        for line in woken:
+        """Serve the woken lines, those that take long in later iterations of the loop."""
+        self._is_serving = False
+        deadline = monotonic() + STEP_S
+        for _ in range(len(self._woken)):
+            line = self._woken.popleft()
+            line.is_woken = False
             self._serve(line)
+            if monotonic() >= deadline:
+                break
+        if self._woken:
+            self._serve_soon()
 
     def _serve(self, line: _Line) -> None:
-        """Run the first request, or as many notifications as messages have arrived."""
+        """Run the first requests of a line, and again later if they have examined only a part of the queues."""
         arrivals, line.arrivals = line.arrivals, 0
+        if arrivals:
+            line.parts = self._parts_of(line.place)
+        line.parts -= 1
+        self._run_first(line, max(arrivals, 1))
+        if line.parts > 0 and line.waiters:
+            self._schedule(line)
+
+    def _run_first(self, line: _Line, arrivals: int) -> None:
+        """Run the first request, or as many notifications as messages have arrived."""
         behind = False
         for waiter in list(line.waiters):
             if waiter.timer is None:  # its connection closed meanwhile
@@ -232,6 +281,11 @@ class PopLongPollingService:
                 return
         if behind:
             self._loop.call_later(_BACK_OFF_S, self._wake, line, arrivals)
+
+    def _parts_of(self, place: Place) -> int:
+        """The number of runs that examine all queues of a place."""
+        topics = _topics(place)[place.queue_id >= 0 :]  # one queue, and all of the retry topics
+        return max((parts_of(self._queues_of(topic)) for topic in topics), default=1)
 
     def _end(self, waiter: _Waiter) -> None:
         """Run a request for the last time: its timeout has expired."""

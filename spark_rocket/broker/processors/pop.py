@@ -27,6 +27,9 @@ Three requests read what a pop would find, and leave it visible:
   not blocked. Tag filters are applied, SQL92 filters are not.
 * POLLING_INFO (200055): the number of held pops.
 
+Of a topic with more than 1,024 queues, a request for all queues examines a part, and ``restNum`` counts in that part
+(pop/turns.py). Held requests examine all parts; others respond after one, and the next begins where it ended.
+
 =============  ====== =========== ===================================
 found          hasMsg pollingFull response is sent
 =============  ====== =========== ===================================
@@ -42,13 +45,14 @@ PollingInfoProcessor}.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
 from spark_rocket.broker.pop.acks import MAX_POPPED
 from spark_rocket.broker.pop.requests import PopRequest, PopResult
 from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.pop.turns import QueueTurns, place_of
 from spark_rocket.broker.pop.waiting import Held, Kind, Place
 from spark_rocket.broker.processors.base import Processor, answer_held, answers
 from spark_rocket.broker.service import BrokerService, illegal_queue
@@ -133,13 +137,15 @@ class PopMessageProcessor(Processor):
         """Respond, or hold the request if there are no messages."""
         result, waiting = pops.pop(pop), self._service.waiting
         if result.count:
-            if result.rest_num > 0:
+            if result.rest_num > 0 or result.is_cut:
                 waiting.more(pop.topic, pop.queue_id, pop.group)
             return _answer(request, ResponseCode.SUCCESS, "FOUND", result, pop)
         self._service.stats.get_misses += 1
         held = waiting.hold(channel, request, pop, partial(self._again, pops, channel, request, pop))
         if held is Held.HELD:
-            if result.passed and result.rest_num > 0:  # continue after the messages that did not match
+            if (
+                result.passed and result.rest_num > 0
+            ) or result.is_cut:  # continue after the messages that did not match
                 waiting.more(pop.topic, pop.queue_id, pop.group)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
@@ -230,12 +236,6 @@ def check_reader(service: BrokerService, topic: str, queue_id: int, group: str, 
     return config
 
 
-def retry_queues(service: BrokerService, topic: str, group: str) -> list[tuple[str, int]]:
-    """The queues of the group's retry topics, for messages that were popped and not acked."""
-    found = [service.topics.get(retry_topic(topic, group, v2=v2)) for v2 in (False, True)]
-    return [(each.topic_name, queue) for each in found if each is not None for queue in range(each.read_queue_nums)]
-
-
 def next_offset(service: BrokerService, topic: str, group: str, queue_id: int) -> int:
     """The start of the group's next pop of a queue; only an estimate if the group has no offset."""
     offset = service.offsets.query(group, topic, queue_id)
@@ -244,6 +244,10 @@ def next_offset(service: BrokerService, topic: str, group: str, queue_id: int) -
 
 class PeekProcessor(Processor):
     """PEEK_MESSAGE, NOTIFICATION and POLLING_INFO: reads that leave messages visible."""
+
+    def __init__(self, service: BrokerService) -> None:
+        super().__init__(service)
+        self._turns = QueueTurns()
 
     @answers(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -290,18 +294,29 @@ class PeekProcessor(Processor):
         answer_held(channel, request, look)
 
     def _has_message(self, header: NotificationRequestHeader, wanted: PullFilter) -> bool:
-        service = self._service
         topic, group = header.topic, header.consumer_group
-        queues: Iterable[int] = (header.queue_id,)
-        if header.queue_id < 0:
-            queues = range(service.known_topic(topic).read_queue_nums)
-        if header.order:
-            order, now = service.order, service.clock()
-            queues = [each for each in queues if not order.is_blocked(header.attempt_id, topic, group, each, 0, now)]
-            return any(self._is_wanted(topic, group, queue, wanted) for queue in queues)
-        return any(self._is_wanted(topic, group, queue, wanted) for queue in queues) or any(
-            self._is_wanted(each, group, queue, wanted) for each, queue in retry_queues(service, topic, group)
+        return self._finds(header, topic, header.queue_id, wanted) or (
+            not header.order
+            and any(self._finds(header, retry_topic(topic, group, v2=v2), -1, wanted) for v2 in (False, True))
         )
+
+    def _finds(self, header: NotificationRequestHeader, topic: str, queue_id: int, wanted: PullFilter) -> bool:
+        """Whether a queue has a message: the given one, or if it is negative, one of this part of the topic."""
+        order, now, group = self._service.order, self._service.clock(), header.consumer_group
+        if queue_id >= 0:
+            part: Sequence[int] = (queue_id,)
+        else:
+            queues = self._service.read_queues(topic)
+            place = place_of(topic, group, "order" if header.order else "notification", wanted.tag_codes)
+            part = self._turns.part(place, queues, 0)
+        for each in part:
+            if header.order and order.is_blocked(header.attempt_id, topic, group, each, 0, now):
+                continue
+            if self._is_wanted(topic, group, each, wanted):
+                if queue_id < 0:
+                    self._turns.continue_at(place, queues, each)  # the message is still there for the next
+                return True
+        return False
 
     def _is_wanted(self, topic: str, group: str, queue_id: int, wanted: PullFilter) -> bool:
         """Whether a queue has a message; with a tag filter, whether it may have a matching one."""
@@ -314,6 +329,12 @@ class PeekProcessor(Processor):
         got = store.get_message(topic, queue_id, offset, 1, 1, wanted.tag_codes)
         return got.status is not GetMessageStatus.NO_MATCHED_MESSAGE or got.next_begin_offset < got.max_offset
 
+    def _peeked_part(self, topic: str, group: str, *, is_shuffled: bool = False) -> list[tuple[str, int]]:
+        """The queues of a topic that a peek examines; ``is_shuffled``: few queues begin with any of them."""
+        queues = self._service.read_queues(topic)
+        start = random.randrange(queues) if is_shuffled and queues else 0
+        return [(topic, each) for each in self._turns.part(place_of(topic, group, "peek", None), queues, start)]
+
     @answers(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         service, config = self._service, self._service.config
@@ -321,15 +342,14 @@ class PeekProcessor(Processor):
             service.overload.check_pull()
         header = PeekMessageRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
-        found = check_reader(service, topic, queue_id, group, ResponseCode.INVALID_PARAMETER)
-        own = [(topic, queue) for queue in (range(found.read_queue_nums) if queue_id < 0 else [queue_id])]
-        again = retry_queues(service, topic, group)
-        turn = random.randrange(len(own)) if own else 0
-        own = own[turn:] + own[:turn]
+        check_reader(service, topic, queue_id, group, ResponseCode.INVALID_PARAMETER)
+        own = [(topic, queue_id)] if queue_id >= 0 else self._peeked_part(topic, group, is_shuffled=True)
+        again = [each for v2 in (False, True) for each in self._peeked_part(retry_topic(topic, group, v2=v2), group)]
         left = min(max(header.max_msg_nums, 0), config.max_transfer_count_on_message_in_memory)
         room = config.max_transfer_bytes_on_message_in_memory
         records: list[bytes | memoryview] = []
         rest = 0
+        unread: dict[str, int] = {}
         for name, queue in again + own if random.random() < _RETRY_FIRST_SHARE else own + again:
             offset = next_offset(service, name, group, queue)
             if left > 0 and room > 0:
@@ -341,7 +361,11 @@ class PeekProcessor(Processor):
                 room -= len(got.records)
                 offset += got.count
                 records.append(got.records)
+            else:
+                unread.setdefault(name, queue)
             rest += max(service.store.get_max_offset(name, queue) - offset, 0)
+        for name, queue in unread.items():
+            self._turns.continue_at(place_of(name, group, "peek", None), service.read_queues(name), queue)
         body = b"".join(records)
         answer = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
         code, remark = (0, "FOUND") if body else (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
