@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
@@ -20,7 +20,13 @@ from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epo
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.cluster import READER_GROUP
-from spark_rocket.errors import BrokerError, DataLossError, ExactlyOnceError, RemotingTimeoutError, TopicNotFoundError
+from spark_rocket.errors import (
+    BrokerError,
+    DataLossError,
+    ExactlyOnceError,
+    QueueNotFoundError,
+    RemotingTimeoutError,
+)
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.testing import LocalCluster
 from tests.kit.waiting import until
@@ -94,12 +100,36 @@ def test_a_topic_created_by_the_first_row(cluster: LocalCluster, reader: Reader)
 
 def test_ends_of_queues_of_an_unavailable_broker(cluster: LocalCluster) -> None:
     brokers = brokers_for(options(cluster, "t"), "readers")
-    with pytest.raises(TopicNotFoundError) as caught:
+    with pytest.raises(QueueNotFoundError) as caught:
         brokers.ends([MessageQueue("created-nowhere", "broker-x", 0)])
     assert caught.value.retriable
     assert brokers.ends([MessageQueue("created-nowhere", "broker-a", 0)]) == {
         MessageQueue("created-nowhere", "broker-a", 0): 0
     }
+
+
+@pytest.mark.parametrize(
+    "request_of",
+    [
+        lambda brokers, queue: brokers.start(queue),
+        lambda brokers, queue: brokers.end(queue),
+        lambda brokers, queue: brokers.ends([queue]),
+        lambda brokers, queue: brokers.messages(queue, 0),
+        lambda brokers, queue: brokers.staged_later(queue, 0)(),
+        lambda brokers, queue: brokers.append(queue, b"x"),
+        lambda brokers, queue: brokers.committed("g", queue),
+        lambda brokers, queue: brokers.commit("g", queue, 1),
+    ],
+    ids=["start", "end", "ends", "messages", "staged", "append", "committed", "commit"],
+)
+def test_a_queue_without_a_route_is_unavailable(
+    cluster: LocalCluster, request_of: Callable[[Brokers, MessageQueue], object]
+) -> None:
+    """The broker of a ledger that restarts has no route for a moment: its requests are retried."""
+    brokers = brokers_for(options(cluster, "t"), "readers")
+    with pytest.raises(QueueNotFoundError, match="its broker is unavailable or not registered yet") as caught:
+        request_of(brokers, MessageQueue("of-a-stopped-broker", "broker-x", 0))
+    assert caught.value.retriable
 
 
 def test_keys_compression_topics_and_delays(cluster: LocalCluster, reader: Reader) -> None:

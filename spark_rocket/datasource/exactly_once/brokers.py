@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -151,7 +152,8 @@ class Brokers:
         self, queue: MessageQueue, body: bytes, *, tags: str | None = None, keys: str | None = None
     ) -> SendResult:
         """Send one message."""
-        return self._producer.send(Message.of(queue.topic, body, tags=tags, keys=keys), queue=queue)
+        with self._existing(queue):
+            return self._producer.send(Message.of(queue.topic, body, tags=tags, keys=keys), queue=queue)
 
     def stage_async(self, queue: MessageQueue, body: memoryview) -> Future[SendResult]:
         """Send a block as one message's body, without a copy."""
@@ -167,11 +169,26 @@ class Brokers:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _existing(self, queue: MessageQueue) -> Iterator[None]:
+        """Requests about a queue that existed: only its master knows that it no longer does.
+
+        A topic has no route while its broker is unavailable or not registered yet.
+        """
+        try:
+            yield
+        except (TopicNotFoundError, QueueNotFoundError) as error:
+            if self.lacks(queue):
+                raise
+            raise _unavailable(queue) from error
+
     def start(self, queue: MessageQueue) -> int:
-        return self.reader.min_offset(queue)
+        with self._existing(queue):
+            return self.reader.min_offset(queue)
 
     def end(self, queue: MessageQueue) -> int:
-        return self.reader.max_offset(queue)
+        with self._existing(queue):
+            return self.reader.max_offset(queue)
 
     def ends(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         """The end of each queue, requested at once. Queues of a topic that does not exist yet end at 0."""
@@ -179,11 +196,9 @@ class Brokers:
         ends = {}
         for queue, answer in asked.items():
             try:
-                ends[queue] = answer.result()
-            except TopicNotFoundError as error:
-                if not self.lacks(queue):  # its broker is unavailable
-                    error.retriable = True
-                    raise
+                with self._existing(queue):
+                    ends[queue] = answer.result()
+            except TopicNotFoundError:
                 ends[queue] = 0
         return ends
 
@@ -191,7 +206,8 @@ class Brokers:
         self, queue: MessageQueue, offset: int, *, tags: str = "*", wait_ms: int = 0
     ) -> tuple[list[MessageExt], int]:
         """Messages from ``offset``, and the next offset. ``wait_ms``: the time of a long poll."""
-        found = self.reader.pull(queue, offset, tags=tags, suspend_ms=wait_ms)
+        with self._existing(queue):
+            found = self.reader.pull(queue, offset, tags=tags, suspend_ms=wait_ms)
         if not found.from_master and found.status is not PullStatus.FOUND:
             return [], offset  # a slave may lag behind, or keep less; the next pull asks the master
         if found.status is PullStatus.OFFSET_ILLEGAL and offset < found.min_offset:
@@ -212,11 +228,8 @@ class Brokers:
         def body() -> memoryview:
             try:
                 found = answer.result()
-            except (TopicNotFoundError, QueueNotFoundError) as problem:
-                if self.lacks(queue):
-                    raise gone from None
-                problem.retriable = True
-                raise
+            except (TopicNotFoundError, QueueNotFoundError) as error:
+                raise gone if self.lacks(queue) else _unavailable(queue) from error
             if found.status is PullStatus.FOUND:
                 record = view_record(found.records, check_crc=False)
                 if record.queue_offset == offset:
@@ -239,10 +252,12 @@ class Brokers:
         return self.reader.lacks(queue) is not None
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
-        return self.reader.committed_offset(group, queue)
+        with self._existing(queue):
+            return self.reader.committed_offset(group, queue)
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
-        self.reader.commit_offset(group, queue, offset)
+        with self._existing(queue):
+            self.reader.commit_offset(group, queue, offset)
 
     # --- what brokers can do ------------------------------------------------------------------------------------
 
@@ -299,6 +314,14 @@ class Brokers:
 def brokers_for(options: WriteOptions, group: str) -> Brokers:
     """The ``Brokers`` of this process, reused by its next tasks."""
     return Brokers(options, group)
+
+
+def _unavailable(queue: MessageQueue) -> QueueNotFoundError:
+    return QueueNotFoundError(
+        f"{name(queue)} has no route: its broker is unavailable or not registered yet.",
+        remedy="Start the broker.",
+        retriable=True,
+    )
 
 
 def mark_retriable(error: RocketError) -> RocketError:
