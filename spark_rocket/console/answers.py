@@ -1,6 +1,6 @@
 """JSON requests and responses, and errors for the pages: a code, a message and a remedy, without stack traces.
 
-A request has at most ``MAX_BODY_BYTES`` bytes, a login at most 4 KiB. Pure functions. RocketMQ has no counterpart.
+The bounds of requests are in request_limits.py. Pure functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from spark_rocket.errors import (
     BrokerError,
     ClientError,
     ConfigError,
+    ProtocolError,
     RemotingError,
     RocketError,
     TopicNotFoundError,
@@ -24,8 +25,6 @@ if TYPE_CHECKING:  # `rocket up` uses the console's settings, and their errors, 
     from starlette.responses import Response
 
 _log = logging.getLogger(__name__)
-
-MAX_BODY_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +87,8 @@ def failure(trouble: Trouble) -> Response:
     return json_response({"error": trouble.to_json()}, trouble.status)
 
 
-async def read_json(request: Request, most: int = MAX_BODY_BYTES) -> dict[str, Any]:
-    """Read the JSON object of a request, of at most ``most`` bytes."""
+async def read_json(request: Request, most: int, max_values: int) -> dict[str, Any]:
+    """Read the JSON object of a request, of at most ``most`` bytes and ``max_values`` values."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -101,8 +100,11 @@ async def read_json(request: Request, most: int = MAX_BODY_BYTES) -> dict[str, A
                 code="TOO_LARGE",
             )
     try:
+        json_codec.check_values(body, max_values)
         value = json_codec.loads(bytes(body) or b"{}")
-    except ValueError:
+    except ProtocolError as error:
+        raise Refused(error.message, remedy=error.remedy, status=413, code="TOO_LARGE") from None
+    except (ValueError, RecursionError):
         raise Refused("The request is not JSON.", remedy="Send a JSON object.", code="NOT_JSON") from None
     if not isinstance(value, dict):
         raise Refused("The request is not a JSON object.", remedy="Send a JSON object.", code="NOT_JSON")

@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import spark_rocket
-from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
+from spark_rocket.console.answers import Refused, describe, failure, json_response
 from spark_rocket.console.api.accounts import AccountApi
 from spark_rocket.console.api.brokers import BrokerApi
 from spark_rocket.console.api.clients import ClientApi
@@ -37,12 +37,12 @@ from spark_rocket.console.api.topics import TopicApi
 from spark_rocket.console.guard import Guard, cookie_name
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import Session, Sessions
+from spark_rocket.console.request_limits import ROUTE_LIMITS
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 
 STATIC = Path(__file__).parent / "static"
 MAX_PENDING_LOGINS = 16
-MAX_LOGIN_BODY_BYTES = 4 << 10  # read before authentication
 
 
 class _Static(StaticFiles):
@@ -95,7 +95,7 @@ class _Login:
         peer = request.client.host if request.client else "?"
         try:
             self._sessions.check_pause(peer)
-            value = await read_json(request, MAX_LOGIN_BODY_BYTES)
+            _, value = await ROUTE_LIMITS["POST", "/api/login"].read(request)
             user, password = value.get("user"), value.get("password")
             if not isinstance(user, str) or not isinstance(password, str) or not self._settings.needs_login:
                 raise Refused("Missing user or password.", remedy="Give user and password.")

@@ -13,7 +13,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from spark_rocket.console.app import make_app
 from spark_rocket.console.guard import name_of
@@ -26,6 +26,7 @@ from spark_rocket.remoting.tls.contexts import server_tls
 MAX_CONNECTIONS = 512
 STOP_SECONDS = 3
 SLOW_SECONDS = 30
+MAX_HEADER_BYTES = 64 << 10
 HEADER_SECONDS = 10
 
 
@@ -43,6 +44,7 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
     config = uvicorn.Config(
         make_app(settings),
         http=_Connection,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         log_config=None,
         access_log=False,
         lifespan="on",
@@ -78,7 +80,7 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
             listener.close()
 
 
-class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httptools if it is installed
+class _Connection(H11Protocol):  # httptools does not bound the header of a request
     """Closes the connection of a peer that neither completes a request nor reads a response.
 
     Such peers must not block others. uvicorn has a timeout only for idle connections, and answers 503 to everyone when
@@ -90,7 +92,7 @@ class _Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httpto
         self.began = self.loop.time()
         self.loop.call_later(HEADER_SECONDS, self._look, None)
         if len(self.connections) > MAX_CONNECTIONS:
-            waiting = [each for each in self.connections if each.waits]
+            waiting = [each for each in self.connections if isinstance(each, _Connection) and each.waits]
             min(waiting, key=lambda each: each.began).transport.abort()  # at least this one waits
 
     @property

@@ -68,7 +68,7 @@ def test_a_value_that_changed_after_it_was_shown_is_not_overwritten(change: Any)
     assert "has changed to 100000" in error["text"]
 
 
-@pytest.mark.parametrize("value", ["a\nmaxPullBytes=1", "x" * 5000, "a\x00b"])
+@pytest.mark.parametrize("value", ["a\nmaxPullBytes=1", "a\x00b"])
 def test_a_value_has_one_line(change: Any, page: Page, cluster: LocalCluster, value: str) -> None:
     region = page.get("/api/broker", address=cluster.broker_address)["config"]["regionId"]
     assert "printable" in change("regionId", region, value, 400)["remedy"]

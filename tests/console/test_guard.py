@@ -12,10 +12,11 @@ import pytest
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from spark_rocket.console.answers import MAX_BODY_BYTES, Refused
+from spark_rocket.console.answers import Refused
 from spark_rocket.console.api.context import Asked
 from spark_rocket.console.app import make_app
 from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SECONDS, PAUSE_SECONDS, Sessions, hashed
+from spark_rocket.console.request_limits import ROUTE_LIMITS
 from spark_rocket.console.settings import ConsoleSettings, read_users
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -174,7 +175,8 @@ def test_large_requests_are_not_read() -> None:
     ask = Browser()
     token = ask("GET", "/api/session").json()["csrf"]
     headers = {"x-csrf-token": token, "content-type": "application/json"}
-    answer = ask("POST", "/api/messages", headers=headers, content=b" " * (MAX_BODY_BYTES + 1))
+    most = ROUTE_LIMITS["POST", "/api/messages"].max_body_bytes
+    answer = ask("POST", "/api/messages", headers=headers, content=b" " * (most + 1))
     assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
 
 

@@ -113,7 +113,7 @@ def test_the_filter_by_text_reads_decompressed_bodies(page: Page) -> None:
     ]
     (row,) = page.find("packed", text="Bärbel")["rows"]
     assert re.fullmatch("…a{40}Bärbelb+…", row["preview"])
-    assert page.find("packed", 400, text="x" * 1_001)["remedy"] == "Search for at most 1,000."
+    assert page.find("packed", 400, text="x" * 1_001)["remedy"] == "Use at most 1,000 characters for text."
 
 
 def test_a_search_ends_with_its_budget_and_continues(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:

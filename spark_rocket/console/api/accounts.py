@@ -27,7 +27,6 @@ _DECISIONS = ("Allow", "Deny")
 _POLICY_TYPES = ("Custom", "Default")
 _ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 _RESOURCE = re.compile(r"\*|(?:Cluster|Namespace|Topic|Group):[^\s,]+")
-MAX_BROKERS = 1_000
 MAX_ENTRIES = 10_000
 
 
@@ -243,8 +242,8 @@ class AccountApi:
 
         All are checked before the first is changed: brokers may share a file of accounts.
         """
-        addresses = [self._context.broker_address(address) for address in _strings(asked, "brokers")]
-        if not addresses or len(addresses) > MAX_BROKERS:
+        addresses = [self._context.broker_address(address) for address in dict.fromkeys(_strings(asked, "brokers"))]
+        if not addresses:
             raise Refused("No brokers given.", remedy="Select them on the page.")
         changed: list[str] = []
         failed: Failures = {}
@@ -335,7 +334,7 @@ def _permissions_of(acl: AclInfo) -> list[dict[str, Any]]:
 def _strings(asked: Asked, name: str) -> list[str]:
     """Return a list of strings of the body, without empty ones."""
     value = asked.body.get(name)
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value) or len(value) > MAX_ENTRIES:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Refused(f"Invalid {name}.", remedy=f"Send {name} as a list of strings.")
     return [one.strip() for one in value if one.strip()]
 

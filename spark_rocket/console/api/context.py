@@ -20,9 +20,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from spark_rocket.client import Admin
-from spark_rocket.console.answers import Refused, describe, failure, json_response, read_json
+from spark_rocket.console.answers import Refused, describe, failure, json_response
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import Session
+from spark_rocket.console.request_limits import MAX_INT, ROUTE_LIMITS, RouteLimit, integer
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.errors import RocketError
@@ -30,7 +31,6 @@ from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.console")
 
-MAX_PAGE_ROWS = 500
 MAX_REFRESH_S = 15.0
 _LOGGED = ("topic", "group", "to", "key", "address", "name", "account", "user", "resource", "brokers")
 """Parameters of changes that are logged: never bodies, values or secrets."""
@@ -54,17 +54,9 @@ class Asked:
             raise Refused(f"Missing {name}.", remedy=f"Fill in {name}.")
         return value
 
-    def number(self, name: str, default: int | None = None, *, least: int = 0, most: int = 2**63 - 1) -> int:
+    def number(self, name: str, default: int | None = None, *, least: int = 0, most: int = MAX_INT) -> int:
         value = self.body.get(name, self.query.get(name))
-        if value is None or value == "":
-            value = default
-        try:
-            found = int(value)  # type: ignore[arg-type]  # invalid values raise
-        except (TypeError, ValueError, OverflowError):
-            raise Refused(f"Invalid {name}: not an integer.", remedy=f"Use an integer for {name}.") from None
-        if not least <= found <= most or isinstance(value, bool | float):
-            raise Refused(f"Invalid {name} {found}.", remedy=f"Use {least} to {most}.")
-        return found
+        return integer(name, default if value is None or value == "" else value, least, most)
 
     def flag(self, name: str) -> bool:
         return self.body.get(name, self.query.get(name)) in (True, "true", "1")
@@ -93,22 +85,22 @@ class Context:
 
     def get(self, path: str, answer: Callable[[Asked], Any]) -> Route:
         """The route of a read request."""
-        return Route(path, self.endpoint(answer), methods=["GET"])
+        return Route(path, self.endpoint(answer, ROUTE_LIMITS["GET", path]), methods=["GET"])
 
     def read(self, path: str, answer: Callable[[Asked], Any], *, is_search: bool = False) -> Route:
         """The route of a read request with a body: its parameters do not fit into a URL."""
-        return Route(path, self.endpoint(answer, body=True, is_search=is_search), methods=["POST"])
+        return Route(path, self.endpoint(answer, ROUTE_LIMITS["POST", path], is_search=is_search), methods=["POST"])
 
     def change(self, method: str, path: str, answer: Callable[[Asked], Any], what: str) -> Route:
         """The route of a change; ``what`` names it in the log."""
-        return Route(path, self.endpoint(answer, changes=what), methods=[method])
+        return Route(path, self.endpoint(answer, ROUTE_LIMITS[method, path], changes=what), methods=[method])
 
     def endpoint(
         self,
         answer: Callable[[Asked], Any],
+        limit: RouteLimit,
         *,
         changes: str | None = None,
-        body: bool = False,
         is_search: bool = False,
     ) -> Callable[[Request], Awaitable[Response]]:
         """Wrap an endpoint for Starlette. ``changes``: its change, for the log; --read-only refuses changes."""
@@ -116,8 +108,8 @@ class Context:
         async def handle(request: Request) -> Response:
             try:
                 session: Session | None = request.state.session
-                values = await read_json(request) if body or changes is not None else {}
-                asked = Asked(request.path_params, dict(request.query_params), values, session.user if session else "")
+                query, body = await limit.read(request)
+                asked = Asked(request.path_params, query, body, session.user if session else "")
                 if changes is not None:
                     self._note(changes, asked, request)
                 value = await self.links.run(lambda: answer(asked), is_search=is_search)
@@ -184,7 +176,7 @@ def page_of(
         raise Refused(f"Unknown column {order[:40]!r}.", remedy="Sort by a column of the table.")
     found.sort(key=lambda row: row["name"])
     found.sort(key=lambda row: _place(row.get(order)), reverse=asked.flag("desc"))
-    size = asked.number("size", 50, least=1, most=MAX_PAGE_ROWS)
+    size = asked.number("size", 50)
     pages = max(1, math.ceil(len(found) / size))
     page = min(asked.number("page", 0), pages - 1)
     return {"rows": found[page * size : (page + 1) * size], "found": len(found), "page": page, "pages": pages}

@@ -18,7 +18,6 @@ from spark_rocket.console.sampler import TOPICS, Sampler
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import DLQ_PREFIX, MessageExt, MessageQueue
 
-MAX_RESENT_MESSAGES = 200
 _FIRST_REFRESH_MS = 500
 
 
@@ -69,10 +68,6 @@ class DeadApi:
         places = asked.body.get("messages")
         if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
             raise Refused("No messages selected.", remedy="Select at least one.")
-        if len(places) > MAX_RESENT_MESSAGES:
-            raise Refused(
-                f"Too many messages selected ({len(places)}).", remedy=f"Select at most {MAX_RESENT_MESSAGES}."
-            )
         sent, failures = 0, []
         unavailable: dict[str, RemotingError] = {}
         for place in places:

@@ -125,7 +125,7 @@ class GroupApi:
         self._context.changing.create_group(
             group,
             ordered=asked.flag("ordered") if "ordered" in asked.body else None,
-            retry_max_times=asked.number("retries", 16, least=-1, most=1000) if "retries" in asked.body else None,
+            retry_max_times=asked.number("retries", 16, least=-1) if "retries" in asked.body else None,
         )
         self._sampler.ask_lists_again()
         return {"done": f"Group {group} exists on all brokers."}

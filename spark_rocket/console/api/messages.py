@@ -23,8 +23,6 @@ from spark_rocket.console.search import Filter, Search, first_spans, parse_curso
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
 
-MAX_FOUND_MESSAGES = 256
-MAX_TEXT_LENGTH = 1_000
 _NEVER = 2**63 - 1
 
 
@@ -38,7 +36,7 @@ class MessageApi:
 
     def search(self, asked: Asked) -> dict[str, Any]:
         admin, topic, by = self._context.admin, asked.text("topic").strip(), asked.text("by")
-        limit = asked.number("limit", 64, least=1, most=MAX_FOUND_MESSAGES)
+        limit = asked.number("limit", 64)
         failed: dict[str, RocketError] = {}
         if by == "id":
             wanted = asked.text("id").strip()
@@ -55,11 +53,8 @@ class MessageApi:
         links, topic = self._context.links, asked.text("topic").strip()
         begin = asked.number("begin", 0)
         end = asked.number("end", 0, least=0) or None
-        text = asked.text("text", "")
-        if len(text) > MAX_TEXT_LENGTH:
-            raise Refused(f"The text has {len(text):,} characters.", remedy=f"Search for at most {MAX_TEXT_LENGTH:,}.")
-        wanted = Filter.of(begin, end or _NEVER, asked.text("tags", "").strip(), text)
-        limit = asked.number("limit", 50, least=1, most=MAX_FOUND_MESSAGES)
+        wanted = Filter.of(begin, end or _NEVER, asked.text("tags", "").strip(), asked.text("text", ""))
+        limit = asked.number("limit", 50)
         failed: dict[str, RocketError] = {}
         gone: dict[str, Trouble] = {}
         if asked.body.get("cursor") is None:

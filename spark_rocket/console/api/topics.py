@@ -16,7 +16,6 @@ from spark_rocket.errors import RocketError, TopicNotFoundError
 _COLUMNS = ("name", "queues", "messages", "bytes", "rate", "lastUpdate", "type", "brokers")
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _KINDS = ("user", "retry", "dlq", "system", "all")
-MAX_QUEUES = 1_024
 
 
 class TopicApi:
@@ -151,12 +150,12 @@ class TopicApi:
         kind = asked.text("type", "") or None
         if kind is not None and kind not in _TYPES:
             raise Refused(f"Invalid message type {kind[:40]!r}.", remedy=f"Use {', '.join(_TYPES)}.")
-        queues = asked.number("queues", 8, least=1, most=MAX_QUEUES)
+        queues = asked.number("queues", 8)
         self._context.changing.create_topic(
             topic,
             queues,
-            asked.number("perm", 6, least=0, most=7),
-            write_queues=asked.number("writeQueues", queues, least=0, most=MAX_QUEUES),
+            asked.number("perm", 6),
+            write_queues=asked.number("writeQueues", queues),
             broker=asked.text("broker", "") or None,
             order=asked.flag("order"),
             message_type=kind,
