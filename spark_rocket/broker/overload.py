@@ -24,7 +24,6 @@ Corresponds to org.apache.rocketmq.broker.latency.BrokerFastFailure and SendMess
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from pathlib import Path
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.server.memory import give_memory_back
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
 from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible
@@ -248,11 +248,3 @@ def default_limit() -> int:
         except (OSError, ValueError):  # no such file, or "max"
             continue
     return int(min(limits) * _MAX_MEMORY_SHARE)
-
-
-def give_memory_back() -> None:
-    """Return freed memory to the operating system; without effect if the C library does not support it."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError, TypeError):
-        return

@@ -230,9 +230,9 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
             "text": Text(1_000),
             "tags": Text(64 * KIB),
             "limit": Number(1, 256),
-            "cursor": Collection(16_384, 6),  # a list of five values for each queue
+            "cursor": Collection(8_192, 6),  # a list of five values for each queue
         },
-        2 * MIB,
+        MIB,
     ),
     ("POST", "/api/messages"): RouteLimit(
         {

@@ -153,9 +153,9 @@ def _strings(code: int, limit: RequestLimit) -> Iterator[Case]:
             kind = Size.FRAME if size > MB else Size.SMALL
             make = partial(request_of, code, limit, {name: "x" * size})
             yield Case(code, f"{name}: {size:,} characters", make, kind, size > bound)
-            if kind is Size.SMALL:
+            if size <= bound:
                 make = partial(_late, code, limit, name, partial(_joined, wire_name(field), size))
-                yield Case(code, f"{name}: {size:,} characters with separators", make, is_beyond=size > bound)
+                yield Case(code, f"{name}: {size:,} characters with separators", make)
         yield from _header_list(code, limit, name, wire_name(field))
         if wire_name(field) == "properties":
             yield from _properties(code, limit, name)
@@ -212,12 +212,13 @@ def _properties(code: int, limit: RequestLimit, name: str) -> Iterator[Case]:
 
 
 def _body_sizes(code: int, limit: RequestLimit) -> Iterator[Case]:
-    """Bodies without regard to their type: the bound, beyond it, 1 MB and a frame."""
+    """Bodies without regard to their type: the bound, beyond it and a frame."""
     bound = min(limit.max_body_bytes, FRAME)
     units = {"spaces": b" ", "brackets": b"[", "lines": b"a=1\n"}
-    for size in sorted({bound, min(limit.max_body_bytes + 1, FRAME), MB, FRAME}):
+    for size in sorted({bound, min(limit.max_body_bytes + 1, FRAME), FRAME}):
         kind = Size.FRAME if size > MB else Size.SMALL
-        for label, unit in units.items() if size == bound else [("spaces", b" ")]:
+        is_read = size == bound and limit.body is not RawBody.NONE
+        for label, unit in units.items() if is_read else [("spaces", b" ")]:
             make = partial(_late_body, code, limit, partial(_repeated, unit, size))
             yield Case(code, f"body of {size:,} bytes, {label}", make, kind, size > limit.max_body_bytes)
 

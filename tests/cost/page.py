@@ -11,15 +11,17 @@ from datetime import UTC, datetime
 from spark_rocket.protocol.wire.request_limits import RequestLimit
 from tests.cost.generator import Size
 from tests.cost.measuring import Cost, Costs
+from tests.cost.servers import PROXY_IDLE_MS
 from tests.cost.state import BulkCost, is_released
 
 _HEAD = """# Costs of requests
 
-`make cost` sends hostile requests of every code to servers in their own processes, and measures CPU time and memory
-from outside. The requests come from the declared types of headers and bodies (`tests/cost`): each collection with one
-entry, at its bound, beyond it and as large as allowed; each number at its extremes; long strings, and strings full of
-separators; names whose Java hash codes are equal; state in bulk on connections that then close. The bounds are in
-`spark_rocket/protocol/wire/request_limits` and `spark_rocket/proxy/request_limits.py`.
+`make cost` sends hostile requests of every code, RPC and console route to servers in their own processes, and measures
+CPU time and memory from outside. The requests come from the declared types of headers, bodies and parameters
+(`tests/cost`): each collection with one entry, at its bound, beyond it and as large as allowed; each number at its
+extremes; long strings, and strings full of separators; names whose Java hash codes are equal; state in bulk on
+connections that then close. The bounds are in `spark_rocket/protocol/wire/request_limits`,
+`spark_rocket/proxy/request_limits.py` and `spark_rocket/console/request_limits.py`.
 
 Allowed are 100 ms and 32 MB for a request of 1 MB, and 1 s for a full frame. CPU time has a resolution of 10 ms. It
 includes the server's own timers, and what the process does after the response.
@@ -40,13 +42,33 @@ _ABOVE = """## Above the limits
 _STATE = """## State in bulk
 
 Many small requests on one connection and few large ones on another, all with new names. *Others* is the CPU time of
-ten other connections that open and close meanwhile. *Kept* is the memory after both connections are closed, at most a
-minute later. State in brackets is not released with its connection, but limited in all (`STATE_LIMITS`).
+ten other connections that open and close meanwhile. *Kept* is the memory after both connections are closed, of state
+that is released then at most a minute later. State in brackets is not released with its connection, but limited in all
+(`STATE_LIMITS`).
 
 | request | state | sent | CPU | held | others | close | kept |
 |---|---|---|---|---|---|---|---|
 {rows}
 """
+_PROXY_STATE = """## State in bulk of the proxy
+
+Each row is a connection of its own; all close together. A client is removed {idle} s after its last call in this run
+(`grpcClientIdleTimeMills`, 120 s by default). All of it is created twice, first for caches and buffers: the rows are
+the second time. *Kept* is the memory above that before, at most a minute after the close.
+
+| state | sent | CPU | held | close | kept |
+|---|---|---|---|---|---|
+{rows}
+"""
+
+
+@dataclass
+class StateRow:
+    """The state in bulk of one request code."""
+
+    name: str
+    limit: RequestLimit
+    cost: BulkCost
 
 
 @dataclass
@@ -54,7 +76,10 @@ class Report:
     """What a run has measured so far."""
 
     requests: list[tuple[str, Costs]] = field(default_factory=list)
-    state: list[tuple[str, str, RequestLimit, BulkCost]] = field(default_factory=list)
+    state: list[StateRow] = field(default_factory=list)
+    proxy_state: list[tuple[str, BulkCost]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    """What is wrong with state in bulk."""
 
     def text(self) -> str:
         parts = [
@@ -69,10 +94,13 @@ class Report:
         for server in dict.fromkeys(name for name, _ in self.requests):
             rows = "\n".join(_row(costs) for name, costs in self.requests if name == server)
             parts.append(_TABLE.format(server=server.capitalize(), rows=rows))
-        above = [f"* {costs.name}: {line}" for _, costs in self.requests for line in costs.too_much]
-        parts.append(_ABOVE.format(rows="\n".join(above) or "None."))
+        above = [f"{costs.name}: {line}" for _, costs in self.requests for line in costs.too_much] + self.wrong
+        parts.append(_ABOVE.format(rows="\n".join(f"* {line}" for line in above) or "None."))
         if self.state:
-            parts.append(_STATE.format(rows="\n".join(_bulk_row(*each) for each in self.state)))
+            parts.append(_STATE.format(rows="\n".join(map(_bulk_row, self.state))))
+        if self.proxy_state:
+            rows = "\n".join(_proxy_row(name, cost) for name, cost in self.proxy_state)
+            parts.append(_PROXY_STATE.format(rows=rows, idle=PROXY_IDLE_MS // 1000))
         return "\n".join(parts)
 
 
@@ -90,13 +118,18 @@ def _ms(cost: Cost | None) -> str:
     return "" if cost is None else f"{cost.cpu * 1000:.0f} ms"
 
 
-def _bulk_row(server: str, name: str, limit: RequestLimit, cost: BulkCost) -> str:
-    names = ", ".join(limit.state)
-    shown = names if is_released(limit) else f"({names})"
+def _bulk_row(row: StateRow) -> str:
+    names, cost = ", ".join(row.limit.state), row.cost
+    shown = names if is_released(row.limit) else f"({names})"
     return (
-        f"| {name} | {shown} | {cost.sent:.1f} MB | {cost.creating:.1f} s | {cost.held:.0f} MB "
+        f"| {row.name} | {shown} | {cost.sent:.1f} MB | {cost.creating:.1f} s | {cost.held:.0f} MB "
         f"| {cost.others * 1000:.0f} ms | {cost.closing * 1000:.0f} ms | {cost.kept:.0f} MB |"
     )
+
+
+def _proxy_row(name: str, cost: BulkCost) -> str:
+    closing = f"{cost.closing * 1000:.0f} ms | {cost.kept:.0f} MB" if cost.closing else " | "
+    return f"| {name} | {cost.sent:.1f} MB | {cost.creating:.1f} s | {cost.held:.0f} MB | {closing} |"
 
 
 def _output(*command: str) -> str:

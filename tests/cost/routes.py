@@ -67,7 +67,7 @@ def route_cases(route: Route, broker: str) -> Iterator[RouteCase]:
 
 def _of_parameter(route: Route, limit: RouteLimit, broker: str, name: str, parameter: Parameter) -> Iterator[RouteCase]:
     in_body = bool(limit.max_body_bytes) and f"{{{name}}}" not in route[1]
-    longest = limit.max_body_bytes - 4_096 if in_body else MAX_HEADER_BYTES - 4_096
+    longest = limit.max_body_bytes - limit.max_body_bytes // 8 if in_body else MAX_HEADER_BYTES - 4_096
     if isinstance(parameter, Number):
         for number in LONG_EXTREMES:
             is_beyond = not parameter.least <= number <= parameter.most
@@ -76,10 +76,10 @@ def _of_parameter(route: Route, limit: RouteLimit, broker: str, name: str, param
     elif isinstance(parameter, Text):
         for size in sorted({min(parameter.most, longest), parameter.most + 1, *([MB] if in_body else [])}):
             for unit in _TEXTS if size <= parameter.most else _TEXTS[:1]:
-                text = (unit * size)[:size]
-                is_beyond = size > parameter.most or len(json.dumps(text)) > longest + 4_096
+                request = partial(_request, route, broker, {name: (unit * size)[:size]})
+                made = request()
+                is_beyond = size > parameter.most or len(made.content) > limit.max_body_bytes
                 kind = Size.FRAME if size > MB else Size.SMALL
-                request = partial(_request, route, broker, {name: text})
                 yield RouteCase(route, f"{name}: {size:,} characters of {unit!r}", request, kind, is_beyond)
     else:
         yield from _collection(route, limit, broker, name, parameter)

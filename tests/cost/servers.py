@@ -6,7 +6,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,10 @@ from tests.kit.waiting import until
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAUSE_S = 0.02
 _LIMIT_S = 240.0
+_SLACK_MB = 3.0
 UNKNOWN_CODE = 9_999
+PROXY_IDLE_MS = 10_000
+"""After this time without a call the proxy removes a client: grpcClientIdleTimeMills, 120 s by default."""
 
 
 class Measured:
@@ -58,6 +60,15 @@ class Measured:
                 last, since = now, time.monotonic()
             assert time.monotonic() < deadline, f"{self.name} is still busy after {_LIMIT_S:.0f} s"
         return self.cpu()
+
+    def memory_back(self, before: float) -> float:
+        """Wait at most a minute until the memory is what it was, or a tenth more; return what it has more."""
+        with suppress(AssertionError):
+            until(lambda: self.is_back(before), "memory")
+        return self.memory() - before
+
+    def is_back(self, before: float) -> bool:
+        return self.memory() <= 1.1 * before + _SLACK_MB
 
     def _status(self, name: str) -> float:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
@@ -167,7 +178,9 @@ class Servers:
             server.process.kill()
 
     def proxy(self) -> tuple[Measured, str]:
-        server = self._start("proxy", "proxy", "-n", self.name_server, "--grpc-port", "0")
+        conf = self._directory / "proxy.conf"
+        conf.write_text(f"grpcClientIdleTimeMills={PROXY_IDLE_MS}\n")
+        server = self._start("proxy", "proxy", "-c", str(conf), "-n", self.name_server, "--grpc-port", "0")
         return server, str(server.process.facts["grpc"])
 
     def console(self) -> tuple[Measured, str]:
@@ -179,13 +192,3 @@ class Servers:
         server = Measured(name, ServerProcess(list(arguments), log, 60.0))
         self._started.append(server)
         return server
-
-
-def back(server: Measured, before: float, part: float = 0.1, slack: float = 3.0) -> float:
-    """Wait at most a minute until the memory is back within a part; return what it still has more."""
-    with suppress(AssertionError):
-        until(lambda: server.memory() <= before * (1 + part) + slack, "memory")
-    return server.memory() - before
-
-
-Make = Callable[[], RemotingCommand]

@@ -18,6 +18,10 @@ from tests.cost.values import Filling, Variant, body_of, header_fields, header_t
 SMALL_REQUESTS = 2_000
 LARGE_REQUESTS = 24
 _KEPT_NAMES = {"topicFilterType", "expType", "expressionType", "boundaryType", "namespace", "defaultTopic"}
+_MAX_OTHERS_S = 0.1
+"""CPU time for ten connections of others, which open and close beside the state."""
+_MAX_CLOSING_S = 0.1
+"""CPU time of the close for each MB that created the state."""
 _COUNTED = ("queueId", "commitOffset", "offset")
 
 
@@ -78,15 +82,22 @@ def _largest(cls: type[Body], limit: RequestLimit, number: int) -> bytes:
 class BulkCost:
     """What state in bulk costs. Times are seconds of CPU, memory in MB."""
 
-    sent: float
+    sent: float = 0.0
     """MB of requests."""
-    before: float
-    """Memory before."""
-    creating: float
-    held: float
+    creating: float = 0.0
+    held: float = 0.0
     """Memory before the connections close."""
-    others: float
+    others: float = 0.0
     """CPU for ten other connections that open and close meanwhile."""
-    closing: float
-    kept: float
-    """Memory a minute after the connections closed."""
+    closing: float = 0.0
+    kept: float = 0.0
+    """Memory after the connections closed; of state that is released then, a minute later."""
+
+    def too_much(self, name: str) -> list[str]:
+        """What is above its limit."""
+        found = []
+        if self.others > _MAX_OTHERS_S:
+            found.append(f"{name}: others pay {self.others * 1000:.0f} ms for its state")
+        if self.closing > _MAX_CLOSING_S * max(self.sent, 1.0):
+            found.append(f"{name}: the close takes {self.closing * 1000:.0f} ms")
+        return found

@@ -1,23 +1,29 @@
 """What every request costs a server in its own process: CPU time and memory, as Linux reports them (make cost).
 
 At most 100 ms and 32 MB for a request of 1 MB, 1 s for a full frame. State that is released with its connection: the
-memory is back within a tenth a minute after the connections closed, and others do not pay for it meanwhile.
+memory is back within a tenth a minute after the connections closed, and others do not pay for it meanwhile. The page
+is written from what was measured, whatever has failed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.console.request_limits import ROUTE_LIMITS
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, NAMESRV_LIMITS, RequestLimit
-from tests.cost import page, state
+from tests.cost import page, proxy_state, state
 from tests.cost.generator import cases, prepared, request_of
 from tests.cost.measuring import Run, send_all
+from tests.cost.route_line import RouteLine
+from tests.cost.routes import Route, route_cases
 from tests.cost.rpc_line import RpcLine
 from tests.cost.rpcs import RpcRequest, plausible, rpc_cases
 from tests.cost.servers import Line, Measured, Servers
@@ -36,11 +42,6 @@ _ALL = [
     for server, table in _TABLES.items()
     for code, limit in table.items()
 ]
-_OF_STATE = [each for each in _ALL if each.values[2].state]  # type: ignore[union-attr]
-_MAX_OTHERS_S = 0.1
-"""CPU time for ten connections of others, which open and close beside the state."""
-_MAX_CLOSING_S = 0.1
-"""CPU time of the close for each MB that created the state."""
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +67,17 @@ def _of(servers: Servers, server: str) -> tuple[Measured, str]:
 @pytest.mark.parametrize(("server", "code", "limit"), _ALL)
 def test_requests(servers: Servers, report: page.Report, server: str, code: int, limit: RequestLimit) -> None:
     measured, address = _of(servers, server)
-    with Line(servers.broker_address) as admin, Line(address) as line:
-        prepared(admin)
+    _prepare(servers)
+    with Line(address) as line:
         found = Run(measured, line).cases(f"{RequestCode(code).name} ({code})", cases(code, limit))
-        prepared(admin)
-    _has_route(servers)
     report.requests.append((server, found))
+    _prepare(servers)
     assert found.too_much == []
 
 
 @pytest.fixture(scope="module")
 def proxy(servers: Servers) -> tuple[Measured, str]:
-    with Line(servers.broker_address) as admin:
-        prepared(admin)
+    _prepare(servers)
     return servers.proxy()
 
 
@@ -87,26 +86,51 @@ def test_rpcs(proxy: tuple[Measured, str], report: page.Report, method: str) -> 
     measured, endpoint = proxy
     with RpcLine(endpoint) as line:
         found = Run(measured, line).cases(f"`{method}`", rpc_cases(method))
+        report.requests.append(("proxy", found))
         assert line.ask(RpcRequest("QueryRoute", plausible("QueryRoute").SerializeToString())).code == 0
-    report.requests.append(("proxy", found))
     assert found.too_much == []
 
 
-@pytest.mark.parametrize(("server", "code", "limit"), _OF_STATE)
-def test_state(tmp_path: Path, report: page.Report, server: str, code: int, limit: RequestLimit) -> None:
+@pytest.fixture(scope="module")
+def console(servers: Servers) -> tuple[Measured, str]:
+    _prepare(servers)
+    return servers.console()
+
+
+@pytest.mark.parametrize("route", ROUTE_LIMITS, ids=" ".join)
+def test_routes(console: tuple[Measured, str], servers: Servers, report: page.Report, route: Route) -> None:
+    measured, url = console
+    _prepare(servers)
+    with RouteLine(url) as line:
+        found = Run(measured, line).cases(f"`{' '.join(route)}`", route_cases(route, servers.broker_address))
+    report.requests.append(("console", found))
+    assert found.too_much == []
+
+
+# --- state in bulk ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server", _TABLES)
+def test_state(tmp_path: Path, report: page.Report, server: str) -> None:
+    """First the state that is released with its connections, all of it together, then the other state."""
+    wrong: list[str] = []
     with Servers(tmp_path) as servers:
         measured, address = _of(servers, server)
-        with Line(servers.broker_address) as admin:
-            prepared(admin)
-        cost = _bulk(measured, address, code, limit)
-        report.state.append((server, f"{RequestCode(code).name} ({code})", limit, cost))
-        with Line(servers.broker_address) as admin:
-            prepared(admin)
-        _has_route(servers)
-    assert cost.others <= _MAX_OTHERS_S
-    assert cost.closing <= _MAX_CLOSING_S * max(cost.sent, 1.0)
-    if state.is_released(limit):
-        assert cost.kept <= 0.1 * cost.before + 3.0
+        _prepare(servers)
+        measured.settle()
+        before = measured.memory()
+        of_state = [each for each in _TABLES[server].items() if each[1].state]
+        for code, limit in sorted(of_state, key=lambda each: not state.is_released(each[1])):
+            cost = _bulk(measured, address, code, limit)
+            if state.is_released(limit):
+                cost.kept = measured.memory_back(before)
+                if not measured.is_back(before):
+                    wrong.append(f"{RequestCode(code).name}: {cost.kept:.0f} MB are not released")
+            report.state.append(page.StateRow(f"{RequestCode(code).name} ({code})", limit, cost))
+            wrong += cost.too_much(RequestCode(code).name)
+        _prepare(servers)
+    report.wrong += wrong
+    assert wrong == []
 
 
 def _bulk(server: Measured, address: str, code: int, limit: RequestLimit) -> state.BulkCost:
@@ -123,19 +147,58 @@ def _bulk(server: Measured, address: str, code: int, limit: RequestLimit) -> sta
     small.close()
     large.close()
     closing = server.settle() - began
-    kept = 0.0
-    if state.is_released(limit):
-        try:
-            until(lambda: server.memory() <= 1.1 * before + 3.0)
-        except AssertionError:
-            kept = server.memory() - before
-    else:
-        kept = server.memory() - before
-    return state.BulkCost(sent, before, creating, held, others, closing, kept)
+    return state.BulkCost(sent, creating, held, others, closing, server.memory() - before)
 
 
-def _has_route(servers: Servers) -> None:
-    """The broker's topics still have their routes."""
+def test_state_of_the_proxy(tmp_path: Path, report: page.Report) -> None:
+    with Servers(tmp_path) as servers:
+        _prepare(servers)
+        measured, endpoint = servers.proxy()
+        asyncio.run(_bulk_of_proxy(measured, endpoint, page.Report()))
+        until(lambda: _is_gone(servers, proxy_state.LAST_GROUP), "the removal of the clients")
+        time.sleep(proxy_state.SCAN_S)  # the proxy returns the memory at its next scan
+        before = measured.memory()  # with the caches and buffers of as many clients
+        total = asyncio.run(_bulk_of_proxy(measured, endpoint, report))
+        total.kept = measured.memory_back(before)
+        report.proxy_state.append(("all connections closed", total))
+        if not measured.is_back(before):
+            report.wrong.append(f"proxy: {total.kept:.0f} MB are not released a minute after the connections closed")
+        assert measured.is_back(before)
+
+
+async def _bulk_of_proxy(server: Measured, endpoint: str, report: page.Report) -> state.BulkCost:
+    """Create all kinds of state, then close their connections."""
+    connections = []
+    total = state.BulkCost(held=-server.memory())
+    for name, create in proxy_state.STATES.items():
+        connection = proxy_state.Connection(endpoint)
+        connections.append(connection)
+        memory, began = server.memory(), server.settle()
+        sent = await create(connection)
+        cost = state.BulkCost(sent, server.settle() - began, server.memory() - memory)
+        total.sent += cost.sent
+        total.creating += cost.creating
+        report.proxy_state.append((name, cost))
+    total.held += server.memory()
+    began = server.cpu()
+    for connection in connections:
+        await connection.close()
+    total.closing = server.settle() - began
+    return total
+
+
+def _is_gone(servers: Servers, group: str) -> bool:
+    """Whether the proxy has unregistered the members of a group."""
+    code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    with Line(servers.broker_address) as line:
+        answer = line.ask(request_of(code, BROKER_LIMITS[code], {"consumer_group": group}))
+        return answer is not None and answer.code == ResponseCode.CONSUMER_NOT_ONLINE
+
+
+def _prepare(servers: Servers) -> None:
+    """Create topic and group of the requests again; the name server has the route of the topic."""
+    with Line(servers.broker_address) as admin:
+        prepared(admin)
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     with Line(servers.name_server) as line:
 

@@ -43,6 +43,7 @@ PLAUSIBLE: dict[str, object] = {
     "msgId": "7F00000100002A9F0000000000000000", "consumeType": "CONSUME_PASSIVELY",
     "attributes": "+message.type=NORMAL",
     "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "popShareQueueNum": 0, "accessKey": "attacker",
+    "consumeEnable": True,
 }  # fmt: skip
 
 
@@ -210,7 +211,7 @@ _PLAIN: dict[Any, Callable[[str, Filling, int], Any]] = {
     str: _text,
     int: _number,
     float: lambda wire, filling, index: 1.5,
-    bool: lambda wire, filling, index: False,
+    bool: lambda wire, filling, index: PLAUSIBLE.get(wire) is True,
     object: _any,
     MessageQueue: _queue,
 }

@@ -44,6 +44,7 @@ from spark_rocket.proxy.methods.client import Client, CommandStream
 from spark_rocket.proxy.methods.settings import merged_settings
 from spark_rocket.proxy.request_limits import MAX_TOPICS
 from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
+from spark_rocket.remoting.server.memory import give_memory_back
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log)
@@ -311,6 +312,7 @@ class ClientRegistry:
     def _scan(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_SCAN_SECONDS, self._scan)
         self.expire()
+        give_memory_back()  # of clients and connections that left in bulk: 20 MB after 900 clients, in 1 ms
         self._cluster.spawn(self.send_settings())
         now = self._cluster.monotonic()
         if self._clients and now - self._announced >= HEARTBEAT_SECONDS:
