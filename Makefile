@@ -89,7 +89,7 @@ chaos-sink: $(STAMP)
 cost: export COST = 1
 cost: export COST_PAGE ?= docs/internals/request-costs.md
 cost: $(STAMP)
-	@$(RUN) python -m pytest -n 0 tests/cost $(ARGS)
+	@$(RUN) python -m pytest -n 0 --tb=line tests/cost/test_costs.py $(ARGS)
 
 fuzz: export FUZZ_CASES ?= 1000000
 fuzz: $(STAMP)

@@ -24,7 +24,7 @@ MAX_INT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, or a flag."""
+    """A string, or a flag."""
 
     most: int
     """Characters."""
@@ -73,7 +73,7 @@ class RouteLimit:
     max_body_bytes: int = 0
     """0: the body is not read."""
     max_values: int = 100_000
-    """Values in the body at any depth, and commas in its texts, counted before the body is parsed."""
+    """Values in the body at any depth, and commas in its strings, counted before the body is parsed."""
 
     async def read(self, request: Request) -> tuple[dict[str, str], dict[str, Any]]:
         """Return the known parameters of query and body. Refused if one exceeds its bound, or the body does."""

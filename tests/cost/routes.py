@@ -20,7 +20,7 @@ from tests.cost.values import BROKER, GROUP, LONG_EXTREMES, TOPIC
 
 Route = tuple[str, str]
 
-#: Plausible values by the name of a parameter. Other texts are ``x``, other numbers 1.
+#: Plausible values by the name of a parameter. Other strings are ``x``, other numbers 1.
 PLAUSIBLE: dict[str, object] = {
     "topic": TOPIC, "group": GROUP, "broker": BROKER, "queue": 0, "offset": 0, "by": "key", "key": "key", "id": "x",
     "kind": "all", "sort": "name", "search": "", "own": True, "to": "earliest", "timestamp": 1, "begin": 0,
