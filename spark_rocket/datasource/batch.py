@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.ranges import OffsetRange, split
+from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, hide_traceback_while, settle_worker
 from spark_rocket.datasource.read.projection import projection_of, rows_of
 
@@ -29,69 +29,48 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_rocket.datasource.options.parsers import LookUp
+    from spark_rocket.datasource.plan.tasks import Task
     from spark_rocket.datasource.read.cluster import Cluster
-
-_SMALL_RANGE_MESSAGES = 1_000  # a larger range gets its own task
-_SMALL_RANGES_PER_TASK = 256
-
-
-@dataclass
-class RangePartition(InputPartition):
-    """A Spark partition that reads one range of one queue."""
-
-    span: OffsetRange
 
 
 @dataclass
 class RangesPartition(InputPartition):
-    """A Spark partition that reads several small ranges."""
+    """A Spark partition: the ranges that a task reads, one after the other."""
 
     spans: tuple[OffsetRange, ...]
 
 
 def read_partition(partition: InputPartition, options: ReadOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
     """Read one partition. Spark passes ``InputPartition(None)`` for an empty plan; it has no rows."""
-    if isinstance(partition, RangesPartition):
-        return chain.from_iterable(read_partition(RangePartition(span), options, schema) for span in partition.spans)
-    if not isinstance(partition, RangePartition):
+    if not isinstance(partition, RangesPartition):
         return iter(())
     from spark_rocket.datasource.read.cluster import reader_of
-    from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
+    from spark_rocket.datasource.read.fetch import read_deduplicated, read_ranges
 
-    reader = reader_of(options)
+    reader, spans = reader_of(options), partition.spans
     projection = projection_of(options, schema)
     settle_worker()
     if options.look_up is not None:
         from spark_rocket.datasource.plan.lookup import LookupFilter
 
         lookup_filter = LookupFilter(options.look_up, projection)
-        batches = lookup_filter.rows(read_range(partition.span, options, lookup_filter.projection, reader))
-    elif options.dedupe_window is not None:
-        batches = read_deduplicated(partition.span, options, projection, reader, options.dedupe_window)
+        batches = lookup_filter.rows(read_ranges(spans, options, lookup_filter.projection, reader))
+    elif (window := options.dedupe_window) is not None:
+        batches = chain.from_iterable(read_deduplicated(span, options, projection, reader, window) for span in spans)
     else:
-        batches = read_range(partition.span, options, projection, reader)
+        batches = read_ranges(spans, options, projection, reader)
     return hide_traceback_while(rows_of(batches, options, schema, projection))
 
 
-def _plan_lookup(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[InputPartition]:
-    """Plan the messages that the index returns. Small ranges share a task unless options set the partition size."""
+def _plan_lookup(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> list[Task]:
+    """Plan the messages that the index returns."""
     from spark_rocket.datasource.plan.lookup import BrokerIndex, find
     from spark_rocket.datasource.plan.planner import batch_ranges
+    from spark_rocket.datasource.plan.tasks import plan_tasks
     from spark_rocket.datasource.read.cluster import reader_of
 
-    reader = reader_of(options)
-    index = BrokerIndex(reader, options.request_timeout_ms / 1000)
-    spans = find(batch_ranges(cluster, options), look_up, index)
-    least, most = options.min_partitions, options.max_records_per_partition
-    small = [] if least or most else [span for span in spans if span.size <= _SMALL_RANGE_MESSAGES]
-    large = [span for span in spans if span.size > _SMALL_RANGE_MESSAGES] if small else spans
-    alone: list[InputPartition] = [
-        RangePartition(span) for span in split(large, min_partitions=least, max_records=most)
-    ]
-    groups = (
-        tuple(small[start : start + _SMALL_RANGES_PER_TASK]) for start in range(0, len(small), _SMALL_RANGES_PER_TASK)
-    )
-    return alone + [RangesPartition(group) for group in groups]
+    index = BrokerIndex(reader_of(options), options.request_timeout_ms / 1000)
+    return plan_tasks(find(batch_ranges(cluster, options), look_up, index), options, cluster.known_sizes)
 
 
 class RocketBatchReader(PickledByValue, DataSourceReader):
@@ -109,9 +88,9 @@ class RocketBatchReader(PickledByValue, DataSourceReader):
 
         options = self._options
         cluster = Cluster(options)
-        if options.look_up is not None:
-            return _plan_lookup(cluster, options.look_up, options)
-        return [RangePartition(span) for span in plan_batch(cluster, options)]
+        look_up = options.look_up
+        tasks = plan_batch(cluster, options) if look_up is None else _plan_lookup(cluster, look_up, options)
+        return [RangesPartition(spans) for spans in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._options, self._schema)

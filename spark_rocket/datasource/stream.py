@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.batch import RangePartition, read_partition
+from spark_rocket.datasource.batch import RangesPartition, read_partition
 from spark_rocket.datasource.offsets import initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.ranges import ranges_between, split
+from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.projection import projection_of
 from spark_rocket.errors import StateError
@@ -74,12 +74,7 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
         if upto is None:
             return []
         starts = starts_of(parse_stream_offset(start), upto)
-        pieces = split(
-            self.planner.remaining(upto, ranges_between(starts, upto.ends)),
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-        )
-        return [RangePartition(span) for span in pieces]
+        return [RangesPartition(spans) for spans in self.planner.tasks(upto, ranges_between(starts, upto.ends))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._options, self._schema)

@@ -141,10 +141,14 @@ def test_nothing_changes_without_confirmation(
 def test_preview_shows_messages(rocket: Rocket) -> None:
     status, out, _ = rocket("preview", "-t", "orders", "--earliest", "-l", "2")
     assert status == 0
-    assert out.count("10 messages, [0, 10)") == 2
+    assert out.count("10 messages, [0, 10), partition 0\n") == 2
     assert out.count("t k") == 4, "the first two of each queue, with tag and keys"
-    assert out.endswith("total: 20 messages\n")
-    assert rocket("preview", "-t", "orders", "--latest")[1].endswith("total: 0 messages\n")
+    assert out.endswith("total: 20 messages, Spark partitions: 1\n")
+    lines = rocket("preview", "-t", "orders", "--earliest", "--json")[1].splitlines()
+    assert [json.loads(line)["partition"] for line in lines] == [0, 0]
+    assert rocket("preview", "-t", "orders", "--latest")[1].endswith(
+        "[10, 10)\ntotal: 0 messages, Spark partitions: 0\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.GET_PRODUCER_CONNECTION_LIST: lambda rig: rig.admin().producer_connection("g", broker="b0"),
     C.GET_CONSUME_STATS: lambda rig: rig.admin().consume_stats("g", broker="b0"),
     C.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda rig: rig.reader().topics(),
-    C.QUERY_CONSUME_QUEUE: lambda rig: rig.reader().message_sizes_async(QUEUE, 0, 1).result(SECONDS),
+    C.QUERY_CONSUME_QUEUE: lambda rig: rig.reader().message_sizes_later(QUEUE, 0, 1).result(SECONDS),
     C.QUERY_MESSAGE: lambda rig: rig.admin().query_messages("t", "k"),
     C.GET_BROKER_CONFIG: lambda rig: rig.admin().broker_config("b0"),
     C.UPDATE_BROKER_CONFIG: lambda rig: rig.admin().update_broker_config("b0", {"a": "b"}),

@@ -70,6 +70,9 @@ class FakeQueues:
             for queue, start in starts.items()
         }
 
+    def known_sizes(self, starts: Mapping[MessageQueue, int], count: int) -> dict[MessageQueue, list[int]]:
+        return self.message_sizes({queue: start for queue, start in starts.items() if queue in self.spans}, count)
+
     def first_times(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
         spans = {queue: self.spans[queue] for queue in queues} if self.says_times else {}
         return {queue: self.began.get(queue, 0) + 10 * low for queue, (low, end) in spans.items() if low < end}

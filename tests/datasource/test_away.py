@@ -12,7 +12,7 @@ from spark_rocket.client import Admin, Producer
 from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
+from spark_rocket.datasource.plan.planner import StreamPlanner, batch_ranges
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.cluster import Cluster
 from spark_rocket.datasource.retry_deadline import RetryDeadline
@@ -164,27 +164,27 @@ def test_batch_reads_and_first_batches_check_expected_brokers(
     why = "the topic's ORDER_TOPIC_CONFIG names it" if how == "configured" else "the option expectedBrokers names it"
     wrong = rf"BROKER_AWAY\] broker broker-b .* {why}"
     with pytest.raises(DataLossError, match=wrong):
-        plan_batch(queues, batch(**given))
+        batch_ranges(queues, batch(**given))
     pinned = StreamPlanner(queues, stream(**given))
     with pytest.raises(DataLossError, match=wrong):
         StreamPlanner(queues, stream(**given)).next_end(None, None)
     with pytest.raises(DataLossError, match=wrong):
         pinned.pin()
     with caplog.at_level(logging.WARNING):
-        assert plan_batch(queues, batch(failOnDataLoss="false", **given)) == [OffsetRange(q(0), 0, 100)]
+        assert batch_ranges(queues, batch(failOnDataLoss="false", **given)) == [OffsetRange(q(0), 0, 100)]
     assert caplog.text.count(f": {why}.") >= 1
-    assert plan_batch(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
+    assert batch_ranges(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
     during.append(lambda: queues.spans.update({B0: (0, 10)}))
-    assert plan_batch(queues, batch(**given)) == [OffsetRange(q(0), 0, 100), OffsetRange(B0, 0, 10)]
+    assert batch_ranges(queues, batch(**given)) == [OffsetRange(q(0), 0, 100), OffsetRange(B0, 0, 10)]
 
 
 def test_an_expected_broker_needs_one_of_several_topics(queues: FakeQueues) -> None:
     del queues.spans[B0]
     queues.spans[q(0, "payments", "broker-b")] = (0, 5)
     given = {"subscribe": "orders,payments", "expectedBrokers": "broker-a,broker-b"}
-    assert len(plan_batch(queues, batch(**given))) == 2
+    assert len(batch_ranges(queues, batch(**given))) == 2
     with pytest.raises(DataLossError, match=r"broker broker-c .* queues of orders, payments"):
-        plan_batch(queues, batch(**given | {"expectedBrokers": "broker-a,broker-c", "retryTimeout": "0"}))
+        batch_ranges(queues, batch(**given | {"expectedBrokers": "broker-a,broker-c", "retryTimeout": "0"}))
 
 
 def test_an_awaited_topic_is_on_no_broker_yet(queues: FakeQueues) -> None:
@@ -210,7 +210,7 @@ def test_unavailable_expected_brokers_of_a_missing_topic(
         StreamPlanner(queues, stream(**given)).pin()
     if "waitForTopic" not in given:
         with pytest.raises(DataLossError, match=wrong):
-            plan_batch(queues, batch(**given))
+            batch_ranges(queues, batch(**given))
     during.append(lambda: queues.spans.update(spans))
     end = StreamPlanner(queues, stream(**given)).next_end(None, None)
     assert end is not None
@@ -224,11 +224,11 @@ def test_a_pattern_includes_configured_topics_of_unavailable_brokers(
     del queues.spans[B0]
     wrong = r"BROKER_AWAY\] broker broker-b .* queues of orders-b; .*ORDER_TOPIC_CONFIG names it"
     with pytest.raises(DataLossError, match=wrong):
-        plan_batch(queues, batch(subscribePattern="orders.*"))
+        batch_ranges(queues, batch(subscribePattern="orders.*"))
     with pytest.raises(DataLossError, match=wrong):
         StreamPlanner(queues, stream(subscribePattern="orders.*")).pin()
     queues.without_topics = {"broker-b"}
-    assert plan_batch(queues, batch(subscribePattern="orders.*")) == [OffsetRange(q(0), 0, 100)], "it was deleted"
+    assert batch_ranges(queues, batch(subscribePattern="orders.*")) == [OffsetRange(q(0), 0, 100)], "it was deleted"
 
 
 def test_assigned_queues_name_their_brokers(queues: FakeQueues) -> None:
@@ -246,16 +246,16 @@ def test_queues_without_read_permission_are_an_error(queues: FakeQueues, fail: s
     queues.unreadable = {("orders", "broker-b")}
     wrong = r"BAD_OFFSETS.NOT_READABLE\] topic orders has no readable queue on broker-b\. .*perm 6"
     with pytest.raises(OffsetsError, match=wrong):
-        plan_batch(queues, batch(failOnDataLoss=fail))
+        batch_ranges(queues, batch(failOnDataLoss=fail))
     with pytest.raises(OffsetsError, match=wrong):
         StreamPlanner(queues, stream(failOnDataLoss=fail)).next_end(end, None)
-    assert plan_batch(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
+    assert batch_ranges(queues, batch(expectedBrokers="broker-a")) == [OffsetRange(q(0), 0, 100)]
     plan = StreamPlanner(queues, stream(expectedBrokers="broker-a"))
     assert plan.next_end(StreamOffset({q(0): 90, B0: 5}), None) == StreamOffset({q(0): 100, B0: 5})
     queues.unreadable |= {("orders", "broker-a")}
     for given in ({}, {"expectedBrokers": "broker-c"}):
         with pytest.raises(OffsetsError, match="no readable queue on broker-a, broker-b"):
-            plan_batch(queues, batch(**given))
+            batch_ranges(queues, batch(**given))
 
 
 @pytest.mark.live
@@ -279,7 +279,7 @@ def test_a_live_broker_that_stops() -> None:
 
         def read(topic: str, **given: Any) -> int:
             asked = options(Scope.READ, topic, **given)
-            return len(plan_batch(Cluster(asked), asked))
+            return len(batch_ranges(Cluster(asked), asked))
 
         asked = options(Scope.READ_STREAM, "plain")
         end = StreamPlanner(Cluster(asked), asked).next_end(None, None)

@@ -6,7 +6,7 @@ import pytest
 
 from spark_rocket.client import Producer
 from spark_rocket.datasource import capabilities
-from spark_rocket.datasource.batch import RangePartition
+from spark_rocket.datasource.batch import RangesPartition
 from spark_rocket.datasource.offsets import initial_offset
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -40,8 +40,8 @@ def test_the_order_of_spark_4_0s_calls() -> None:
         return UnlimitedStreamReader(parsed(cluster.name_server, startingOffsets="earliest"), SOURCE_SCHEMA)
 
     def planned(of: UnlimitedStreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[int, int]]:
-        spans = [each.span for each in of.partitions(start, end) if isinstance(each, RangePartition)]
-        return [(span.start, span.end) for span in spans]
+        found = [each for each in of.partitions(start, end) if isinstance(each, RangesPartition)]
+        return [(span.start, span.end) for each in found for span in each.spans]
 
     with LocalCluster() as cluster, Producer("tests", name_server=cluster.name_server) as producer:
         cluster.create_topic("orders", 1)

@@ -70,7 +70,7 @@ class AwayReader:
     def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int]:
         return [offset] * count
 
-    def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
+    def message_sizes_later(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
         return self._answer(queue, [7])
 
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Future[int | None]:
@@ -142,6 +142,15 @@ def test_permanent_errors_are_not_retried(cluster_of: Callable[..., Cluster]) ->
         cluster_of(RemotingTimeoutError("late"), BrokerError("no permission")).max_offsets([q(0), q(1)])
     with pytest.raises(RemotingTimeoutError, match="Tried to ask for queues' ends for"):
         cluster_of(*[RemotingTimeoutError("late")] * 1000).max_offsets([q(0)])
+
+
+def test_sizes_for_planning_are_not_waited_for(cluster_of: Callable[..., Cluster]) -> None:
+    requests = cluster_of(RemotingTimeoutError("late"), BrokerError("no permission"))
+    assert requests.known_sizes({q(0): 5, q(1): 5, q(2): 5}, 1) == {q(2): [7]}
+    assert reader_of(requests).asked == [q(0), q(1), q(2)]
+    requests.from_slaves[q(0)] = 9
+    reader_of(requests).failures = [RemotingTimeoutError("late")]
+    assert requests.known_sizes({q(0): 5}, 2) == {q(0): [5, 5]}, "of the slave"
 
 
 def test_an_unreachable_broker_is_tried_once_for_all_its_queues(cluster_of: Callable[..., Cluster]) -> None:

@@ -20,8 +20,9 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.fetch import pull_chunks, read_range
+from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.read.projection import projection_of, rows_of
+from spark_rocket.datasource.read.pull import pull_chunks
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import (
@@ -44,14 +45,16 @@ QUEUE = MessageQueue("orders", "broker-a", 3)
 HOST = pack_host(("127.0.0.1", 10911))
 
 
-def record(offset: int, body: bytes | None = None, sys_flag: int = 0) -> bytes:
+def record(
+    offset: int, body: bytes | None = None, sys_flag: int = 0, queue_id: int = QUEUE.queue_id, place: int | None = None
+) -> bytes:
     return encode_record(
         b"orders",
-        3,
+        queue_id,
         str(offset).encode() if body is None else body,
         b"TAGS\x01T\x02",
         queue_offset=offset,
-        physical_offset=1000 * offset,
+        physical_offset=1000 * (offset if place is None else place),
         born_timestamp=offset,
         born_host=HOST,
         store_timestamp=offset,
@@ -81,6 +84,8 @@ class AnsweredPull:
 class ListBroker:
     """Messages ``low`` to ``high`` of one queue, at most ``most`` in a response. Responses can be replaced."""
 
+    queue = QUEUE
+
     def __init__(self, low: int, high: int, *, most: int = 1000) -> None:
         self.low, self.high, self.most = low, high, most
         self.asked: list[tuple[int, int]] = []
@@ -90,7 +95,7 @@ class ListBroker:
     def pull_later(
         self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str | None
     ) -> AnsweredPull:
-        assert queue == QUEUE
+        assert queue == self.queue
         self.asked.append((offset, max_msgs))
         self.chosen = chosen
         special = self.instead.get(offset)
@@ -103,12 +108,12 @@ class ListBroker:
             return AnsweredPull(error)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        assert queue == QUEUE
+        assert queue == self.queue
         return self.low
 
     def pull(self, queue: MessageQueue, offset: int, *, max_msgs: int) -> PullResult:
         """Without a filter."""
-        assert queue == QUEUE
+        assert queue == self.queue
         return ListBroker.answer(self, offset, max_msgs)
 
     name_server = "ns:9876"
@@ -116,7 +121,7 @@ class ListBroker:
 
     def lacks(self, queue: MessageQueue) -> RocketError | None:
         """The queue's range at the master."""
-        assert queue == QUEUE
+        assert queue == self.queue
         return self.lacked
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
@@ -127,7 +132,10 @@ class ListBroker:
         if offset == self.high:
             return self.result(PullStatus.NO_NEW_MSG, offset)
         until = min(self.high, offset + min(self.most, max_msgs))
-        return self.result(PullStatus.FOUND, until, b"".join(map(record, range(offset, until))))
+        return self.result(PullStatus.FOUND, until, self.records(offset, until))
+
+    def records(self, start: int, end: int) -> bytes:
+        return b"".join(record(offset, queue_id=self.queue.queue_id) for offset in range(start, end))
 
     def result(self, status: PullStatus, following: int, records: bytes = b"") -> PullResult:
         return PullResult(status, following, self.low, self.high, memoryview(records))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
+from spark_rocket.datasource.plan.planner import StreamPlanner, batch_ranges, plan_batch
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
 from spark_rocket.errors import DataLossError, OffsetsError, RemotingConnectError
 from tests.datasource.fakes import FakeQueues, q
@@ -407,22 +407,23 @@ def test_batches_follow_each_other_without_gap_or_overlap(
 
 def test_a_batch_read() -> None:
     queues = FakeQueues(q0=(10, 100), q1=(0, 50), q2=(7, 7))
-    assert plan_batch(queues, batch()) == [OffsetRange(q(0), 10, 100), OffsetRange(q(1), 0, 50)]
-    assert plan_batch(queues, batch(startingTimestamp="200", endingTimestamp="300")) == [
+    assert batch_ranges(queues, batch()) == [OffsetRange(q(0), 10, 100), OffsetRange(q(1), 0, 50)]
+    assert batch_ranges(queues, batch(startingTimestamp="200", endingTimestamp="300")) == [
         OffsetRange(q(0), 20, 30),
         OffsetRange(q(1), 20, 30),
     ]
+    assert plan_batch(queues, batch()) == [(OffsetRange(q(0), 10, 100), OffsetRange(q(1), 0, 50))]
     assert len(plan_batch(queues, batch(minPartitions="7"))) == 7
-    assert max(span.size for span in plan_batch(queues, batch(maxRecordsPerPartition="9"))) == 9
+    assert max(sum(span.size for span in task) for task in plan_batch(queues, batch(maxRecordsPerPartition="9"))) == 9
     ending = '{"orders": {"broker-a": {"0": 11, "1": -2, "2": -1}}}'
-    assert plan_batch(queues, batch(endingOffsets=ending)) == [OffsetRange(q(0), 10, 11)]
+    assert batch_ranges(queues, batch(endingOffsets=ending)) == [OffsetRange(q(0), 10, 11)]
 
 
 def test_only_stream_errors_mention_the_checkpoint() -> None:
     queues = FakeQueues(q0=(50, 100))
     starting = '{"orders": {"broker-a": {"0": 20}}}'
     with pytest.raises(DataLossError, match="messages 20 to 49 were deleted") as of_batch:
-        plan_batch(queues, batch(startingOffsets=starting))
+        batch_ranges(queues, batch(startingOffsets=starting))
     with pytest.raises(DataLossError, match="messages 20 to 49 were deleted") as of_stream:
         first(queues, startingOffsets=starting)
     assert "checkpoint" not in of_batch.value.remedy
@@ -434,10 +435,10 @@ def test_a_batch_read_with_its_end_before_its_start() -> None:
     queues = FakeQueues(q0=(10, 100))
     ends = {"startingTimestamp": "500", "endingOffsets": '{"orders": {"broker-a": {"0": 20}}}'}
     with pytest.raises(OffsetsError, match="orders/broker-a/0 would be read from 50 to 20"):
-        plan_batch(queues, batch(**ends))
+        batch_ranges(queues, batch(**ends))
     ending = '{"orders": {"broker-a": {"0": 101}}}'
     with pytest.raises(OffsetsError, match="endingOffsets is 101 for orders/broker-a/0"):
-        plan_batch(queues, batch(endingOffsets=ending))
+        batch_ranges(queues, batch(endingOffsets=ending))
 
 
 @pytest.mark.parametrize("start", ["earliest", '{"orders": {"broker-a": {"0": 2, "1": -2}}}', "group", "-1d"])
@@ -449,13 +450,13 @@ def test_a_batch_read_with_a_queue_deleted_beyond_its_end(start: str, caplog: py
     queues.offsets_for_times = lambda times_ms: {q(0): 10, q(1): 0}  # type: ignore[method-assign]
     given["endingOffsets"] = '{"orders": {"broker-a": {"0": 5, "1": 30}}}'
     with pytest.raises(DataLossError, match=r"MESSAGES_DELETED.*orders/broker-a/0: messages [02] to [49] were deleted"):
-        plan_batch(queues, batch(**given))
+        batch_ranges(queues, batch(**given))
     with caplog.at_level(logging.WARNING):
-        assert plan_batch(queues, batch(**given, failOnDataLoss="false")) == [OffsetRange(q(1), 0, 30)]
+        assert batch_ranges(queues, batch(**given, failOnDataLoss="false")) == [OffsetRange(q(1), 0, 30)]
     assert caplog.text.count("DATA_LOSS.MESSAGES_DELETED") == 1
     given["endingOffsets"] = given["endingOffsets"].replace("5", "0")
     if start in ("earliest", "-1d"):
-        assert plan_batch(queues, batch(**given)) == [OffsetRange(q(1), 0, 30)], "nothing was wanted of it"
+        assert batch_ranges(queues, batch(**given)) == [OffsetRange(q(1), 0, 30)], "nothing was wanted of it"
 
 
 def test_deleted_messages_do_not_excuse_an_end_before_the_start() -> None:
@@ -467,4 +468,4 @@ def test_deleted_messages_do_not_excuse_an_end_before_the_start() -> None:
         {"startingOffsets": "group", "consumerGroup": "g"},
     ):
         with pytest.raises(OffsetsError, match=r"END_BEFORE_START.*orders/broker-a/0"):
-            plan_batch(queues, batch(**starting, endingOffsets=ending))
+            batch_ranges(queues, batch(**starting, endingOffsets=ending))

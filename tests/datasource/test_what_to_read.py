@@ -12,7 +12,7 @@ from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, s
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.planner import StreamPlanner, plan_batch
+from spark_rocket.datasource.plan.planner import StreamPlanner, batch_ranges
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.resolve import Route
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError
@@ -63,7 +63,7 @@ def test_newly_matching_topics_are_read_from_their_first_message() -> None:
     queues.spans[q(0, "orders-b")] = (3, 7)
     following = plan.next_end(end, None)
     assert following == StreamOffset({q(0, "orders-a"): 10, q(0, "orders-b"): 7}, {q(0, "orders-b"): 3})
-    assert plan_batch(queues, batch(**PATTERN)) == [
+    assert batch_ranges(queues, batch(**PATTERN)) == [
         OffsetRange(q(0, "orders-a"), 0, 10),
         OffsetRange(q(0, "orders-b"), 3, 7),
     ]
@@ -83,7 +83,7 @@ def test_a_pattern_that_matches_nothing_yet(caplog: pytest.LogCaptureFixture) ->
     following = plan.next_end(end, None)
     assert following == StreamOffset({q(0, "orders-a"): 4}, {q(0, "orders-a"): 0}), "though the stream began at latest"
     with pytest.raises(OffsetsError, match=r"NO_TOPIC_MATCHES.*'missing'.*payments"):
-        plan_batch(queues, batch(subscribePattern="missing"))
+        batch_ranges(queues, batch(subscribePattern="missing"))
 
 
 @pytest.mark.parametrize("starting", ["latest", "earliest", "group"])
@@ -121,7 +121,7 @@ def test_assigned_queues() -> None:
     assert end == StreamOffset({q(0): 10, q(2): 10}, {q(0): 0, q(2): 0})
     queues.spans[q(3)] = (0, 5)
     assert plan.next_end(end, None) is None, "a queue that is not assigned is ignored"
-    assert plan_batch(queues, batch(**ASSIGN)) == [OffsetRange(q(0), 0, 10), OffsetRange(q(2), 0, 10)]
+    assert batch_ranges(queues, batch(**ASSIGN)) == [OffsetRange(q(0), 0, 10), OffsetRange(q(2), 0, 10)]
     fewer = StreamPlanner(queues, stream(assign='{"orders": {"broker-a": [2]}}'))
     with pytest.raises(DataLossError, match="NOT_SELECTED"):
         fewer.next_end(end, None)
@@ -132,7 +132,7 @@ def test_assigned_queues() -> None:
 def test_a_missing_assigned_queue(caplog: pytest.LogCaptureFixture) -> None:
     queues = FakeQueues(q0=(0, 10), q1=(0, 10))
     with pytest.raises(OffsetsError, match=r"NO_SUCH_QUEUE.*assign names orders/broker-a/2.*orders/broker-a/1"):
-        plan_batch(queues, batch(**ASSIGN))
+        batch_ranges(queues, batch(**ASSIGN))
     with pytest.raises(OffsetsError, match="orders/broker-a/2"):
         StreamPlanner(queues, stream(**ASSIGN)).next_end(None, None)
     plan = StreamPlanner(queues, stream(**ASSIGN, waitForTopic="true"))
@@ -397,18 +397,18 @@ def test_start_times_per_queue_and_queues_without_later_messages() -> None:
     queues = FakeQueues(q0=(0, 100), q1=(0, 100), q3=(0, 10))
     given = {"subscribe": "orders", "startingOffsetsByTimestamp": TIMES}
     starts = {q(0): 0, q(1): 41, q(3): 10}
-    assert [span.start for span in plan_batch(queues, batch(**given))] == [0, 41]
+    assert [span.start for span in batch_ranges(queues, batch(**given))] == [0, 41]
     first = StreamPlanner(queues, stream(**given)).next_end(None, None)
     assert first is not None
     assert first.starts == starts
     with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 .*stored at 1970-01-01 00:00:00.200"):
-        plan_batch(queues, batch(**given, startingOffsetsByTimestampStrategy="error"))
+        batch_ranges(queues, batch(**given, startingOffsetsByTimestampStrategy="error"))
     queues.spans[q(4)] = (0, 1)
     with pytest.raises(OffsetsError, match=r"QUEUE_NOT_NAMED.*orders/broker-a/4"):
-        plan_batch(queues, batch(**given))
+        batch_ranges(queues, batch(**given))
     del queues.spans[q(4)]
     ends = {"subscribe": "orders", "endingOffsetsByTimestamp": TIMES}
-    assert plan_batch(queues, batch(**ends)) == [OffsetRange(q(1), 0, 41), OffsetRange(q(3), 0, 10)]
+    assert batch_ranges(queues, batch(**ends)) == [OffsetRange(q(1), 0, 41), OffsetRange(q(3), 0, 10)]
 
 
 def test_committed_offsets_as_start_and_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -417,7 +417,7 @@ def test_committed_offsets_as_start_and_end(caplog: pytest.LogCaptureFixture) ->
     given = {"subscribe": "orders", "consumerGroup": "g"}
 
     def spans(**options: str) -> list[tuple[int, int, int]]:
-        return [(r.queue.queue_id, r.start, r.end) for r in plan_batch(queues, batch(**given, **options))]
+        return [(r.queue.queue_id, r.start, r.end) for r in batch_ranges(queues, batch(**given, **options))]
 
     assert spans(startingOffsets="group") == [(0, 40, 100), (2, 0, 30)]
     assert spans(startingOffsets="group", groupOffsetsFallback="latest") == [(0, 40, 100)]
@@ -453,7 +453,7 @@ def test_a_relative_time_is_resolved_once_in_the_checkpoint(
     assert StreamPlanner(queues, stream(**given)).next_end(end, None) is None
     assert starts_of(None, end) == {q(0): 41}
     ends = {"startingTimestamp": "-1h", "endingOffsetsByTimestamp": '{"orders": {"broker-a": {"0": "-3600000ms"}}}'}
-    assert plan_batch(queues, batch(subscribe="orders", **ends)) == []
+    assert batch_ranges(queues, batch(subscribe="orders", **ends)) == []
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ def test_a_stream_does_not_start_at_a_future_time(given: dict[str, str], monkeyp
         with pytest.raises(OptionError, match=r"TO_COME.*a batch read cannot wait for it.*use spark.readStream with"):
             batch(**at(1_700_000_060_001))
     else:  # some queues have no range
-        assert plan_batch(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(1_700_000_060_001))) == []
+        assert batch_ranges(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(1_700_000_060_001))) == []
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ WRONG: dict[str, list[str]] = {
     "consumerGroup": ["", "a b", "x" * 121],
     "minPartitions": [*COUNT, "100001"],
     "maxRecordsPerPartition": COUNT,
+    "combineSmallRanges": ["", "maybe", "0"],
     "lookupKeys": ["", " ", "a,,b", "a b", "[]", '["a b"]', "[1]", '["a"', "[" * 100_000],
     "lookupMsgIds": ["", "7F01 7F02", "[null]"],
     "tags": ["", " ", "|| ||", "a,b", "a|b", "a || b,c"],

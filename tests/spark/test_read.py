@@ -110,9 +110,25 @@ def test_partitions_are_ranges_of_queues_and_large_ones_are_split(mq: Rocket) ->
         assert all(part == sorted(part) and len({queue for queue, _ in part}) == 1 for part in parts.values())
         return [len(parts[number]) for number in sorted(parts)]
 
-    assert sizes() == [100, 10]
+    assert sizes(combineSmallRanges=False) == [100, 10]
     assert sizes(minPartitions=5) == [25, 25, 25, 25, 10]
     assert sizes(maxRecordsPerPartition=40) == [33, 33, 34, 10]
+
+
+def test_small_ranges_share_a_partition(mq: Rocket) -> None:
+    topic = mq.topic(16)
+    for queue in range(16):
+        mq.send(topic, [f"{queue}-{number}" for number in range(62 + queue // 8)], queue=queue)
+
+    def read(**options: object) -> tuple[int, list[str]]:
+        frame = mq.read(topic, **options).selectExpr("spark_partition_id() AS part", "CAST(body AS STRING) AS text")
+        rows = frame.collect()
+        return len({row.part for row in rows}), [row.text for row in rows]
+
+    alone = read(combineSmallRanges=False)
+    assert len(alone[1]) == 1000
+    assert read() == (1, alone[1]), "the same rows in the same order"
+    assert alone[0] == 16
 
 
 def test_a_broker_with_small_responses(mq: Rocket) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -145,28 +145,30 @@ def diff(link: Link, checkpoint: Path, group: str, as_json: bool) -> int:
 @_where_options
 @click.option("-l", "--limit", type=limit, default="3", metavar="N", help="messages to show per queue (3)")
 def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_json: bool) -> None:
-    """Show what a replay from these offsets would read."""
+    """Show what a replay from these offsets would read, and in which Spark partitions a batch read would."""
     with _connected(link) as (_, reader):
         positions = _positions(where, topics, reader)
+        limits = {queue: (reader.min_offset(queue), reader.max_offset(queue)) for queue in sorted(positions)}
+        starts = {queue: max(low, positions[queue]) for queue, (low, _) in limits.items()}
+        partitions = _partitions(starts, {queue: high for queue, (_, high) in limits.items()}, reader)
         total = 0
-        for queue, offset in sorted(positions.items()):
-            low, high = reader.min_offset(queue), reader.max_offset(queue)
-            start = max(low, offset)
+        for queue, (low, high) in limits.items():
+            start = starts[queue]
             total += max(0, high - start)
             found = [] if start >= high else reader.messages(queue, start, max_msgs=limit)
             if as_json:
                 first = found[0].store_timestamp if found else None
-                show.line(
-                    show.place(queue) | {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low}
-                )
+                values = {"from": start, "to": high, "firstStoreTimestamp": first, "deletedBefore": low}
+                show.line(show.place(queue) | values | {"partition": partitions.get(queue)})
                 continue
-            lost = f"; {low - offset:,} earlier messages have been deleted" if offset < low else ""
-            print(f"{_name(queue)}: {max(0, high - start):,} messages, [{start}, {high}){lost}")
+            partition = f", partition {partitions[queue]}" if queue in partitions else ""
+            lost = f"; {low - positions[queue]:,} earlier messages have been deleted" if positions[queue] < low else ""
+            print(f"{_name(queue)}: {max(0, high - start):,} messages, [{start}, {high}){partition}{lost}")
             for message in found:
                 label = " ".join(filter(None, (message.tags, message.keys)))
                 print(f"  {message.queue_offset:>10}  {moment_text(message.store_timestamp)}  {label}")
         if not as_json:
-            print(f"total: {total:,} messages")
+            print(f"total: {total:,} messages, Spark partitions: {len({*partitions.values()}):,}")
 
 
 @offsets.command(short_help="set the offsets of a group from a checkpoint, a time, another group or a file")
@@ -399,6 +401,22 @@ def _from_file(file: Path, reader: Reader) -> dict[MessageQueue, int]:
         queue: ends[offset](queue) if offset in ends and queue in reader.queues(queue.topic) else offset
         for queue, offset in found.items()
     }
+
+
+def _partitions(
+    starts: dict[MessageQueue, int], ends: dict[MessageQueue, int], reader: Reader
+) -> dict[MessageQueue, int]:
+    """Return the number of the partition in which a batch read without other options reads each queue."""
+    from spark_rocket.datasource.plan.ranges import OffsetRange
+    from spark_rocket.datasource.plan.tasks import combine
+
+    def sizes_of(places: Mapping[MessageQueue, int], count: int) -> dict[MessageQueue, list[int]]:
+        asked = {queue: reader.message_sizes_later(queue, start, count) for queue, start in places.items()}
+        return {queue: answer.result() for queue, answer in asked.items() if answer.exception() is None}
+
+    ranges = [OffsetRange(queue, start, ends[queue]) for queue, start in starts.items() if start < ends[queue]]
+    tasks = combine(ranges, sizes_of)
+    return {span.queue: number for number, task in enumerate(tasks) for span in task}
 
 
 # --- printing --------------------------------------------------------------------------------------------------------

@@ -219,9 +219,9 @@ class Reader(Client):
     def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
         return self._later(queue, lambda: self._of_master(queue, queries.max_offset(queue)))
 
-    def message_sizes_async(self, queue: MessageQueue, offset: int, count: int) -> Future[list[int]]:
+    def message_sizes_later(self, queue: MessageQueue, offset: int, count: int) -> Promise[list[int]]:
         """Return the sizes in bytes of up to ``count`` records from an offset on, from the consume queue."""
-        return self._async(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
+        return self._later(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """Return the store time of the queue's first message in ms; None if empty or not supported (5.x proxies)."""
@@ -331,7 +331,7 @@ class Reader(Client):
         return self._ask_slave(queue, queries.max_offset(queue))
 
     def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int] | None:
-        """Like ``message_sizes_async``, from a slave."""
+        """Like ``message_sizes_later``, from a slave."""
         return self._ask_slave(queue, queries.message_sizes(queue, offset, count))
 
     # --- messages ---------------------------------------------------------------------------------------------

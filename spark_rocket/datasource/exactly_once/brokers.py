@@ -27,7 +27,7 @@ from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
 from spark_rocket.datasource.options.parsers import Position, Start
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.fetch import pull_chunks
+from spark_rocket.datasource.read.pull import pull_chunks
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import sink_for

@@ -63,6 +63,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    combine_small_ranges: bool = True
     store_path: str | None = None
     broker_name: str | None = None
     is_stream: bool = False

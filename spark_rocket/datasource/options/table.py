@@ -195,6 +195,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxRecordsPerPartition", READS, "integer ≥ 1", number(1), None,
            "The maximum number of messages in a Spark partition.",
            brokers_only=True),
+    Option("combineSmallRanges", READS, "boolean", boolean, "true",
+           "Read small ranges of several queues in one Spark partition, one after the other. `false`: each queue has "
+           "its own partitions. See [partitions](#partitions).",
+           brokers_only=True),
     # --- filters, look-ups and duplicates -----------------------------------------------------------------------------
     Option("tags", READS, "tag expression", tag_expression, "*",
            "Read only messages with one of these tags. Separate tags as RocketMQ does, with two bars. See "
@@ -233,7 +237,7 @@ OPTIONS: tuple[Option, ...] = (
            brokers_only=True),
     Option("maxPullsInFlight", READS, "integer 1–256", number(1, 256), "32",
            "The maximum number of pull requests in flight per task, for brokers that return little per pull. "
-           "Together they request at most `pullBatchBytes`. Always 1 with `tags` or `sqlFilter`.",
+           "Together they request at most `pullBatchBytes`. One per queue with `tags` or `sqlFilter`.",
            brokers_only=True),
     Option("arrowBatchRows", READS, "integer 1–1000000", number(1, 1_000_000), "32768",
            "The number of rows at which an Arrow batch is passed to Spark. Small pulls are combined."),

@@ -22,7 +22,6 @@ from spark_rocket.datasource.plan.ranges import (
     limit_ends,
     limit_unsized,
     ranges_between,
-    split,
 )
 from spark_rocket.datasource.plan.resolve import (
     LossPolicy,
@@ -34,6 +33,7 @@ from spark_rocket.datasource.plan.resolve import (
     resolve_start,
     starts_of_new,
 )
+from spark_rocket.datasource.plan.tasks import Task, plan_tasks
 from spark_rocket.datasource.plan.topics import Found, WhatToRead
 from spark_rocket.model import MessageQueue
 
@@ -42,13 +42,9 @@ log = logging.getLogger("spark_rocket.datasource")
 RECHECK_SECONDS = 60.0
 
 
-def plan_batch(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
-    """Plan the ranges of a batch read, split into partitions."""
-    return split(
-        batch_ranges(queues, options),
-        min_partitions=options.min_partitions,
-        max_records=options.max_records_per_partition,
-    )
+def plan_batch(queues: Queues, options: ReadOptions) -> list[Task]:
+    """Plan the tasks of a batch read."""
+    return plan_tasks(batch_ranges(queues, options), options, queues.known_sizes)
 
 
 def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
@@ -197,6 +193,10 @@ class StreamPlanner:
         moved = {queue: end - 1 for queue, end in ends.items() if end and (queue in fresh or end != before.get(queue))}
         lasts = {queue: (moved[queue], stored) for queue, stored in self._queues.store_times(moved).items()}
         return {queue: last for queue, last in known.lasts.items() if queue not in fresh} | lasts
+
+    def tasks(self, end: StreamOffset, spans: list[OffsetRange]) -> list[Task]:
+        """Plan the tasks of the batch that ends at ``end``."""
+        return plan_tasks(self.remaining(end, spans), self._options, self._queues.known_sizes)
 
     def remaining(self, end: StreamOffset, spans: list[OffsetRange]) -> list[OffsetRange]:
         """Return the ranges that a batch can still read. If another process planned the batch and did not finish it,

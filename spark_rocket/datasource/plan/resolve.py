@@ -39,7 +39,8 @@ class Route:
 class Queues(Protocol):
     """The requests of planning, each for many queues. Tests implement them with a table.
 
-    Each is retried until it succeeds or ``retryTimeout`` has passed, except ``commit_offsets``.
+    Each is retried until it succeeds or ``retryTimeout`` has passed, except ``commit_offsets`` and
+    ``known_sizes``.
     """
 
     @property
@@ -76,6 +77,9 @@ class Queues(Protocol):
 
     def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
         """Return the sizes in bytes of up to ``count`` stored messages from each start on."""
+
+    def known_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
+        """Like ``message_sizes``, without retries; omits queues of brokers that do not report sizes now."""
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
         """Commit offsets without waiting for unavailable brokers; return the queues that failed, with the error.

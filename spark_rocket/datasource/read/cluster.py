@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
-from spark_rocket.datasource.offsets import Positions
+from spark_rocket.datasource.offsets import Positions, name
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.datasource.plan.resolve import Route
@@ -118,7 +118,7 @@ class Cluster:
 
     def message_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
         def question(queue: MessageQueue) -> Future[list[int]]:
-            return self._reader.message_sizes_async(queue, starts[queue], count)
+            return self._reader.message_sizes_later(queue, starts[queue], count)
 
         def of_slave(queue: MessageQueue) -> list[int] | None:
             if queue not in self.from_slaves:
@@ -126,6 +126,20 @@ class Cluster:
             return self._reader.slave_message_sizes(queue, starts[queue], count)
 
         return self._ask_each(starts.keys(), question, "to ask for sizes of messages", of_slave)
+
+    def known_sizes(self, starts: Positions, count: int) -> dict[MessageQueue, list[int]]:
+        found, failed = _ask_in_parallel(
+            starts.keys(), lambda queue: self._reader.message_sizes_later(queue, starts[queue], count)
+        )
+        for queue in failed.keys() & self.from_slaves.keys():
+            sizes = self._reader.slave_message_sizes(queue, starts[queue], count)
+            if sizes is not None:
+                found[queue] = sizes
+                del failed[queue]
+        if failed:
+            queue, problem = next(iter(failed.items()))
+            log.info("planning without the message sizes of %d queues; %s: %s", len(failed), name(queue), problem)
+        return found
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         def search(queue: MessageQueue) -> int:
