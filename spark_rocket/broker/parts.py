@@ -45,7 +45,7 @@ from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.ids import UniqKeyGenerator
-from spark_rocket.protocol.wire.request_limits.state import RELAYED_REQUESTS
+from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES, RELAYED_REQUESTS
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.state_quota import StateQuota
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
@@ -110,6 +110,9 @@ class BrokerParts:
         self.locks = RebalanceLockManager(self.monotonic, self.config.rebalance_lock_max_live_time)
         #: Requests and replies that wait for a client's response, by the connection of their sender.
         self.relays = StateQuota(RELAYED_REQUESTS)
+        #: Requests whose work is divided into steps, and the lock of the one that runs.
+        self.large_responses = StateQuota(LARGE_RESPONSES)
+        self.one_large_response = asyncio.Lock()
         self.stats = BrokerStats()
         self.unique_keys = UniqKeyGenerator(self.store_host[0], os.getpid(), self.clock, seed=self.store_host[1])
 
@@ -210,11 +213,15 @@ class BrokerParts:
         self.held.notify_arriving(topic, queue_id, *rest)
 
     def offsets_snapshot(self) -> dict[str, object]:
-        """Content of ``consumerOffset.json``: the offsets, and the time up to which they include all pops.
+        """Content of ``consumerOffset.json``: the offsets, and the time up to which they include all pops."""
+        return self.offsets.file_snapshot(self.saved_time())
 
-        On a slave the time is 0: its offsets are as old as its master's last response, by the master's clock.
+    def saved_time(self) -> int:
+        """The time of a snapshot of the offsets, taken before it.
+
+        0 on a slave: its offsets are as old as its master's last response, by the master's clock.
         """
-        return self.offsets.file_snapshot(0 if self.config.is_slave else self.clock())
+        return 0 if self.config.is_slave else self.clock()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine as a task; holds a reference to prevent its garbage collection."""

@@ -72,7 +72,8 @@ class StateSaver(ConfigSaver):
             if not offsets.dirty:
                 return await self.file_saved("offsets")
             offsets.dirty = False
-            snapshot = service.offsets_snapshot()
+            now = service.saved_time()  # all pops until now are in the snapshot, and some later ones
+            snapshot = {**await offsets.snapshot_in_steps(), "savedAt": now}
             position = 0 if service.pop is None else service.pop.log.position
             if not await self._flushed(position):  # check points must be on disk before the offsets beyond them
                 offsets.dirty = True

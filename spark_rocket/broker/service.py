@@ -163,14 +163,15 @@ class BrokerService(BrokerParts):
 
         async def write() -> None:
             problem = next(filter(None, [await one for one in waiting]), "")
-            if problem and must_be_saved:
-                answer.code = ResponseCode.SYSTEM_ERROR
-                answer.remark = f"{problem}. The change is in effect until the broker stops; the write is retried."
-                answer.ext_fields, answer.body = {}, b""
-            channel.write(answer)
+            channel.write(_unsaved(answer, problem) if problem and must_be_saved else answer)
 
         self.spawn(write())
         return None
+
+    async def saved(self, answer: RemotingCommand, file: str) -> RemotingCommand:
+        """Wait until a file has all changes; return the response, or SYSTEM_ERROR if it could not be written."""
+        problem = await self.saving.saved(file)
+        return _unsaved(answer, problem) if problem else answer
 
     def refuse_unsaved(self, topic: str) -> None:
         """Raise RefusedError for a topic whose last change could not be written, before a message is stored in it."""
@@ -382,6 +383,14 @@ class BrokerService(BrokerParts):
         if timestamp < 0:
             return self.store.get_max_offset(topic, queue_id)
         return self.store.get_offset_by_time(topic, queue_id, timestamp)
+
+
+def _unsaved(answer: RemotingCommand, problem: str) -> RemotingCommand:
+    """Make a response report that the change could not be written."""
+    answer.code = ResponseCode.SYSTEM_ERROR
+    answer.remark = f"{problem}. The change is in effect until the broker stops; the write is retried."
+    answer.ext_fields, answer.body = {}, b""
+    return answer
 
 
 def illegal_queue(

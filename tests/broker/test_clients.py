@@ -10,6 +10,8 @@ from typing import cast
 
 import pytest
 
+from spark_rocket.broker.state import clients as clients_module
+from spark_rocket.broker.state import queue_locks
 from spark_rocket.broker.state.clients import ClientManager
 from spark_rocket.broker.state.queue_locks import RebalanceLockManager
 from spark_rocket.errors import RefusedError
@@ -217,6 +219,20 @@ def test_expired_locks_are_removed_and_others_bounded() -> None:
     assert locks.count == 0
 
 
+def test_many_expired_locks_are_removed_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_locks, "_MAX_EXPIRED", 5)
+    now = [0]
+    locks = RebalanceLockManager(lambda: now[0], 60_000)
+    for group in ("g", "h", "i"):
+        locks.lock(group, [MessageQueue("T", "b", number) for number in range(4)], "a", cast(Channel, SilentChannel()))
+    now[0] = 60_001
+    counts = []
+    for _ in range(4):
+        locks.expire()
+        counts.append(locks.count)
+    assert counts == [7, 2, 0, 0]
+
+
 def test_the_last_member_that_unregisters_ends_the_locks(members: list[Member], group: str) -> None:
     first, second, third = members
     queues = [MessageQueue("T", "b", 0)]
@@ -381,6 +397,21 @@ def test_members_are_bounded_and_released_with_their_connection() -> None:
     clients.channel_closed(first)
     assert clients.producers.keys() == {"p0"}
     clients.register_producer("more", first, "one", "JAVA", 1)
+
+
+def test_consumers_of_one_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "MAX_GROUP_MEMBERS", 2)
+    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
+    channels = [cast(Channel, SilentChannel()) for _ in range(2)]
+    for channel in channels:
+        clients.register_consumer(ConsumerData("g"), channel, "one", "JAVA", 1)
+    with pytest.raises(RefusedError, match="too many consumers of group g: at most 2"):
+        clients.register_consumer(ConsumerData("g"), channels[0], "two", "JAVA", 1)
+    clients.register_consumer(ConsumerData("g"), channels[0], "one", "JAVA", 1)  # renewed
+    clients.register_consumer(ConsumerData("h"), channels[0], "two", "JAVA", 1)
+    clients.channel_closed(channels[1])
+    clients.register_consumer(ConsumerData("g"), channels[0], "two", "JAVA", 1)
+    assert len(clients.consumers["g"].members) == 2
 
 
 def test_subscriptions_are_bounded_and_released_with_their_member() -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.service import BrokerService
@@ -136,12 +137,12 @@ class AdminProcessor(Processor):
         return self._when_settled(channel, request, [topic], ["offsets"])
 
     @answers(RequestCode.GET_ALL_TOPIC_CONFIG)
-    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> None:
         topics, header = self._service.topics, GetAllTopicConfigRequestHeader.from_ext(request.ext_fields)
         is_paged = "topicSeq" in request.ext_fields
-        snapshot = topics.page(header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot()
+        snapshot = partial(topics.page, header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot
         ext = {"totalTopicNum": str(len(topics.table))}
-        return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
+        self.answer_in_steps(channel, request, _encoded(request, ext, snapshot))
 
     @answers(RequestCode.GET_TOPIC_CONFIG)
     def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -175,12 +176,12 @@ class AdminProcessor(Processor):
                 self._service.groups.put(group)
 
     @answers(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def all_groups(self, channel: Channel, request: RemotingCommand) -> None:
         groups, header = self._service.groups, GetAllSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         is_paged = "groupSeq" in request.ext_fields
-        snapshot = groups.page(header.group_seq, header.max_group_num) if is_paged else groups.snapshot()
+        snapshot = partial(groups.page, header.group_seq, header.max_group_num) if is_paged else groups.snapshot
         ext = {"totalGroupNum": str(len(groups.table))}
-        return RemotingCommand.response(request, 0, None, ext, dumps_fastjson(snapshot))
+        self.answer_in_steps(channel, request, _encoded(request, ext, snapshot))
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -270,8 +271,12 @@ class AdminProcessor(Processor):
         return RemotingCommand.response(request)
 
     @answers(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=dumps_fastjson(self._service.offsets.snapshot()))
+    def all_offsets(self, channel: Channel, request: RemotingCommand) -> None:
+        async def answer() -> RemotingCommand:
+            snapshot = await self._service.offsets.snapshot_in_steps()
+            return await _encoded(request, None, lambda: snapshot)
+
+        self.answer_in_steps(channel, request, answer())
 
     @answers(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -287,6 +292,14 @@ class AdminProcessor(Processor):
                 remedy="Send the request to a master with timerWheelEnable=true.",
             )
         return RemotingCommand.response(request, body=timer.checkpoint())
+
+
+async def _encoded(
+    request: RemotingCommand, ext: dict[str, str] | None, snapshot: Callable[[], object]
+) -> RemotingCommand:
+    """Respond with a snapshot that any thread may take; taken and encoded on a worker thread."""
+    body = await asyncio.to_thread(lambda: dumps_fastjson(snapshot()))
+    return RemotingCommand.response(request, 0, None, ext, body)
 
 
 def _refusal(error: ConfigError) -> RefusedError:

@@ -24,6 +24,7 @@ broker.topic.TopicRouteInfoManager.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import itertools
 import math
@@ -85,8 +86,12 @@ class QueryAssignmentProcessor(Processor):
         return service.when_settled(channel, RemotingCommand.response(request), files=["modes"])
 
     @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=dumps_fastjson(self._service.request_modes.snapshot()))
+    def all_modes(self, channel: Channel, request: RemotingCommand) -> None:
+        async def answer() -> RemotingCommand:
+            snapshot = self._service.request_modes.snapshot()
+            return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
+
+        self.answer_in_steps(channel, request, answer())
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
         found = self._service.request_modes.get(topic, group)

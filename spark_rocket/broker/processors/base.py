@@ -70,6 +70,39 @@ class Processor:
 
         self.answer_later(channel, request, relay())
 
+    def answer_in_steps(
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        work: Coroutine[None, None, RemotingCommand],
+        file: str | None = None,
+    ) -> None:
+        """Like :meth:`answer_later`, for work whose length depends on the broker's state: see broker/steps.py.
+
+        One of them runs at a time, so that their memory is bounded too. RefusedError if too many are queued.
+        ``file``: respond when this file has the changes that the work has made.
+        """
+        service = self._service
+        try:
+            service.large_responses.take(channel)
+        except RefusedError:
+            work.close()
+            raise
+        request.body = b""  # the view would keep the complete receive buffer in memory
+
+        async def in_turn() -> RemotingCommand:
+            try:
+                async with service.one_large_response:
+                    if file is None and not channel.is_active:
+                        return RemotingCommand.response(request)  # is not sent
+                    answer = await work
+                return answer if file is None else await service.saved(answer, file)
+            finally:
+                work.close()  # it may not have begun
+                service.large_responses.release(channel)
+
+        self.answer_later(channel, request, in_turn())
+
     def answer_later(self, channel: Channel, request: RemotingCommand, work: Awaitable[RemotingCommand]) -> None:
         """Write the response when ``work`` returns it. An exception is handled like one of a handler."""
 

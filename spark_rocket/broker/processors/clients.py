@@ -34,6 +34,7 @@ from collections.abc import Iterable
 from spark_rocket.broker.delivery.filters import parse_filter
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.state.clients import ClientInfo
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
@@ -138,30 +139,38 @@ class ClientManageProcessor(Processor):
         return RemotingCommand.response(request, body=body.to_json())
 
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> None:
         header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
         group = self._service.clients.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(
                 f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
             )
-        body = ConsumerConnection(
-            connection_set=_connections(group.members),
-            subscription_table=dict(group.subscriptions),
-            consume_type=group.consume_type,
-            message_model=group.message_model,
-            consume_from_where=group.consume_from_where,
-        )
-        return RemotingCommand.response(request, body=body.to_json())
+
+        async def answer() -> RemotingCommand:
+            body = ConsumerConnection(
+                connection_set=await _connections(group.members),
+                subscription_table=dict(group.subscriptions),
+                consume_type=group.consume_type,
+                message_model=group.message_model,
+                consume_from_where=group.consume_from_where,
+            )
+            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
+
+        self.answer_in_steps(channel, request, answer())
 
     @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-    def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> None:
         header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
         members = self._service.clients.producers.get(header.producer_group)
         if not members:
             raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
-        body = ProducerConnection(connection_set=_connections(members))
-        return RemotingCommand.response(request, body=body.to_json())
+
+        async def answer() -> RemotingCommand:
+            body = ProducerConnection(connection_set=await _connections(members))
+            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
+
+        self.answer_in_steps(channel, request, answer())
 
     @answers(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -192,7 +201,7 @@ def _language(code: int | str) -> str:
         return LanguageCode.OTHER.name
 
 
-def _connections(members: Iterable[ClientInfo]) -> list[Connection]:
+async def _connections(members: Iterable[ClientInfo]) -> list[Connection]:
     return [
         Connection(
             client_id=member.client_id,
@@ -200,7 +209,7 @@ def _connections(members: Iterable[ClientInfo]) -> list[Connection]:
             language=member.language,
             version=member.version,
         )
-        for member in members
+        async for member in in_steps(list(members))
     ]
 
 
@@ -210,18 +219,23 @@ class ConsumerRequestProcessor(Processor):
     # --- 222 ----------------------------------------------------------------------------------------------------
 
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-    def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def reset_offset(self, channel: Channel, request: RemotingCommand) -> None:
         """Reset a group to a time or an offset; respond when that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
         config = self._service.known_topic(header.topic, f"Topic {header.topic} does not exist")
-        if self._service.config.use_server_side_reset_offset:
-            moved = self._reset_here(header, config)
-        else:
-            moved = self._reset_members(header, config, for_c=request.language in _CPP)
-        answer = RemotingCommand.response(request, body=ResetOffsetBody(offset_table=moved).to_json())
-        return None if request.is_oneway else self._service.when_settled(channel, answer, files=["offsets"])
+        self.answer_in_steps(channel, request, self._reset(request, header, config), file="offsets")
 
-    def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
+    async def _reset(
+        self, request: RemotingCommand, header: ResetOffsetRequestHeader, config: TopicConfig
+    ) -> RemotingCommand:
+        if self._service.config.use_server_side_reset_offset:
+            moved = await self._reset_here(header, config)
+        else:
+            moved = await self._reset_members(header, config, for_c=request.language in _CPP)
+        body = await asyncio.to_thread(ResetOffsetBody(offset_table=moved).to_json)
+        return RemotingCommand.response(request, body=body)
+
+    async def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
         service, topic, group = self._service, header.topic, header.group
         if service.groups.get(group) is None:
             raise RefusedError(f"Group {group} does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
@@ -242,20 +256,22 @@ class ConsumerRequestProcessor(Processor):
                 )
             moved[wanted] = header.offset
         else:
-            for queue_id in [wanted] if wanted >= 0 else range(config.read_queue_nums):
+            async for queue_id in in_steps([wanted] if wanted >= 0 else range(config.read_queue_nums)):
                 moved[queue_id] = service.offset_at(topic, queue_id, header.timestamp)
+        if service.topics.get(topic) is not config:  # the offsets would be those of another topic
+            raise RefusedError(f"Topic {topic} was changed meanwhile: retry", ResponseCode.SYSTEM_ERROR)
         for queue_id, offset in moved.items():
             service.offsets.reset(group, topic, queue_id, offset)
         service.held.wake_topic(topic)  # held pulls get the reset now
-        return {self._queue(topic, queue_id): offset for queue_id, offset in moved.items()}
+        return {self._queue(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
 
-    def _reset_members(
+    async def _reset_members(
         self, header: ResetOffsetRequestHeader, config: TopicConfig, *, for_c: bool
     ) -> dict[MessageQueue, int]:
         """Reset as Apache's 4.x: send the offsets to the online members, which then commit them."""
         service, topic, group = self._service, header.topic, header.group
         table: dict[MessageQueue, int] = {}
-        for queue_id in range(config.write_queue_nums):
+        async for queue_id in in_steps(range(config.write_queue_nums)):
             committed = service.offsets.query(group, topic, queue_id)
             if committed < 0:
                 raise RefusedError(f"THe consumer group <{group}> not exist", ResponseCode.SYSTEM_ERROR)
@@ -274,9 +290,9 @@ class ConsumerRequestProcessor(Processor):
                 MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
                 for queue, offset in table.items()
             ]
-            body = ResetOffsetBodyForC(offset_table=rows).to_json()
+            body = await asyncio.to_thread(ResetOffsetBodyForC(offset_table=rows).to_json)
         else:
-            body = ResetOffsetBody(offset_table=table).to_json()
+            body = await asyncio.to_thread(ResetOffsetBody(offset_table=table).to_json)
         for member in live.members.channels():
             member.write(RemotingCommand.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, oneway=True))
         return table

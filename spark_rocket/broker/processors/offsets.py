@@ -23,8 +23,10 @@ import asyncio
 from collections.abc import Sequence
 
 from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES, TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     ConsumeStats,
@@ -151,12 +153,15 @@ class OffsetProcessor(Processor):
         return [queue_id for queue_id in self._service.store.queues(topic) if queue_id < count][:_MAX_QUEUES]
 
     @answers(RequestCode.GET_TOPIC_STATS_INFO)
-    def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> None:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
         config = self._service.known_topic(topic, f"topic[{topic}] not exist")
-        store = self._service.store
+        self.answer_in_steps(channel, request, self._topic_stats(request, config))
+
+    async def _topic_stats(self, request: RemotingCommand, config: TopicConfig) -> RemotingCommand:
+        store, topic = self._service.store, config.topic_name
         table = {}
-        for queue_id in self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums)):
+        async for queue_id in in_steps(self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums))):
             end = store.get_max_offset(topic, queue_id)
             last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
             table[self._queue(topic, queue_id)] = TopicOffset(
@@ -165,13 +170,13 @@ class OffsetProcessor(Processor):
                 last_update_timestamp=max(last, 0),
             )
         put_tps = self._service.stats.windows.put_tps(topic)
-        return RemotingCommand.response(request, body=TopicStatsTable(table, put_tps).to_json())
+        return RemotingCommand.response(request, body=await asyncio.to_thread(TopicStatsTable(table, put_tps).to_json))
 
     @answers(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Report the lag of a group. It may have thousands of topics, so other requests are processed in between."""
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
-        self.answer_later(channel, request, self._consume_stats(request, header))
+        self.answer_in_steps(channel, request, self._consume_stats(request, header))
 
     async def _consume_stats(self, request: RemotingCommand, header: GetConsumeStatsRequestHeader) -> RemotingCommand:
         group = header.consumer_group
@@ -191,15 +196,15 @@ class OffsetProcessor(Processor):
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Report the lag of all groups. There may be thousands, so other requests are processed in between."""
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
-        self.answer_later(channel, request, self._all_consume_stats(request, ordered))
+        self.answer_in_steps(channel, request, self._all_consume_stats(request, ordered))
 
     async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
         service = self._service
         body = ConsumeStatsList(broker_addr=format_address(*service.store_host))
-        topics_by_group, rows = service.offsets.topics_by_group(), 0
-        for group in sorted(service.groups.table):
+        rows = 0
+        async for group in in_steps(sorted(service.groups.table)):
             of_group = []
-            for topic in sorted(topics_by_group.get(group, ())):
+            for topic in sorted(service.offsets.topics_of(group)):
                 config = service.topics.get(topic)
                 found = self._stats_of(group, topic) if config is not None and (config.order or not ordered) else None
                 if found is not None:
@@ -255,14 +260,17 @@ class OffsetProcessor(Processor):
         return RemotingCommand.response(request, body=body.to_json())
 
     @answers(RequestCode.QUERY_CONSUME_TIME_SPAN)
-    def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def time_span(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
-        service, topic = self._service, header.topic
-        config = service.known_topic(topic, f"topic[{topic}] not exist")
+        config = self._service.known_topic(header.topic, f"topic[{header.topic}] not exist")
+        self.answer_in_steps(channel, request, self._time_span(request, config, header.group))
+
+    async def _time_span(self, request: RemotingCommand, config: TopicConfig, group: str) -> RemotingCommand:
+        service, topic = self._service, config.topic_name
         spans = []
-        for queue_id in self._queue_ids(topic, config.write_queue_nums):
+        async for queue_id in in_steps(self._queue_ids(topic, config.write_queue_nums)):
             end = service.store.get_max_offset(topic, queue_id)
-            committed = service.offsets.query(header.group, topic, queue_id)
+            committed = service.offsets.query(group, topic, queue_id)
             last = service.store.get_store_time(topic, queue_id, end - 1) if end > 0 else -1
             consumed = service.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else -1
             earliest = service.store.get_earliest_store_time(topic, queue_id)
@@ -276,19 +284,21 @@ class OffsetProcessor(Processor):
                     delay_time=service.clock() - following if following > 0 else 0,
                 )
             )
-        return RemotingCommand.response(request, body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).to_json())
+        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+        return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
     @answers(RequestCode.CLONE_GROUP_OFFSET)
-    def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def clone_offset(self, channel: Channel, request: RemotingCommand) -> None:
         header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
+        self.answer_in_steps(channel, request, self._clone_offset(request, header), file="offsets")
+
+    async def _clone_offset(self, request: RemotingCommand, header: CloneGroupOffsetRequestHeader) -> RemotingCommand:
         service = self._service
         topics = [header.topic] if header.topic else sorted(service.offsets.topics_of(header.src_group))
-        for topic in topics:
-            if topic == RETRY_PREFIX + header.src_group or service.topics.get(topic) is None:
-                continue
-            service.offsets.clone(header.src_group, header.dest_group, topic)
-        answer = RemotingCommand.response(request)
-        return None if request.is_oneway else service.when_settled(channel, answer, files=["offsets"])
+        async for topic in in_steps(topics):
+            if topic != RETRY_PREFIX + header.src_group and service.topics.get(topic) is not None:
+                service.offsets.clone(header.src_group, header.dest_group, topic)
+        return RemotingCommand.response(request)
 
 
 def _check_rows(rows: int, fewer: str) -> None:

@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
 from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
 from spark_rocket.protocol.record.properties import decode_properties
@@ -96,18 +97,23 @@ class QueryMessageProcessor(Processor):
         return RemotingCommand.response(request, body=record)
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE)
-    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
+        self._service.known_topic(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
+        self.answer_in_steps(channel, request, self._query_consume_queue(request, header))
+
+    async def _query_consume_queue(
+        self, request: RemotingCommand, header: QueryConsumeQueueRequestHeader
+    ) -> RemotingCommand:
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
         store = self._service.store
-        self._service.known_topic(topic, f"{queue_id}@{topic} is not exist!")
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
         index = header.index or 0
         first = max(index, low)
         count = min(max(header.count or 0, 0), _MAX_ENTRIES)
         entries = store.get_entries(topic, queue_id, first, count) if first < high else []
         subscription = self._service.clients.subscription(group, topic) if group else None
-        wanted = self._wanted(entries, subscription)
+        wanted = await self._wanted(entries, subscription)
         body = QueryConsumeQueueResponseBody(
             subscription_data=subscription,
             filter_data=_filter_data(group, topic, subscription) if group else None,
@@ -121,7 +127,9 @@ class QueryMessageProcessor(Processor):
         remark = None if entries or not count else f"Index {index} of {queue_id}@{topic} is not exist!"
         return RemotingCommand.response(request, 0, remark, body=body.to_json())
 
-    def _wanted(self, entries: Sequence[tuple[int, int, int]], subscription: SubscriptionData | None) -> list[bool]:
+    async def _wanted(
+        self, entries: Sequence[tuple[int, int, int]], subscription: SubscriptionData | None
+    ) -> list[bool]:
         """For each entry, whether it matches the group's subscription; False for all if the group is offline."""
         if subscription is None:
             return [False] * len(entries)
@@ -131,7 +139,7 @@ class QueryMessageProcessor(Processor):
         except RefusedError:  # a pull with this subscription would be refused too
             return [False] * len(entries)
         if wanted.matches is not None:
-            return [self._matches(physical, wanted.matches) for physical, _, _ in entries]
+            return [self._matches(physical, wanted.matches) async for physical, _, _ in in_steps(entries)]
         return [wanted.tag_codes is None or code in wanted.tag_codes for _, _, code in entries]
 
     def _matches(self, physical_offset: int, matches: Matches) -> bool:

@@ -25,12 +25,14 @@ cleanUnusedTopic, getBrokerHaStatus, getTimerMetrics, prepareRuntimeInfo} and De
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
 from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION
 from spark_rocket.broker.processors.base import Processor, answers
 from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, Key
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.filter.tags import java_hash
@@ -51,6 +53,7 @@ from spark_rocket.protocol.wire.codes import CURRENT_VERSION, RequestCode, Respo
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestHeader
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.delay.timer_store import TimerMessageStore
 
 VERSION_TEXT = "V5_3_3"
 
@@ -88,26 +91,32 @@ class StatisticsProcessor(Processor):
         return ((topic, group), _OF_GROUPS[name]) if name in _OF_GROUPS and at else None
 
     @answers(RequestCode.GET_ALL_PRODUCER_INFO)
-    def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        table = {
-            group: [
-                ProducerInfo(one.client_id, one.channel.remote_addr, one.language, one.version, one.last_update)
-                for one in members
-            ]
-            for group, members in self._service.clients.producers.items()
-        }
-        return RemotingCommand.response(request, body=ProducerTableInfo(table).to_json())
+    def all_producers(self, channel: Channel, request: RemotingCommand) -> None:
+        self.answer_in_steps(channel, request, self._all_producers(request))
+
+    async def _all_producers(self, request: RemotingCommand) -> RemotingCommand:
+        table: dict[str, list[ProducerInfo]] = {}
+        every = [(group, one) for group, members in self._service.clients.producers.items() for one in members]
+        async for group, one in in_steps(every):
+            info = ProducerInfo(one.client_id, one.channel.remote_addr, one.language, one.version, one.last_update)
+            table.setdefault(group, []).append(info)
+        return RemotingCommand.response(request, body=await asyncio.to_thread(ProducerTableInfo(table).to_json))
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=TopicList(sorted(self._service.topics.system)).to_json())
 
     @answers(RequestCode.CLEAN_UNUSED_TOPIC)
-    def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> None:
+        self.answer_in_steps(channel, request, self._clean_unused_topics(request))
+
+    async def _clean_unused_topics(self, request: RemotingCommand) -> RemotingCommand:
         service = self._service
-        unused = sorted(service.store.topics() - service.topics.table.keys() - SYSTEM_TOPICS)
-        for topic in unused:
-            service.store.delete_topic(topic)
+        unused = []
+        async for topic in in_steps(sorted(service.store.topics() - SYSTEM_TOPICS)):
+            if topic not in service.topics.table:
+                service.store.delete_topic(topic)
+                unused.append(topic)
         if unused:
             _log.warning("deleted the queues of unknown topics: %s", ", ".join(unused))
         return RemotingCommand.response(request)
@@ -150,7 +159,7 @@ class StatisticsProcessor(Processor):
         )
 
     @answers(RequestCode.GET_TIMER_METRICS)
-    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> None:
         service = self._service
         if service.timer is None:
             raise RefusedError(
@@ -158,10 +167,18 @@ class StatisticsProcessor(Processor):
                 ResponseCode.SYSTEM_ERROR,
                 remedy="Send the request to a master with timerWheelEnable=true.",
             )
-        counts, now = service.timer.count_by_topic(), service.clock()
+        self.answer_in_steps(channel, request, self._timer_metrics(request, service.timer))
+
+    async def _timer_metrics(self, request: RemotingCommand, timer: TimerMessageStore) -> RemotingCommand:
+        service = self._service
+        counts: dict[int, int] = {}
+        async for part in in_steps(timer.counts_by_topic()):
+            for code, count in part.items():
+                counts[code] = counts.get(code, 0) + count
+        now = service.clock()
         names = {java_hash(topic): topic for topic in service.topics.table} if counts else {}
         found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}
-        version = DataVersion(timestamp=now, counter=service.timer.slots_done)
+        version = DataVersion(timestamp=now, counter=timer.slots_done)
         return RemotingCommand.response(request, body=TimerMetricsSerializeWrapper(found, version).to_json())
 
     # --- GET_BROKER_RUNTIME_INFO ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManag
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -24,7 +25,7 @@ from dataclasses import dataclass, field
 from spark_rocket.errors import RefusedError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.bodies.client import BROADCASTING, ConsumerData, SubscriptionData
-from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.protocol.wire.request_limits.state import CONSUMERS, PRODUCERS, SUBSCRIPTIONS
@@ -33,6 +34,8 @@ from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 
 _often = RateLimited(logging.getLogger(__name__))
 
+MAX_GROUP_MEMBERS = 10_000
+"""Of a consumer group: requests of its members read the list of all of them."""
 _SHOWN = 10
 
 
@@ -64,13 +67,14 @@ class ClientInfo:
 class Members:
     """The members of one group, by connection and client id."""
 
-    __slots__ = ("_by_channel",)
+    __slots__ = ("_by_channel", "_count")
 
     def __init__(self) -> None:
         self._by_channel: dict[Channel, dict[str, ClientInfo]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._by_channel.values()))
+        return self._count
 
     def __bool__(self) -> bool:
         return bool(self._by_channel)
@@ -78,6 +82,10 @@ class Members:
     def __iter__(self) -> Iterator[ClientInfo]:
         for clients in self._by_channel.values():
             yield from clients.values()
+
+    def silent_since(self, limit: int) -> list[ClientInfo]:
+        """Members whose last heartbeat was before a monotonic time."""
+        return [info for clients in self._by_channel.values() for info in clients.values() if info.heard < limit]
 
     def channels(self) -> list[Channel]:
         """The members' connections, without duplicates."""
@@ -88,13 +96,16 @@ class Members:
         return None if clients is None else clients.get(client_id)
 
     def put(self, info: ClientInfo) -> None:
-        self._by_channel.setdefault(info.channel, {})[info.client_id] = info
+        clients = self._by_channel.setdefault(info.channel, {})
+        self._count += info.client_id not in clients
+        clients[info.client_id] = info
 
     def drop(self, channel: Channel, client_id: str | None) -> list[ClientInfo]:
         """Drop one member, or all of the connection if ``client_id`` is None; returns what was dropped."""
         clients = self._by_channel.get(channel, {})
         names = list(clients) if client_id is None else [client_id]
         dropped = [clients.pop(name) for name in names if name in clients]
+        self._count -= len(dropped)
         if dropped and not clients:
             del self._by_channel[channel]
         return dropped
@@ -191,6 +202,12 @@ class ClientManager:
         group = self.consumers.get(data.group_name)
         known = None if group is None else group.members.get(channel, client_id)
         info = self._info(channel, client_id, language, version, data.group_name)
+        if known is None and group is not None and len(group.members) >= MAX_GROUP_MEMBERS:
+            raise RefusedError(
+                f"too many consumers of group {data.group_name}: at most {MAX_GROUP_MEMBERS:,}",
+                ResponseCode.SYSTEM_BUSY,
+                remedy="Close unused clients, or use several groups.",
+            )
         if known is not None:
             info.subscribed, info.subscriptions_weight = known.subscribed, known.subscriptions_weight
         self._count_consumer(info, known, data.subscription_data_set if with_subscriptions else None)
@@ -255,12 +272,15 @@ class ClientManager:
     def expire(self, timeout_ms: int) -> None:
         """Drop members without a heartbeat for ``timeout_ms``, and close connections without other members."""
         limit = self._monotonic() - timeout_ms
-        every = [(name, info, True) for name, members in self.producers.items() for info in members]
-        every += [(name, info, False) for name, group in self.consumers.items() for info in group.members]
-        alive = {info.channel for _, info, _ in every if info.heard >= limit}
-        for name, info, produces in every:
-            if info.heard >= limit:
-                continue
+        late = [(name, info, True) for name, members in self.producers.items() for info in members.silent_since(limit)]
+        late += [
+            (name, info, False) for name, group in self.consumers.items() for info in group.members.silent_since(limit)
+        ]
+        if not late:
+            return
+        every = itertools.chain(self.producers.values(), (group.members for group in self.consumers.values()))
+        alive = {info.channel for members in every for info in members if info.heard >= limit}
+        for name, info, produces in late:
             if info.channel in alive:
                 self.unregister(info.channel, info.client_id, name if produces else None, None if produces else name)
                 continue

@@ -3,7 +3,7 @@
 Table: ``topic@group`` -> queue id -> offset. As in Apache's broker, a commit overwrites the offset, also with a smaller
 value (a consumer may rewind on purpose). Negative values mean "none" and are ignored.
 
-Thread-safety: used on the event loop only; :meth:`ConsumerOffsetManager.snapshot` copies for the writing thread.
+Thread-safety: used on the event loop only; snapshots are copies for the writing thread.
 After a crash: commits of the last ``flushConsumerOffsetInterval`` may be lost: messages are delivered again, none lost.
 Corresponds to org.apache.rocketmq.broker.offset.ConsumerOffsetManager.
 """
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC, OP_HALF_TOPIC
 from spark_rocket.protocol.wire.bodies.config import DataVersion
@@ -34,6 +35,9 @@ class ConsumerOffsetManager:
         self.table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._reset: dict[str, dict[int, int]] = {}
+        #: Names in the keys of these tables, by the other name.
+        self._topics: dict[str, set[str]] = {}
+        self._groups: dict[str, set[str]] = {}
         self._count = 0  # offsets in the table
         self.data_version = DataVersion()
         self.dirty = False
@@ -49,7 +53,7 @@ class ConsumerOffsetManager:
         if queue_id not in queues:
             self._check_room(1)
             self._count += 1
-            queues = self.table.setdefault(key, {})
+            queues = self._queues(self.table, group, topic)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.dirty = True
@@ -63,8 +67,28 @@ class ConsumerOffsetManager:
                 remedy="Delete unused groups with their offsets, or topics.",
             )
 
-    def _recount(self) -> None:
+    def _queues(self, table: dict[str, dict[int, int]], group: str, topic: str) -> dict[int, int]:
+        """The entries of a topic and group in one of the tables."""
+        key = topic + _SEPARATOR + group
+        queues = table.get(key)
+        if queues is None:
+            queues = table[key] = {}
+            self._index(group, topic)
+        return queues
+
+    def _index(self, group: str, topic: str) -> None:
+        self._topics.setdefault(group, set()).add(topic)
+        self._groups.setdefault(topic, set()).add(group)
+
+    def _table_replaced(self) -> None:
+        """Count and index again."""
         self._count = sum(map(len, self.table.values()))
+        self._topics.clear()
+        self._groups.clear()
+        for table in (self.table, self._pulled, self._reset):
+            for key in table:
+                topic, _, group = key.rpartition(_SEPARATOR)
+                self._index(group, topic)
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset of a pending reset, otherwise the committed offset, or -1."""
@@ -80,11 +104,7 @@ class ConsumerOffsetManager:
 
     def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Record the offset up to which a group has pulled."""
-        key = topic + _SEPARATOR + group
-        queues = self._pulled.get(key)
-        if queues is None:
-            queues = self._pulled[key] = {}
-        queues[queue_id] = offset
+        self._queues(self._pulled, group, topic)[queue_id] = offset
 
     def query_pulled(self, group: str, topic: str, queue_id: int) -> int:
         return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, -1)
@@ -95,7 +115,7 @@ class ConsumerOffsetManager:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset a group's offset: its next pull of the queue receives it, and commits are ignored until then."""
-        self._reset.setdefault(topic + _SEPARATOR + group, {})[queue_id] = offset
+        self._queues(self._reset, group, topic)[queue_id] = offset
         self.commit(group, topic, queue_id, offset)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
@@ -119,8 +139,8 @@ class ConsumerOffsetManager:
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets:
             self._check_room(len(offsets))
+            self._count += len(offsets) - len(self._queues(self.table, destination, topic))
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
-            self._recount()
             self.dirty = True
 
     def correct(self, end_of: Callable[[str, int], int], topics: Collection[str]) -> None:
@@ -153,31 +173,41 @@ class ConsumerOffsetManager:
             )
 
     def topics_of(self, group: str) -> set[str]:
-        return {key.rpartition(_SEPARATOR)[0] for key in self.table if key.rpartition(_SEPARATOR)[2] == group}
-
-    def topics_by_group(self) -> dict[str, list[str]]:
-        """The topics of every group."""
-        found: dict[str, list[str]] = {}
-        for key in self.table:
-            topic, _, group = key.rpartition(_SEPARATOR)
-            found.setdefault(group, []).append(topic)
-        return found
+        """Topics in which a group has offsets."""
+        return {topic for topic in self._topics.get(group, ()) if topic + _SEPARATOR + group in self.table}
 
     def groups_of(self, topic: str) -> set[str]:
-        return {key.rpartition(_SEPARATOR)[2] for key in self.table if key.rpartition(_SEPARATOR)[0] == topic}
+        """Groups that have offsets in a topic."""
+        return {group for group in self._groups.get(topic, ()) if topic + _SEPARATOR + group in self.table}
 
     def remove_group(self, group: str) -> None:
-        self._remove(lambda key: key.rpartition(_SEPARATOR)[2] == group)
+        for topic in list(self._topics.get(group, ())):
+            self._remove(group, topic)
 
     def remove_topic(self, topic: str) -> None:
-        self._remove(lambda key: key.rpartition(_SEPARATOR)[0] == topic)
+        for group in list(self._groups.get(topic, ())):
+            self._remove(group, topic)
 
-    def _remove(self, chosen: Any) -> None:
-        for table in (self.table, self._pulled, self._reset):
-            for key in [key for key in table if chosen(key)]:
-                del table[key]
-                self.dirty = True
-        self._recount()
+    def _remove(self, group: str, topic: str) -> None:
+        key = topic + _SEPARATOR + group
+        self._count -= len(self.table.pop(key, ()))
+        self._pulled.pop(key, None)
+        self._reset.pop(key, None)
+        self.dirty = True
+        for index, name, other in ((self._topics, group, topic), (self._groups, topic, group)):
+            index[name].discard(other)
+            if not index[name]:
+                del index[name]
+
+    async def snapshot_in_steps(self) -> dict[str, Any]:
+        """Like :meth:`snapshot`; each offset is one that was valid between the call and the return."""
+        version = self.data_version.to_value()
+        table = {}
+        async for key in in_steps(list(self.table)):
+            queues = self.table.get(key)
+            if queues is not None:
+                table[key] = dict(queues)
+        return {"dataVersion": version, "offsetTable": table}
 
     def file_snapshot(self, now: int) -> dict[str, Any]:
         """Content of ``consumerOffset.json``."""
@@ -204,14 +234,14 @@ class ConsumerOffsetManager:
             self.data_version = DataVersion.from_value(version)
         if table != self.table:
             self.table = table
-            self._recount()
+            self._table_replaced()
             self.dirty = True
 
     def load(self, stored: dict[str, Any]) -> None:
         """Load the content of a file; ValueError, TypeError or AttributeError if it is invalid."""
         for key, queues in stored.get("offsetTable", {}).items():
             self.table[key] = {_long(queue_id): _long(offset) for queue_id, offset in queues.items()}
-        self._recount()
+        self._table_replaced()
         self.saved_at = _long(stored.get("savedAt") or 0)
         version = stored.get("dataVersion")
         if version:

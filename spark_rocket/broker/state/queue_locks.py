@@ -18,6 +18,8 @@ from spark_rocket.protocol.wire.request_limits.state import QUEUE_LOCKS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 
+_MAX_EXPIRED = 20_000
+
 
 @dataclass(slots=True)
 class _Lock:
@@ -76,10 +78,13 @@ class RebalanceLockManager:
         self._remove(group, list(self._locks.get(group, ())))
 
     def expire(self) -> None:
-        """Remove expired locks."""
+        """Remove expired locks, at most ``_MAX_EXPIRED``; the next call removes more."""
         oldest = self._clock() - self._live_time
+        left = _MAX_EXPIRED
         for group, locks in list(self._locks.items()):
-            self._remove(group, [queue for queue, lock in locks.items() if lock.renewed < oldest])
+            expired = [queue for queue, lock in locks.items() if lock.renewed < oldest][:left]
+            self._remove(group, expired)
+            left -= len(expired)
 
     def _remove(self, group: str, queues: Iterable[MessageQueue]) -> None:
         locks = self._locks.get(group)

@@ -55,6 +55,7 @@ from spark_rocket.store.results import PutResult, PutStatus
 _log = logging.getLogger(__name__)
 
 _MAX_RECENT = 10_000
+_MAX_STEPS = 50_000  # of one call
 _HOUR_MS = 3_600_000
 _TRANSACTION_ID = "__transactionId__"
 _IGNORED_PROPERTIES = ("DELAY", *TIMER_PROPERTIES, CHECK_TIMES.decode(), FIRST_OFFSET.decode())
@@ -82,7 +83,10 @@ class _HalfQueue:
     """Original offsets of recently decided messages: a second decision about them is refused."""
 
     def advance(self) -> None:
-        while self.settled in self.decided:
+        """Move ``settled`` past decided messages, at most ``_MAX_STEPS``; the next call continues."""
+        for _ in range(_MAX_STEPS):
+            if self.settled not in self.decided:
+                return
             del self.decided[self.settled]
             self.settled += 1
 
@@ -149,7 +153,8 @@ class TransactionalMessageService:
                     queue.decided.setdefault(before, ops)
                 queue.copies[half.first] = offset
         queue.copies = {first: last for first, last in queue.copies.items() if last not in queue.decided}
-        queue.advance()
+        while queue.settled in queue.decided:
+            queue.advance()
 
     def _saved_offset(self, topic: str, queue_id: int) -> int:
         """The offset of the group CID_RMQ_SYS_TRANS, limited to the queue's range."""
@@ -295,6 +300,10 @@ class TransactionalMessageService:
             _log.warning("retention removed the unsettled half messages %d to %d", queue.settled, first - 1)
             queue.pass_over(first)
         while queue.settled < end:
+            if queue.settled in queue.decided:
+                queue.advance()
+                yield
+                continue
             offset = queue.settled
             half = Half.view(self._record(HALF_TOPIC, queue_id, offset))
             if half is None:

@@ -160,16 +160,20 @@ class TimerLog:
                 yield file.file_from_offset + UNIT_SIZE * np.arange(first, first + count), units
                 first += count
 
-    def count_by_topic(self, read_time_ms: int) -> dict[int, int]:
-        """Count pending messages from a time on, minus their recalls, by the hash code of their topic."""
-        found: dict[int, int] = {}
-        for _, units in self.blocks(self.files.min_offset, self.position):
-            pending = units[units["write_time"].astype(np.int64) + units["delay"] >= read_time_ms]
-            steps = np.where(pending["magic"] & MAGIC_DELETE, -1, 1)
-            codes, places = np.unique(pending["topic_hash"].astype(np.int64), return_inverse=True)
-            for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
-                found[code] = found.get(code, 0) + int(count)
-        return found
+    def counts_by_topic(self, read_time_ms: int) -> Iterator[dict[int, int]]:
+        """Count pending messages from a time on, minus their recalls, by the hash code of their topic.
+
+        Yields the counts of consecutive parts of the log, which may change between two of them.
+        """
+        for start in range(self.files.min_offset, self.position, _CHUNK_UNITS * UNIT_SIZE):
+            found: dict[int, int] = {}
+            for _, units in self.blocks(start, min(start + _CHUNK_UNITS * UNIT_SIZE, self.position)):
+                pending = units[units["write_time"].astype(np.int64) + units["delay"] >= read_time_ms]
+                steps = np.where(pending["magic"] & MAGIC_DELETE, -1, 1)
+                codes, places = np.unique(pending["topic_hash"].astype(np.int64), return_inverse=True)
+                for code, count in zip(codes.tolist(), np.bincount(places, steps).tolist(), strict=True):
+                    found[code] = found.get(code, 0) + int(count)
+            yield found
 
     # --- truncating and releasing -------------------------------------------------------------------------------
 

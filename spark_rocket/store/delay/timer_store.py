@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from spark_rocket.errors import StoreError
 from spark_rocket.model import TIMER_TOPIC
@@ -257,9 +257,9 @@ class TimerMessageStore:
         first = self._due.first_due
         return self._slot_of(time_ms) < self._loaded_to and (first is None or first > time_ms)
 
-    def count_by_topic(self) -> dict[int, int]:
-        """Count pending messages in the timer log by the hash code of their topic."""
-        return self._timer_log.count_by_topic(self._read_time) if self._wheel.is_open else {}
+    def counts_by_topic(self) -> Iterator[dict[int, int]]:
+        """Count pending messages in the timer log by the hash code of their topic: counts of consecutive parts."""
+        return self._timer_log.counts_by_topic(self._read_time) if self._wheel.is_open else iter(())
 
     def runtime_info(self, now_ms: int) -> dict[str, str]:
         """Return metrics for request 28, under Apache's names."""

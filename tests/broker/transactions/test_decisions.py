@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.broker.transactions import service
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
@@ -79,6 +80,23 @@ def test_a_rollback_is_never_delivered_and_not_checked_again(serve: Any, clock: 
         server.pass_time(10 * MINUTES)
         assert producer.nothing_asked()
         assert (bodies(wire), end_of(wire, HALF)) == ([], 1)
+
+
+def test_decisions_that_waited_for_an_older_one_are_settled_in_steps(
+    serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_MAX_STEPS", 1)
+    with serve() as (server, _wire, producer):
+        first, *later = [producer.half(b"%d" % number) for number in range(5)]
+        for half in later:
+            producer.rollback(half)
+        producer.commit(first)
+        undecided = producer.half(b"undecided")
+        server.pass_time(2 * MINUTES)
+        assert set(producer.asked_about()) == {b"undecided"}
+        producer.rollback(undecided)
+        server.pass_time(10 * MINUTES)
+        assert producer.nothing_asked()
 
 
 def test_an_undecided_transaction_has_no_response_and_no_record(serve: Any) -> None:

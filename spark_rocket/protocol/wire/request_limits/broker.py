@@ -50,6 +50,9 @@ _LOCK = RequestLimit(
     state=(state.QUEUE_LOCKS,),
 )
 _NOTHING = RequestLimit(None)
+_LARGE = (state.LARGE_RESPONSES,)
+_LARGE_OFFSETS = (state.LARGE_RESPONSES, state.CONSUMER_OFFSETS)
+_TABLE = RequestLimit(None, state=_LARGE)
 
 _MESSAGES: Mapping[int, RequestLimit] = {
     Code.SEND_MESSAGE: _SEND,
@@ -67,7 +70,7 @@ _MESSAGES: Mapping[int, RequestLimit] = {
     Code.LITE_PULL_MESSAGE: _PULL,
     Code.QUERY_MESSAGE: RequestLimit(headers.QueryMessageRequestHeader),
     Code.VIEW_MESSAGE_BY_ID: RequestLimit(headers.ViewMessageRequestHeader),
-    Code.QUERY_CONSUME_QUEUE: RequestLimit(headers.QueryConsumeQueueRequestHeader),
+    Code.QUERY_CONSUME_QUEUE: RequestLimit(headers.QueryConsumeQueueRequestHeader, state=_LARGE),
 }
 
 _POPS: Mapping[int, RequestLimit] = {
@@ -108,9 +111,9 @@ _CLIENTS: Mapping[int, RequestLimit] = {
     ),
     Code.UNREGISTER_CLIENT: RequestLimit(headers.UnregisterClientRequestHeader),
     Code.GET_CONSUMER_LIST_BY_GROUP: RequestLimit(headers.GetConsumerListByGroupRequestHeader),
-    Code.GET_CONSUMER_CONNECTION_LIST: RequestLimit(headers.GetConsumerConnectionListRequestHeader),
-    Code.GET_PRODUCER_CONNECTION_LIST: RequestLimit(headers.GetProducerConnectionListRequestHeader),
-    Code.GET_ALL_PRODUCER_INFO: _NOTHING,
+    Code.GET_CONSUMER_CONNECTION_LIST: RequestLimit(headers.GetConsumerConnectionListRequestHeader, state=_LARGE),
+    Code.GET_PRODUCER_CONNECTION_LIST: RequestLimit(headers.GetProducerConnectionListRequestHeader, state=_LARGE),
+    Code.GET_ALL_PRODUCER_INFO: _TABLE,
     Code.LOCK_BATCH_MQ: _LOCK,
     Code.UNLOCK_BATCH_MQ: _LOCK,
     Code.CHECK_CLIENT_CONFIG: RequestLimit(
@@ -119,7 +122,7 @@ _CLIENTS: Mapping[int, RequestLimit] = {
         max_body_bytes=256 * KIB,
         max_entries={"subscriptionData.tagsSet": 10_000, "subscriptionData.codeSet": 10_000},
     ),
-    Code.INVOKE_BROKER_TO_RESET_OFFSET: RequestLimit(headers.ResetOffsetRequestHeader, state=(state.CONSUMER_OFFSETS,)),
+    Code.INVOKE_BROKER_TO_RESET_OFFSET: RequestLimit(headers.ResetOffsetRequestHeader, state=_LARGE_OFFSETS),
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: RequestLimit(
         headers.GetConsumerStatusRequestHeader, state=(state.RELAYED_REQUESTS,)
     ),
@@ -135,7 +138,7 @@ _CLIENTS: Mapping[int, RequestLimit] = {
     Code.SET_MESSAGE_REQUEST_MODE: RequestLimit(
         None, bodies.SetMessageRequestModeRequestBody, max_body_bytes=64 * KIB, state=(state.REQUEST_MODES,)
     ),
-    Code.GET_ALL_MESSAGE_REQUEST_MODE: _NOTHING,
+    Code.GET_ALL_MESSAGE_REQUEST_MODE: _TABLE,
 }
 
 _OFFSETS: Mapping[int, RequestLimit] = {
@@ -147,17 +150,20 @@ _OFFSETS: Mapping[int, RequestLimit] = {
     Code.GET_MAX_OFFSET: RequestLimit(headers.GetMaxOffsetRequestHeader),
     Code.GET_MIN_OFFSET: RequestLimit(headers.GetMinOffsetRequestHeader),
     Code.GET_EARLIEST_MSG_STORETIME: RequestLimit(headers.GetEarliestMsgStoretimeRequestHeader),
-    Code.GET_TOPIC_STATS_INFO: RequestLimit(headers.GetTopicStatsInfoRequestHeader),
+    Code.GET_TOPIC_STATS_INFO: RequestLimit(headers.GetTopicStatsInfoRequestHeader, state=_LARGE),
     Code.GET_CONSUME_STATS: RequestLimit(
-        headers.GetConsumeStatsRequestHeader, max_header_bytes=_ALL_HEADER, max_entries={"topicList": 1_000}
+        headers.GetConsumeStatsRequestHeader,
+        max_header_bytes=_ALL_HEADER,
+        max_entries={"topicList": 1_000},
+        state=_LARGE,
     ),
-    Code.GET_BROKER_CONSUME_STATS: RequestLimit(headers.GetConsumeStatsInBrokerRequestHeader),
+    Code.GET_BROKER_CONSUME_STATS: RequestLimit(headers.GetConsumeStatsInBrokerRequestHeader, state=_LARGE),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: RequestLimit(headers.QueryTopicConsumeByWhoRequestHeader),
     Code.QUERY_TOPICS_BY_CONSUMER: RequestLimit(headers.QueryTopicsByConsumerRequestHeader),
     Code.QUERY_SUBSCRIPTION_BY_CONSUMER: RequestLimit(headers.QuerySubscriptionByConsumerRequestHeader),
-    Code.QUERY_CONSUME_TIME_SPAN: RequestLimit(headers.QueryConsumeTimeSpanRequestHeader),
-    Code.CLONE_GROUP_OFFSET: RequestLimit(headers.CloneGroupOffsetRequestHeader, state=(state.CONSUMER_OFFSETS,)),
-    Code.GET_ALL_CONSUMER_OFFSET: _NOTHING,
+    Code.QUERY_CONSUME_TIME_SPAN: RequestLimit(headers.QueryConsumeTimeSpanRequestHeader, state=_LARGE),
+    Code.CLONE_GROUP_OFFSET: RequestLimit(headers.CloneGroupOffsetRequestHeader, state=_LARGE_OFFSETS),
+    Code.GET_ALL_CONSUMER_OFFSET: _TABLE,
 }
 
 _ADMIN: Mapping[int, RequestLimit] = {
@@ -172,7 +178,7 @@ _ADMIN: Mapping[int, RequestLimit] = {
         state=(state.TOPICS,),
     ),
     Code.DELETE_TOPIC_IN_BROKER: RequestLimit(headers.DeleteTopicRequestHeader),
-    Code.GET_ALL_TOPIC_CONFIG: RequestLimit(headers.GetAllTopicConfigRequestHeader),
+    Code.GET_ALL_TOPIC_CONFIG: RequestLimit(headers.GetAllTopicConfigRequestHeader, state=_LARGE),
     Code.GET_TOPIC_CONFIG: RequestLimit(headers.GetTopicConfigRequestHeader),
     Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: RequestLimit(
         None,
@@ -193,17 +199,17 @@ _ADMIN: Mapping[int, RequestLimit] = {
         },
         state=(state.CONSUMER_GROUPS,),
     ),
-    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: RequestLimit(headers.GetAllSubscriptionGroupRequestHeader),
+    Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: RequestLimit(headers.GetAllSubscriptionGroupRequestHeader, state=_LARGE),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: RequestLimit(headers.GetSubscriptionGroupConfigRequestHeader),
     Code.DELETE_SUBSCRIPTIONGROUP: RequestLimit(headers.DeleteSubscriptionGroupRequestHeader),
     Code.UPDATE_BROKER_CONFIG: RequestLimit(None, RawBody.PROPERTIES, max_body_bytes=32 * KIB),
     Code.GET_BROKER_CONFIG: _NOTHING,
     Code.DELETE_EXPIRED_COMMITLOG: _NOTHING,
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: _NOTHING,
-    Code.CLEAN_UNUSED_TOPIC: _NOTHING,
+    Code.CLEAN_UNUSED_TOPIC: _TABLE,
     Code.GET_ALL_DELAY_OFFSET: _NOTHING,
     Code.GET_TIMER_CHECK_POINT: _NOTHING,
-    Code.GET_TIMER_METRICS: _NOTHING,
+    Code.GET_TIMER_METRICS: _TABLE,
     Code.VIEW_BROKER_STATS_DATA: RequestLimit(headers.ViewBrokerStatsDataRequestHeader),
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _NOTHING,
     Code.GET_BROKER_HA_STATUS: _NOTHING,

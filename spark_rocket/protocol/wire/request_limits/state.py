@@ -19,6 +19,7 @@ HELD_PULLS = "held pulls"
 HELD_POPS = "held pops"
 ACKS = "acks"
 RELAYED_REQUESTS = "relayed requests"
+LARGE_RESPONSES = "large responses"
 CONSUMER_OFFSETS = "consumer offsets"
 REQUEST_MODES = "request modes"
 ASSIGNMENT_ROUTES = "routes for assignments"
@@ -59,6 +60,7 @@ STATE_LIMITS: Mapping[str, StateLimit] = {
         20_000, 50_000, 100_000, "connection close; the timeout of the request (at most 300 s)", "maxPopPollingSize"
     ),
     RELAYED_REQUESTS: StateLimit(16_384, 32_768, 65_536, "the client's response; 10 s"),
+    LARGE_RESPONSES: StateLimit(128, 512, 2_048, "when sent, one after another"),
     # --- broker: messages and groups
     ACKS: StateLimit(None, None, 200_000, "when written (200 ms); cached for the invisible time"),
     CONSUMER_OFFSETS: StateLimit(None, None, 1_000_000, "deletion of the topic or of the group with its offsets"),
