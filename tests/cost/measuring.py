@@ -15,7 +15,7 @@ MAX_CPU_S = {Size.SMALL: 0.1, Size.FRAME: 1.0}
 MAX_MEMORY_MB = 32.0
 """Of a request of 1 MB; a full frame alone has 17."""
 _TICK_S = 0.011  # the system counts CPU time in hundredths of a second
-_LATER_S = 0.4  # for work after the response: acks are collected for 200 ms
+_LATER_S = 0.3  # for work after the response: acks are collected for 200 ms
 _REPEATS = 3
 _CHUNK = 100
 
