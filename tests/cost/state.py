@@ -41,7 +41,9 @@ def large_requests(code: int, limit: RequestLimit) -> Iterator[RemotingCommand]:
             body = registration(2_500, start=number * 2_500)
         else:
             return
-        changed = {**_names(limit, SMALL_REQUESTS), "heartbeat_timeout_millis": None} if limit.header else None
+        changed = _names(limit, SMALL_REQUESTS)
+        if limit.body is RawBody.REGISTRATION:
+            changed["heartbeat_timeout_millis"] = None
         yield request_of(code, limit, changed, body)
 
 

@@ -193,9 +193,9 @@ _ADMIN: Mapping[int, RequestLimit] = {
         max_body_bytes=MIB,
         max_entries={
             "groupConfigList": 200,
-            "groupConfigList.groupRetryPolicy": 5_000,
+            "groupConfigList.groupRetryPolicy": 2_000,
             "groupConfigList.subscriptionDataSet": 2_000,
-            "groupConfigList.attributes": 5_000,
+            "groupConfigList.attributes": 2_000,
         },
         state=(state.CONSUMER_GROUPS,),
     ),
