@@ -9,8 +9,10 @@ import pytest
 from spark_rocket.broker.pop import turns
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES, QueueTurns, parts_of, place_of
 from spark_rocket.broker.state.topics import new_topic
+from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.request_limits.state import CONSUMER_OFFSETS, STATE_LIMITS
 from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World, texts
 from tests.broker.test_notification import NONE, SOME, Asker
@@ -92,6 +94,15 @@ def test_a_pop_that_is_full_says_that_it_left_queues_unread(world: World, monkey
     world.send(b"two", 1)
     world.pop(most=1)
     assert (world.result.count, world.result.is_cut) == (1, False)  # T has two queues
+
+
+def test_a_pop_returns_its_messages_when_no_more_offsets_fit(world: World) -> None:
+    world.offsets.commit("g", "T", 0, 0)
+    world.send(b"there", 0)
+    world.offsets._count = STATE_LIMITS[CONSUMER_OFFSETS].total
+    assert texts(world.pop()) == [b"there"]
+    with pytest.raises(RefusedError, match="too many consumer offsets"):
+        world.pop()
 
 
 # --- over the wire ------------------------------------------------------------------------------------------------

@@ -185,6 +185,12 @@ class PopService:
         )
 
     def _pop_queue(self, pop: PopRequest, result: PopResult, topic: str, queue_id: int) -> None:
+        try:
+            self._read_queue(pop, result, topic, queue_id)
+        except (StoreCorruptError, RefusedError) as error:  # messages of other queues are still returned
+            result.problem = error
+
+    def _read_queue(self, pop: PopRequest, result: PopResult, topic: str, queue_id: int) -> None:
         group, store = pop.group, self._store
         offset = self.pop_offset(group, topic, queue_id, pop.init_mode, init=True)
         if pop.order and self._order.is_blocked(
@@ -194,17 +200,13 @@ class PopService:
         if self._is_full(pop, result):
             result.rest_num += max(store.get_max_offset(topic, queue_id) - offset, 0)
             return
-        try:
+        got = self._get(pop, result, topic, queue_id, offset)
+        if got.status in _MISPLACED or (got.status in _EMPTY and offset > got.next_begin_offset):
+            offset = got.next_begin_offset
+            self._offsets.commit(group, topic, queue_id, offset)
             got = self._get(pop, result, topic, queue_id, offset)
-            if got.status in _MISPLACED or (got.status in _EMPTY and offset > got.next_begin_offset):
-                offset = got.next_begin_offset
-                self._offsets.commit(group, topic, queue_id, offset)
-                got = self._get(pop, result, topic, queue_id, offset)
-            if got.count:
-                self._give(pop, result, topic, queue_id, offset, got)
-        except (StoreCorruptError, RefusedError) as error:  # messages of other queues are still returned
-            result.problem = error
-            return
+        if got.count:
+            self._give(pop, result, topic, queue_id, offset, got)
         if got.status in _PASSED and got.next_begin_offset > offset:
             self._offsets.commit(group, topic, queue_id, got.next_begin_offset)
             result.passed = True
