@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
@@ -43,7 +44,7 @@ from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.stats import SAMPLE_SECONDS
 from spark_rocket.broker.synchronize import SlaveSynchronize
-from spark_rocket.errors import StateError
+from spark_rocket.errors import ProtocolError, StateError
 from spark_rocket.extras import requires
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
 from spark_rocket.remoting.server.channel import Channel
@@ -233,6 +234,7 @@ class Broker:
         if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
             service.order.recover(store.get_max_offset)
         service.order.start()
+        service.spawn(_encode_tables(service))
         if config.is_slave:
             self._follow(service)
         else:
@@ -396,3 +398,10 @@ class Broker:
             service.held.channel_closed(channel)
             service.waiting.channel_closed(channel)
             service.clients.channel_closed(channel)
+
+
+async def _encode_tables(service: BrokerService) -> None:
+    """Encode topics and groups after a start: otherwise the first change of one encodes all of them at once."""
+    with suppress(ProtocolError):  # also the problem of each write of the file, which is reported
+        await service.topics.encode_in_steps()
+        await service.groups.encode_in_steps()

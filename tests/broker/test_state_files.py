@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.broker import steps
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
 from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
@@ -112,6 +113,33 @@ def test_topics_are_written_as_apache_writes_them(tmp_path: Path) -> None:
     manager.delete("Mine")
     manager.put(TopicConfig("SELF_TEST_TOPIC", 2, 2))
     assert manager.text() == dumps_fastjson(manager.snapshot(), pretty=True)
+
+
+def test_a_table_is_encoded_in_steps_while_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "STEP_S", 0.0)
+    stored = SubscriptionGroupManager(BrokerConfig(), lambda: 1)
+    for number in range(9):
+        stored.put(SubscriptionGroupConfig(f"g{number}"))
+    manager = SubscriptionGroupManager(BrokerConfig(), lambda: 1)
+    manager.load(loads_tolerant(stored.text()))
+
+    async def change() -> None:
+        await asyncio.sleep(0)
+        manager.delete("g8")
+        for name in ("g0", "g7", "new"):
+            manager.put(SubscriptionGroupConfig(name, retry_max_times=3))
+
+    async def both() -> None:
+        await asyncio.gather(manager.encode_in_steps(), change())
+
+    asyncio.run(both())
+    assert manager._texts.keys() <= manager.table.keys()
+    assert len(manager._texts) >= 6
+    assert manager.text() == dumps_fastjson(manager.snapshot(), pretty=True)
+    sizes, size = manager._sizes, manager._bytes
+    manager._sizes = None
+    manager.check_fits({})
+    assert (sizes, size) == (manager._sizes, manager._bytes)
 
 
 def test_groups_are_written_as_apache_writes_them(tmp_path: Path) -> None:

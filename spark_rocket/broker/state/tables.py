@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.bodies.config import DataVersion
@@ -47,9 +48,13 @@ class CachedTexts(dict[str, str]):
         """The members of the table's JSON object, indented as fastjson does."""
         for key, entry in table.items():
             if key not in self:
-                nested = dumps_fastjson({"": {key: value_of(entry)}}, pretty=True).decode()
-                self[key] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
+                self.add(key, value_of(entry))
         return ",".join([self[key] for key in table])
+
+    def add(self, key: str, value: object) -> None:
+        """Cache the JSON of an entry."""
+        nested = dumps_fastjson({"": {key: value}}, pretty=True).decode()
+        self[key] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
 
 
 class VersionedTable(Generic[T]):
@@ -113,9 +118,8 @@ class VersionedTable(Generic[T]):
                 remedy="Delete entries that are not needed, or use another broker.",
             )
         if self._sizes is None:
-            self._sizes = {name: _size(name, settings) for name, settings in self.table.items()}
-            self._bytes = sum(self._sizes.values())
-        sizes = self._sizes
+            self._set_sizes({name: _size(name, settings) for name, settings in self.table.items()})
+        sizes = self._sizes or {}
         growth = sum(_size(name, settings) - sizes.get(name, 0) for name, settings in changes.items())
         if growth > 0 and self._bytes + growth > MAX_TABLE_BYTES:
             raise RefusedError(
@@ -124,6 +128,26 @@ class VersionedTable(Generic[T]):
                 ResponseCode.SYSTEM_ERROR,
                 remedy="Delete entries that are not needed, or use another broker.",
             )
+
+    def _set_sizes(self, sizes: dict[str, int]) -> None:
+        self._sizes = sizes
+        self._bytes = sum(sizes.values())
+
+    async def encode_in_steps(self) -> None:
+        """Encode all entries, so that the first change after a start does not.
+
+        ProtocolError if an entry cannot be encoded.
+        """
+        loaded = self.table.copy()
+        sizes = {}
+        async for name, settings in in_steps(loaded.items()):
+            sizes[name] = _size(name, settings)
+            if self.table.get(name) is settings:
+                self._texts.add(name, settings.to_value())
+        if self._sizes is None:
+            same = {name: sizes[name] for name, settings in self.table.items() if loaded.get(name) is settings}
+            changed = {name: _size(name, settings) for name, settings in self.table.items() if name not in same}
+            self._set_sizes(same | changed)
 
     def creation_problem(self, setting: str, limit: int) -> str:
         """Why clients cannot create entries, with the setting that limits them; empty if they can."""
