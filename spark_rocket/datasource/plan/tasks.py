@@ -6,10 +6,11 @@ most. A range that takes at most half a task is small. Small ranges fill tasks i
 same extent. So at most about twice as many tasks as necessary read the small ranges, and a task that reads several
 ranges never has more than ``MAX_MESSAGES``, ``MAX_BYTES`` and ``MAX_RANGES``.
 
-Bytes are estimated: the mean size of up to ``RUN`` messages from the start of a queue's range, times its messages. At
-most ``MAX_SAMPLES`` queues are sampled; the others are taken for the median of these. The sizes are those of stored
-messages, so the same offsets give the same tasks in another process too: the ids of rows that a query writes depend on
-its partitions. Sizes are not worth a wait: a broker that does not report them now changes the tasks, but not the rows.
+Bytes are estimated: the mean size of up to ``SAMPLE_MESSAGES`` messages from the start of a queue's range, times its
+messages. At most ``MAX_SAMPLES`` queues are sampled; the others are taken for the median of these. The sizes are those
+of stored messages, so the same offsets give the same tasks in another process too: the ids of rows that a query writes
+depend on its partitions. Sizes are not worth a wait: a broker that does not report them now changes the tasks, but not
+the rows.
 
 Pure over the size requests. Corresponds to FilePartition in Spark, which packs small files; Spark's Kafka source has a
 task for every partition.
@@ -21,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
-from spark_rocket.datasource.plan.ranges import RUN, OffsetRange, SizesOf, split
+from spark_rocket.datasource.plan.ranges import OffsetRange, SizesOf, split
 from spark_rocket.model import MessageQueue
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ MAX_BYTES = 4 * 1024 * 1024
 MAX_RANGES = 256
 """The limits of a task that reads several ranges."""
 MAX_SAMPLES = 64
+SAMPLE_MESSAGES = 8  # a response with 64 sizes takes four times as long
 _ASSUMED_MESSAGE_BYTES = 1024  # if no broker reports sizes
 _ROUNDING = 1e-9
 
@@ -111,7 +113,7 @@ def _mean_sizes(pieces: Sequence[OffsetRange], sizes_of: SizesOf) -> dict[Messag
     queues = list(starts)
     sampled = {queue: starts[queue] for queue in queues[:: ceil(len(queues) / MAX_SAMPLES)]}
     means = {}
-    for queue, sizes in sizes_of(sampled, RUN).items():
+    for queue, sizes in sizes_of(sampled, SAMPLE_MESSAGES).items():
         sizes = sizes[: ends[queue] - starts[queue]]
         if any(sizes):
             means[queue] = sum(sizes) / len(sizes)
