@@ -25,6 +25,7 @@ from benchmarks import (
     spark_lookup,
     spark_once,
     spark_real,
+    spark_stream,
     spark_typed,
     store,
     store_disk,
@@ -58,6 +59,7 @@ FAMILIES = (
     spark_lookup,
     spark_once,
     spark_real,
+    spark_stream,
     spark_typed,
 )
 

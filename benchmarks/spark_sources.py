@@ -1,4 +1,5 @@
-"""Spark's ceilings: a source that repeatedly yields one ready-made Arrow batch, and a sink that only counts.
+"""Spark's ceilings: a source that repeatedly yields one ready-made Arrow batch, an empty stream, and a sink that only
+counts.
 
 Workers import this module by name, so it contains nothing else.
 """
@@ -14,9 +15,11 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.schema import SOURCE_SCHEMA
@@ -78,3 +81,45 @@ class Ceiling(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return CountingWriter()
+
+
+class EmptyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A number of batches with one partition and without rows."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
+
+    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"batch": self._batches}
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        return {"batch": min(self._batches, start["batch"] + 1)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+
+class EmptyStream(DataSource):
+    """``format("empty")``."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "empty"
+
+    def schema(self) -> StructType:
+        return SOURCE_SCHEMA
+
+    def streamReader(self, schema: StructType) -> EmptyStreamReader:  # noqa: N802
+        return EmptyStreamReader(int(self.options["batches"]))
