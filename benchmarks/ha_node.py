@@ -15,7 +15,7 @@ from benchmarks.store import BORN, TOPIC, batch_body
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.remoting.server.server import new_event_loop
+from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.store import PutStatus
 
 _SIZE = 1024

@@ -73,6 +73,10 @@ class Session(Generic[Waiter]):
         """Remove and return the waiter of a request; None if it was answered, abandoned or never sent."""
         return self._waiters.pop(opaque, None)
 
+    def pending(self) -> list[Waiter]:
+        """Return the waiters of all pending requests, the oldest first."""
+        return list(self._waiters.values())
+
     def drain(self) -> list[Waiter]:
         """Remove and return all waiters of a lost connection, each once even with a concurrent :meth:`take`."""
         waiters = (self._waiters.pop(opaque, None) for opaque in list(self._waiters))

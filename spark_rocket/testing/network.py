@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from spark_rocket.errors import StateError
-from spark_rocket.remoting.server.server import new_event_loop
+from spark_rocket.remoting.event_loop import new_event_loop
 
 T = TypeVar("T")
 

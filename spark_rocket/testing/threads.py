@@ -19,7 +19,7 @@ from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import StateError
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.remoting.server.server import new_event_loop
+from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.testing.processes import STOP_SECONDS
 
 if TYPE_CHECKING:

@@ -95,7 +95,7 @@ def test_pending_requests_fail_with_their_producer_and_timer(
     monkeypatch.setattr("spark_rocket.client.send.producer.TIMER_GRACE_S", 0.0)
     instance, asked = requester.running(), threading.Event()
     with monkeypatch.context() as broken:
-        broken.setattr(instance.remoting.timer, "call_at", lambda *_: None)
+        broken.setattr(Replies.of(instance), "_call_at", lambda *_: None)
         with pytest.raises(RequestTimeoutError, match=topic):
             requester.request(Message.of(topic, "nor there?"), timeout=0.1)
         broken.setattr(Replies, "expect", lambda *_: asked.set())

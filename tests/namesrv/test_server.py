@@ -26,7 +26,8 @@ from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.server.server import new_event_loop, run
+from spark_rocket.remoting.event_loop import new_event_loop
+from spark_rocket.remoting.server.server import run
 
 pytestmark = pytest.mark.live
 

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
 
 import pytest
 
@@ -233,27 +234,6 @@ def test_permits_are_released_after_failures(serve: Serve) -> None:
             assert client.invoke(server.address, request()).code == 0
 
 
-def test_a_callback_does_not_wait_for_a_permit(peer: Peer) -> None:
-    with RemotingClient(max_in_flight=2) as client:
-        client.invoke_async(peer.address, request(), timeout=60)
-        errors: list[BaseException | None] = []
-        done = threading.Event()
-
-        def again(_: object) -> None:
-            # The permit of the answered request is free, the next one's is not.
-            client.invoke_async(peer.address, request(), timeout=60)
-            errors.append(client.invoke_async(peer.address, request(), timeout=60).exception(0))
-            done.set()
-
-        client.invoke_async(peer.address, request()).add_done_callback(again)
-        server = peer.accept()
-        server.receive()
-        server.send(RemotingCommand.response(server.receive()))
-        assert done.wait(10)
-        assert isinstance(errors[0], RemotingTooMuchRequestError)
-        server.close()
-
-
 # --- connections --------------------------------------------------------------------------------------------------
 
 
@@ -383,23 +363,26 @@ def test_a_request_from_the_server_without_a_handler(serve: Serve, client: Remot
     assert answer.remark == " request type 307 not supported"
 
 
-def test_a_callback_must_not_wait_for_its_own_thread(peer: Peer, client: RemotingClient) -> None:
-    errors: list[BaseException] = []
-    done = threading.Event()
+def test_a_callback_may_send_and_wait(serve: Serve) -> None:
+    """Over the same connection, and with only one request in flight at a time."""
+    address = serve().address
+    results: SimpleQueue[int] = SimpleQueue()
+    with RemotingClient(max_in_flight=1) as client:
 
-    def wait_inside(_: object) -> None:
-        try:
-            client.invoke(peer.address, request(), 60)
-        except StateError as error:
-            errors.append(error)
-        done.set()
+        def call_again(_: object) -> None:
+            results.put(client.invoke(address, request()).code)
+            client.invoke_async(address, request()).add_done_callback(lambda done: results.put(done.result().code))
 
-    client.invoke_async(peer.address, request()).add_done_callback(wait_inside)
-    server = peer.accept()
-    server.send(RemotingCommand.response(server.receive()))
-    assert done.wait(10)
-    assert "invoke_async" in str(errors[0])
-    server.close()
+        client.invoke_async(address, request()).add_done_callback(call_again)
+        assert [results.get(timeout=10) for _ in range(2)] == [0, 0]
+
+
+def test_a_handler_may_send_and_wait(serve: Serve) -> None:
+    def handle(address: str, command: RemotingCommand) -> RemotingCommand | None:
+        return RemotingCommand.response(command, body=client.invoke(address, request(ECHO, 0, b"asked")).body)
+
+    with RemotingClient(request_handler=handle) as client:
+        assert bytes(pushed(serve, client)(307).body) == b"asked"
 
 
 # --- the end ------------------------------------------------------------------------------------------------------
@@ -410,7 +393,6 @@ def test_close(serve: Serve) -> None:
     address = serve().address
     client.invoke(address, request())
     waiting = client.invoke_async(address, request(SILENT), timeout=60)
-    threads = [thread for thread in threading.enumerate() if thread.name == f"rocket-reader-{address}"]
     client.close()
     client.close()
     with pytest.raises(RemotingConnectError, match="the client is closed"):
@@ -418,8 +400,6 @@ def test_close(serve: Serve) -> None:
     for call in (client.invoke, client.invoke_async, client.invoke_oneway):
         with pytest.raises(StateError, match="closed"):
             call(address, request())
-    assert threads
-    assert not threads[0].is_alive()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -1,12 +1,14 @@
-"""Connections: promises, batched requests, interrupts, closing, and slow connection attempts."""
+"""Connections: promises, callbacks, interrupts, closing, and slow connection attempts."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -20,10 +22,10 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client import connection as module
 from spark_rocket.remoting.client.client import RemotingClient
-from spark_rocket.remoting.client.connection import MAX_UNBATCHED_REQUESTS, Connection
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer, resolve_each
+from spark_rocket.remoting.event_loop import loop_thread
+from tests.kit.waiting import until
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
 
@@ -34,7 +36,7 @@ FOR_EVER = 3600.0
 
 
 def post(client: RemotingClient, address: str, command: RemotingCommand, timeout: float) -> Request:
-    promise = Request(int(command.code), timeout, batch=True)
+    promise = Request(int(command.code), timeout)
     client.submit(address, command, promise)
     return promise
 
@@ -81,7 +83,7 @@ def test_all_kinds_of_calls_from_many_threads(serve: Serve, client: RemotingClie
         list(pool.map(work, range(4)))
 
 
-# --- batching -----------------------------------------------------------------------------------------------------
+# --- requests in flight ---------------------------------------------------------------------------------------------
 
 
 def test_batched_requests_and_calls_of_many_threads_over_one_connection(serve: Serve, client: RemotingClient) -> None:
@@ -108,7 +110,7 @@ def test_batched_requests_and_calls_of_many_threads_over_one_connection(serve: S
 
 def test_unanswered_requests_do_not_delay_others(serve: Serve, client: RemotingClient) -> None:
     server = serve()
-    silent = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * MAX_UNBATCHED_REQUESTS)]
+    silent = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(50)]
     assert post(client, server.address, request(ECHO), FOR_EVER).result(20).code == 0
     assert not any(promise.done() for promise in silent)
 
@@ -117,7 +119,7 @@ def test_unanswered_requests_do_not_delay_others(serve: Serve, client: RemotingC
 def test_close_fails_all_requests(serve: Serve, end: str) -> None:
     server = serve()
     with RemotingClient() as client:
-        promises = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(3 * MAX_UNBATCHED_REQUESTS)]
+        promises = [post(client, server.address, request(SILENT), FOR_EVER) for _ in range(50)]
         assert server.arrived.acquire(timeout=10)
         client.close() if end == "closed" else server.close()
         for promise in promises:
@@ -150,7 +152,7 @@ class Exits(Request):
     """Raises SystemExit in the thread that settles it."""
 
     def __init__(self, timeout: float) -> None:
-        super().__init__(ECHO, timeout, batch=True)
+        super().__init__(ECHO, timeout)
         self.told: SimpleQueue[RemotingCommand | BaseException] = SimpleQueue()
         self.add_done_callback(lambda _: self._exit())
 
@@ -180,44 +182,32 @@ def test_system_exit_in_a_callback_affects_no_other_request(serve: Serve, caplog
 # --- interrupts and the end ---------------------------------------------------------------------------------------
 
 
-class Interrupts:
-    """A lock whose first acquisition on the main thread is interrupted before it is recorded."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self.lock = lock
-        self.armed = True
-
-    def acquire(self, *args: Any, **options: Any) -> bool:
-        taken = self.lock.acquire(*args, **options)
-        if self.armed and threading.current_thread() is threading.main_thread():
-            self.armed = False
-            raise KeyboardInterrupt
-        return taken
-
-    def release(self) -> None:
-        self.lock.release()
-
-
 @pytest.mark.parametrize(
     "ask", [RemotingClient.invoke, RemotingClient.invoke_async, post, RemotingClient.invoke_oneway]
 )
-def test_a_lock_left_by_an_interrupted_caller(
-    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., object]
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_while_a_request_is_passed_to_the_loop(
+    serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch, ask: Callable[..., object], when: str
 ) -> None:
-    """The other requests fail, and the next call makes a connection of its own."""
-    monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", 0.01)
+    """The connection and its other requests are not affected."""
     address = serve().address
     other = client.invoke_async(address, request(SILENT), FOR_EVER)
     client.connect(address, 10)
-    connection = other.carrier
-    assert isinstance(connection, Connection)
-    connection._writing = Interrupts(connection._writing)  # type: ignore[assignment]
+    loop = loop_thread().loop
+    wake = loop.call_soon_threadsafe
+
+    def interrupted(*args: Any) -> None:
+        monkeypatch.undo()
+        if when == "after":
+            wake(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ask(client, address, request(), 60)
-    assert not client.is_connected(address)
-    assert isinstance(other.exception(0), RemotingConnectError)
+    assert client.is_connected(address)
     assert client.invoke(address, request()).code == 0
-    assert connection.join(10)
+    assert not other.done()
 
 
 def test_an_interrupted_wait_cancels_its_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,35 +222,35 @@ def test_an_interrupted_wait_cancels_its_request(serve: Serve, monkeypatch: pyte
 
 # --- slow connection attempts -------------------------------------------------------------------------------------
 
-_dial = socket.create_connection
-
 
 class SlowConnect:
-    """Replaces ``socket.create_connection``: waits for a release, then fails or connects to ``to``."""
+    """Replaces ``create_connection`` of the loop: waits for a release, then fails or connects to ``to``."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect: Callable[..., Awaitable[Any]]) -> None:
+        self._connect = connect
         self.started = threading.Semaphore(0)
         self.go = threading.Event()
         self.attempts = 0
         self.error: Exception | None = ConnectionRefusedError("unreachable")
         self.to = ""
 
-    def __call__(self, address: tuple[str, int], timeout: float) -> socket.socket:
-        if address[0] != "x":
-            return _dial(address, timeout)
+    async def __call__(self, factory: object, host: str, port: int, **options: object) -> object:
+        if host != "x":
+            return await self._connect(factory, host, port, **options)
         self.attempts += 1
         self.started.release()
-        assert self.go.wait(10)
+        await asyncio.get_running_loop().run_in_executor(None, self.go.wait, 10)
         if self.error is not None:
             raise self.error
-        host, _, port = self.to.rpartition(":")
-        return _dial((host, int(port)), timeout)
+        host, _, to = self.to.rpartition(":")
+        return await self._connect(factory, host, int(to), **options)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowConnect:
-    slow = SlowConnect()
-    monkeypatch.setattr(socket, "create_connection", slow)
+    loop = loop_thread().loop
+    slow = SlowConnect(loop.create_connection)
+    monkeypatch.setattr(loop, "create_connection", slow)
     return slow
 
 
@@ -301,37 +291,6 @@ def test_pending_requests_are_sent_in_order_after_connecting(
     assert [each.ext_fields["n"] for each in server.requests] == [str(n) for n in range(21)]  # not the late one
 
 
-def test_new_requests_follow_pending_ones(
-    serve: Serve, client: RemotingClient, slow: SlowConnect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = serve()
-    slow.error, slow.to = None, server.address
-    promises: list[Request] = []
-    later: list[threading.Thread] = []
-    write = Connection._write_waiting
-
-    def submit(count: int) -> None:
-        for _ in range(count):
-            promises.append(Request(ECHO, 60, batch=True))
-            client.submit("x:1", request(n=str(len(promises))), promises[-1])
-
-    def write_and_submit(*args: Any) -> None:
-        write(*args)
-        if not later:
-            later.append(threading.Thread(target=submit, args=(5,)))
-            later[0].start()
-            later[0].join(0.2)  # it waits until the others are written
-
-    monkeypatch.setattr(Connection, "_write_waiting", write_and_submit)
-    submit(2 * MAX_UNBATCHED_REQUESTS)
-    slow.go.set()
-    assert promises[-1].result(10).code == 0
-    later[0].join(10)
-    numbers = [str(n) for n in range(1, 2 * MAX_UNBATCHED_REQUESTS + 6)]
-    assert [promise.result(10).ext_fields["n"] for promise in promises] == numbers
-    assert [each.ext_fields["n"] for each in server.requests] == numbers
-
-
 def test_a_failed_attempt_is_reported_and_the_next_request_retries(
     serve: Serve, client: RemotingClient, slow: SlowConnect
 ) -> None:
@@ -343,15 +302,47 @@ def test_a_failed_attempt_is_reported_and_the_next_request_retries(
     assert client.invoke_async("x:1", request(), timeout=60).result(10).code == 0
 
 
-def test_no_thread_for_connecting(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_for_callbacks(serve: Serve, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later callbacks run, also the delayed ones."""
     address = serve().address
+    client.invoke(address, request())
+    called: SimpleQueue[str] = SimpleQueue()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-        with pytest.raises((RuntimeError, RemotingConnectError), match="can't start new thread"):
-            client.invoke_async(address, request(), timeout=60).result(10)
-    assert client.invoke_async(address, request(), timeout=60).result(10).code == 0
-    with pytest.raises(RemotingTimeoutError):
-        client.invoke_async(address, request(SILENT), timeout=0.01).result(10)
+        first = client.invoke_async(address, request())
+        first.add_done_callback(lambda _: called.put("first"))
+        assert first.result(10).code == 0
+    client.invoke_async(address, request()).add_done_callback(lambda _: called.put("second"))
+    assert {called.get(timeout=10), called.get(timeout=10)} == {"first", "second"}
+
+
+def test_a_blocked_callback_delays_neither_responses_nor_other_connections(
+    serve: Serve, client: RemotingClient
+) -> None:
+    blocked, free = serve(), serve()
+    entered, release = threading.Event(), threading.Event()
+    held = client.invoke_async(blocked.address, request(SILENT), timeout=0.05)
+    held.add_done_callback(lambda _: (entered.set(), release.wait(20)))
+    assert entered.wait(10)
+    assert client.invoke(blocked.address, request()).code == 0
+    called: SimpleQueue[int] = SimpleQueue()
+    client.invoke_async(free.address, request()).add_done_callback(lambda done: called.put(done.result().code))
+    assert called.get(timeout=10) == 0
+    release.set()
+
+
+def test_connections_leave_nothing_behind(serve: Serve) -> None:
+    server = serve()
+    with RemotingClient() as client:
+        client.invoke(server.address, request())
+    threads, files = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(100):
+        with RemotingClient() as client:
+            client.invoke_async(server.address, request()).result(10)
+    tasks = Future()
+    loop_thread().post(lambda: tasks.set_result(len(asyncio.all_tasks(loop_thread().loop))))
+    assert tasks.result(10) == 0
+    until(lambda: threading.active_count() <= threads and len(list(Path("/proc/self/fd").iterdir())) <= files)
 
 
 def test_a_client_closed_while_it_connects(serve: Serve, slow: SlowConnect) -> None:
@@ -377,7 +368,7 @@ def test_a_slow_failed_attempt_is_cached_for_its_duration(
     """A refused attempt is not cached: the machine was busy, and the server may be running."""
     slow.error = error("unreachable")
     slow.go.set()
-    for name in ("client", "connection"):
+    for name in ("client", "connection"):  # each attempt takes 3 s
         clock = SimpleNamespace(monotonic=lambda: 1000.0 + 3.0 * slow.attempts)
         monkeypatch.setattr(f"spark_rocket.remoting.client.{name}.time", clock)
     for _ in range(3):
@@ -388,13 +379,17 @@ def test_a_slow_failed_attempt_is_cached_for_its_duration(
 
 def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a listener, the kernel may choose the called port as the local one."""
-    with socket.socket() as itself:
-        itself.bind(("127.0.0.1", 0))
-        itself.connect(itself.getsockname())
-        address = "127.0.0.1:%d" % itself.getsockname()[1]  # noqa: UP031
-        monkeypatch.setattr(socket, "create_connection", lambda *args, **options: itself)
-        with pytest.raises(RemotingConnectError, match="no server listens"):
-            client.invoke(address, request())
+    loop = loop_thread().loop
+    connect = loop.create_connection
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    def from_same_port(factory: object, host: str, port: int) -> Awaitable[Any]:
+        return connect(factory, host, port, local_addr=(host, port))  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(loop, "create_connection", from_same_port)
+    with pytest.raises(RemotingConnectError, match="no server listens"):
+        client.invoke(f"127.0.0.1:{port}", request())
 
 
 def test_unknown_addresses_are_not_connected(client: RemotingClient) -> None:

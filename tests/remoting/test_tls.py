@@ -138,7 +138,7 @@ def test_large_messages_in_both_directions_by_many_threads(
 
 def test_many_small_requests(permissive: ServerThread, certificates: Certificates) -> None:
     with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
-        promises = [Request(1, LIMIT, batch=True) for _ in range(3000)]
+        promises = [Request(1, LIMIT) for _ in range(3000)]
         for number, promise in enumerate(promises):
             client.submit(permissive.address, request(body=b"p" * (number % 300)), promise)
         assert [len(promise.result(LIMIT).body) for promise in promises] == [number % 300 for number in range(3000)]

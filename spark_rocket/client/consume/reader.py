@@ -210,14 +210,14 @@ class Reader(Client):
 
     def min_offset_later(self, queue: MessageQueue) -> Promise[int]:
         """Like ``min_offset``, for threads that send many queries before they wait; the same holds for ``*_later``."""
-        return self._later(queue, lambda: self._of_master(queue, queries.min_offset(queue)))
+        return self._async(queue, lambda: self._of_master(queue, queries.min_offset(queue)))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset after the last message."""
         return self._ask(queue, queries.max_offset(queue))
 
     def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
-        return self._later(queue, lambda: self._of_master(queue, queries.max_offset(queue)))
+        return self._async(queue, lambda: self._of_master(queue, queries.max_offset(queue)))
 
     def message_sizes_later(self, queue: MessageQueue, offset: int, count: int) -> Promise[list[int]]:
         """Return the sizes in bytes of up to ``count`` records from an offset on, from the consume queue."""
@@ -228,11 +228,11 @@ class Reader(Client):
         return self._ask(queue, queries.earliest_store_time(queue))
 
     def earliest_store_time_later(self, queue: MessageQueue) -> Promise[int | None]:
-        return self._later(queue, lambda: self._of_master(queue, queries.earliest_store_time(queue)))
+        return self._async(queue, lambda: self._of_master(queue, queries.earliest_store_time(queue)))
 
     def store_time_later(self, queue: MessageQueue, offset: int) -> Promise[int]:
         """Return the store time of the message at an offset in ms; -1 if there is none."""
-        return self._later(queue, lambda: self._of_master(queue, queries.store_time(self.group, queue, offset)))
+        return self._async(queue, lambda: self._of_master(queue, queries.store_time(self.group, queue, offset)))
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
         """Like ``store_time_later``, from a slave; None if none is available."""
@@ -298,7 +298,7 @@ class Reader(Client):
             return found
 
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Promise[int | None]:
-        return self._later(queue, lambda: self._of_master(queue, queries.committed_offset(group, queue)))
+        return self._async(queue, lambda: self._of_master(queue, queries.committed_offset(group, queue)))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Commit that the group has consumed all messages before ``offset``.
@@ -346,7 +346,7 @@ class Reader(Client):
 
     def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
         """Like ``pull_async``, for a thread with many pulls in flight: requests are written together."""
-        return self._later(queue, lambda: self._pull_of(queue, offset, options))
+        return self._async(queue, lambda: self._pull_of(queue, offset, options))
 
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
         """Pull once; return the decoded messages with matching tags, an empty list if there are none.
@@ -400,8 +400,8 @@ class Reader(Client):
         )
         return one.query.value(answer)
 
-    def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]], *, batch: bool = False) -> Promise[T]:
-        """Return a promise; it has the error if ``find`` raises one. ``batch``: written together with others."""
+    def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]]) -> Promise[T]:
+        """Return a promise; it has the error if ``find`` raises one."""
         instance = self.instance()
         try:
             one = find()
@@ -415,9 +415,4 @@ class Reader(Client):
             topic=queue.topic,
             timeout=one.timeout,
             allowed=one.query.allowed,
-            batch=batch,
         )
-
-    def _later(self, queue: MessageQueue, find: Callable[[], _Exchange[T]]) -> Promise[T]:
-        """For threads that send many queries before they wait for the responses."""
-        return self._async(queue, find, batch=True)

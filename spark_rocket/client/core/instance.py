@@ -140,28 +140,15 @@ class ClientInstance:
         topic: str | None = None,
         timeout: float | None = None,
         allowed: frozenset[int] = _ONLY_SUCCESS,
-        batch: bool = False,
     ) -> Promise[T]:
-        """Like ``invoke``, but return a promise of ``value(response)``.
-
-        ``batch``: for a thread that sends many requests before it waits for any, and that limits them itself. They are
-        written together.
-        """
+        """Like ``invoke``, but return a promise of ``value(response)``."""
 
         def convert(answer: RemotingCommand) -> T:
             return value(self.checked(answer, address, what, topic, allowed))
 
         timeout = timeout or self.config.request_timeout
-        promise = _BrokerRequest(
-            int(request.code), timeout, convert, lambda: self.routes.mark_unavailable(address), batch=batch
-        )
-        if not batch:
-            return self.remoting.invoke_async(address, request, timeout, promise)
-        try:
-            self.remoting.submit(address, request, promise)
-        except RocketError as error:
-            promise.fail(error)
-        return promise
+        promise = _BrokerRequest(int(request.code), timeout, convert, lambda: self.routes.mark_unavailable(address))
+        return self.remoting.invoke_async(address, request, timeout, promise)
 
     def checked(
         self, answer: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
@@ -200,7 +187,7 @@ class ClientInstance:
 
     def call_later(self, seconds: float, task: Callable[[], object]) -> None:
         """Run ``later`` after a delay. Tasks still pending when the instance is closed are dropped."""
-        self.remoting.timer.call_at(time.monotonic() + seconds, lambda: self.later(task))
+        self.remoting.call_at(time.monotonic() + seconds, lambda: self.later(task))
 
     def consumer_ids(self, group: str, topic: str) -> list[str] | None:
         """Return the client ids of a group's members, sorted, from a broker of the topic; None if none responds."""
@@ -239,10 +226,8 @@ class ClientInstance:
 class _BrokerRequest(Request):
     """A request whose promise has a decoded value. A failure first marks the broker as unavailable in the routes."""
 
-    def __init__(
-        self, code: int, timeout: float, convert: Convert, on_connect_error: Callable[[], None], *, batch: bool
-    ) -> None:
-        super().__init__(code, timeout, batch=batch)
+    def __init__(self, code: int, timeout: float, convert: Convert, on_connect_error: Callable[[], None]) -> None:
+        super().__init__(code, timeout)
         self._convert = convert
         self._on_connect_error = on_connect_error
 

@@ -3,7 +3,7 @@
 A :class:`Send` makes attempts until one succeeds, no retry is left, or its deadline has passed. The deadline covers
 routes, connecting, responses and retries. A send ends exactly once: the thread that removes it from ``InFlight``
 settles its promise. A synchronous send (:class:`SyncSend`) handles responses and retries on the waiting thread. Other
-sends handle responses on the thread that reads the connection, and retries on the thread of the instance, because
+sends handle responses on the loop of the connections, and retries on the thread of the instance, because
 fetching a route blocks.
 
 Thread-safety: all of it. Corresponds to DefaultMQProducerImpl.{sendDefaultImpl, sendKernelImpl},
@@ -39,7 +39,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.promise import Pending, Promise
+from spark_rocket.remoting.client.promise import LOOP_MARGIN_S, Pending, Promise
 
 logger = logging.getLogger(__name__)
 
@@ -199,7 +199,7 @@ class Pipeline:
             send.end(None, _closed())
 
     def may_wait(self) -> bool:
-        return not self.instance.remoting.is_reading_thread()
+        return not self.instance.remoting.is_loop_thread()
 
     def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
         """Return the error for a broker's response."""
@@ -218,7 +218,6 @@ class Send(Pending):
     promise: Promise[SendResult]
     places = 1
     mode = "async"
-    batch = True
 
     def __init__(
         self,
@@ -280,14 +279,11 @@ class Send(Pending):
             self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
             if self._retries > 0:  # use at most half of the time for connecting
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
-            self._submit(request)
+            pipeline.instance.remoting.submit(address, request, self)
         except RocketError as error:
             self._attempted(None, error)
         except Exception as error:
             self.end(None, error)
-
-    def _submit(self, request: RemotingCommand) -> None:
-        self._pipeline.instance.remoting.submit(self._address, request, self)
 
     def answer(self, command: RemotingCommand) -> None:
         self._attempted(command, None)
@@ -353,7 +349,7 @@ class Send(Pending):
 
     def _retry(self, refresh: bool) -> None:
         instance = self._pipeline.instance
-        instance.remoting.timer.call_at(self._until, lambda: self.end(None, self._late(None)))
+        instance.remoting.call_at(self._until, lambda: self.end(None, self._late(None)))
         instance.later(lambda: self._next(refresh))
 
     def _next(self, refresh: bool) -> None:
@@ -395,7 +391,6 @@ class SyncSend(Send):
 
     places = 0
     mode = "sync"
-    is_waited = True
     _answers: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]]
     _outcome: SendResult | Exception | None = None
 
@@ -408,33 +403,18 @@ class SyncSend(Send):
         self.start()
         try:
             while self._outcome is None:
-                if self.carrier is not None:
-                    self.carrier.read_until(self._is_answered, self.deadline)
-                try:  # slightly late, which saves a clock call
-                    answer, error = self._answers.get(True, self.timeout)
+                try:  # the loop reports the deadline, unless it has ended, at the interpreter's exit
+                    self._attempted(*self._answers.get(True, self.timeout + LOOP_MARGIN_S))
                 except Empty:
-                    self.expire()
-                    answer, error = self._answers.get()  # available, or just being delivered
-                self._attempted(answer, error)
+                    self.end(None, self._late(None))
         except BaseException as cause:
+            self.abandon()
             self.end(None, interrupted(self._out.topic, cause))
             raise
         if isinstance(self._outcome, SendResult):
             return self._outcome
         assert self._outcome is not None
         raise self._outcome
-
-    def _is_answered(self) -> bool:
-        return not self._answers.empty()
-
-    def _submit(self, request: RemotingCommand) -> None:
-        remoting = self._pipeline.instance.remoting
-        if remoting.is_reading_thread(self._address):
-            raise StateError(
-                f"send to {self._address} called on the thread that receives its response.",
-                remedy="Use send_async in callbacks, or send on another thread.",
-            )
-        remoting.submit(self._address, request, self)
 
     def answer(self, command: RemotingCommand) -> None:
         self._answers.put((command, None))

@@ -256,7 +256,7 @@ class Producer(Client):
         self._closing = True
         shared, pipeline = self._shared, self._pipeline
         # A thread that reads a connection would deadlock.
-        may_wait = shared is None or not shared.remoting.is_reading_thread()
+        may_wait = shared is None or not shared.remoting.is_loop_thread()
         if shared is not None:
             if self._accumulator is not None:
                 self._accumulator.close()

@@ -18,6 +18,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import Future
+from functools import partial
 
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import REPLY
@@ -40,7 +41,6 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.client.deadlines import DeadlineTable
 from spark_rocket.remoting.client.promise import Promise
 
 logger = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ class Replies:
     """The pending requests of one instance; also the handler of PUSH_REPLY_MESSAGE_TO_CLIENT (326)."""
 
     def __init__(self, instance: ClientInstance) -> None:
-        self._pending: DeadlineTable[str, RequestFuture] = DeadlineTable(instance.remoting.timer, RequestFuture.expire)
+        self._call_at = instance.remoting.call_at
+        self._pending: dict[str, RequestFuture] = {}
 
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:
@@ -117,15 +118,21 @@ class Replies:
         return replies
 
     def expect(self, future: RequestFuture, deadline: float) -> None:
-        self._pending.put(future.correlation_id, future, deadline)
+        self._pending[future.correlation_id] = future
+        self._call_at(deadline, partial(self._expire, future.correlation_id))
 
     def forget(self, future: RequestFuture) -> None:
-        self._pending.take(future.correlation_id)
+        self._pending.pop(future.correlation_id, None)
+
+    def _expire(self, correlation_id: str) -> None:
+        future = self._pending.pop(correlation_id, None)
+        if future is not None:
+            future.expire()
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
         """Handle a reply."""
         reply = reply_of(request)
-        future = self._pending.take(reply.properties.get(CORRELATION_ID, ""))
+        future = self._pending.pop(reply.properties.get(CORRELATION_ID, ""), None)
         if future is None:
             logger.warning(
                 "dropped a reply of broker %s: no pending request %s", address, reply.properties.get(CORRELATION_ID)

@@ -1,13 +1,15 @@
-"""The remoting client: synchronous or with promises, for any number of threads, one connection per address.
+"""The blocking remoting client: synchronous or with promises, for any number of threads, one connection per address.
 
-Every request takes the same path: find or create the connection of the address, number the request, add it to the
-connection's table, write it, and wait for its promise. The timeout covers all of it, including connecting; the table of
-the connection enforces it. A lost connection fails all its requests, and the next request creates a new one. If a slow
-connection attempt fails, because the peer does not respond, the failure is cached for some seconds. After a refused
-connection the next request retries immediately, because the server may be starting.
+It is a facade: connections live on the loop of the process's :class:`LoopThread`. A caller encodes its request and
+posts it to the loop; a synchronous call waits for its promise. The timeout covers all of it, including connecting. A
+lost connection fails all its requests, and the next request creates a new one. If a slow connection attempt fails,
+because the peer does not respond, the failure is cached for some seconds. After a refused connection the next request
+retries immediately, because the server may be starting.
+
+Callbacks of promises and the handler of the servers' requests run on the callback thread of their connection, in order:
+one that blocks delays neither responses nor other connections, and may itself send and wait.
 
 Thread-safety: all methods. After a fork the child starts with an empty pool and leaves the parent's connections alone.
-Callbacks of promises run on the thread that reads: they must be short and must not ``invoke`` over its connection.
 Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
 
@@ -19,22 +21,34 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTooMuchRequestError, StateError
+from spark_rocket.errors import (
+    ProtocolError,
+    RemotingConnectError,
+    RemotingError,
+    RemotingTimeoutError,
+    RemotingTooMuchRequestError,
+    StateError,
+)
 from spark_rocket.protocol.auth import Credentials, RequestSigner
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
-from spark_rocket.remoting.client.connection import Connection, RequestHandler
-from spark_rocket.remoting.client.deadlines import Timer
-from spark_rocket.remoting.client.promise import Pending, Request
+from spark_rocket.remoting.client.connection import Connection, pieces_of
+from spark_rocket.remoting.client.promise import Pending, Promise, Request, no_connection
+from spark_rocket.remoting.event_loop import CallbackThread, LoopThread, loop_thread
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
 CONNECT_SHARE = 0.95  # the part of a request's timeout that may be used for connecting
+CLOSE_TIMEOUT_S = 2.0  # for what is written, but not yet sent
+
+RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
 
 
 class _Permits:
@@ -84,7 +98,7 @@ class RemotingClient:
         self._connections: dict[str, Connection] = {}
         self._permits = _Permits(self._max_in_flight)
         self._connecting = threading.Lock()
-        self.timer = Timer()
+        self._thread: LoopThread | None = None
 
     def __enter__(self) -> RemotingClient:
         return self
@@ -99,14 +113,7 @@ class RemotingClient:
 
         Raises RemotingConnectError, RemotingTimeoutError or RemotingTooMuchRequestError.
         """
-        if self.is_reading_thread(addr):
-            raise StateError(
-                f"invoke({addr}) called on the thread that receives its response.",
-                remedy="Use invoke_async in callbacks and request handlers, or invoke on another thread.",
-            )
-        promise = Request(int(request.code), timeout)
-        promise.is_waited = True
-        return self.invoke_async(addr, request, timeout, promise).wait()  # type: ignore[no-any-return]
+        return self.invoke_async(addr, request, timeout).wait()  # type: ignore[no-any-return]
 
     def invoke_async(
         self, addr: str, request: RemotingCommand, timeout: float = 3.0, promise: Request | None = None
@@ -121,36 +128,44 @@ class RemotingClient:
         except RemotingError as error:
             promise.fail(error)
             return promise
+        promise.permit = self._permits.release
         try:
             self.submit(addr, request, promise)
         except RemotingError as error:
             promise.fail(error)
         except BaseException:
-            self._permits.release()
+            promise.release()
             raise
-        promise.add_done_callback(lambda _: self._permits.release())
         return promise
 
     def submit(self, addr: str, request: RemotingCommand, promise: Pending) -> None:
         """Send a request whose response settles ``promise``, for a caller that limits its requests itself.
 
-        RemotingError if the request was not sent.
+        RemotingError if the request was not sent. Waits while the peer does not read.
         """
         if self._closed:
             raise _closed(addr)
         if self._sign is not None:
             self._sign(request)
-        self._connection(addr, promise.deadline).submit(request, promise)
+        connection = self._connection(addr, promise.deadline)
+        promise.opaque = request.opaque = connection.session.next_opaque()
+        promise.carrier = connection
+        pieces = pieces_of(request)
+        if connection.paused is not None:
+            self._await_reader(connection, promise.deadline)
+        connection.post(partial(connection.send, promise, pieces))
 
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
-        """Send without a response. Returns when the kernel has the bytes; they may still be lost."""
+        """Send without a response. Returns when the request is passed to the kernel; it may still be lost."""
         deadline = time.monotonic() + timeout
         self._acquire(addr, deadline)
         try:
             if self._sign is not None:
                 self._sign(request)
             request.flag |= FLAG_ONEWAY
-            self._connection(addr, deadline).send(request, deadline)
+            connection = self._connection(addr, deadline)
+            request.opaque = connection.session.next_opaque()
+            self._write(connection, request, deadline)
         finally:
             self._permits.release()
 
@@ -160,9 +175,36 @@ class RemotingClient:
         try:
             if connection is None:
                 raise RemotingConnectError(f"There is no connection to {addr}.")
-            connection.send(response, time.monotonic() + timeout)
-        except RemotingError as error:
+            self._write(connection, response, time.monotonic() + timeout)
+        except (RemotingError, ProtocolError) as error:
             logger.warning("response to %s not sent: %s", addr, error)
+
+    def _write(self, connection: Connection, command: RemotingCommand, deadline: float) -> None:
+        """Write a frame without a response, and wait until the kernel has it."""
+        pieces = pieces_of(command)
+        self._await_open(connection, deadline - time.monotonic())
+        try:
+            self._await_reader(connection, deadline)
+            written: Promise[None] = Promise()
+            connection.post(partial(connection.write, pieces, written))
+            written.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise _too_slow(connection.address) from None
+        except RemotingConnectError as error:
+            raise copy.copy(error) from error  # a copy per thread: tracebacks are not shared
+
+    def _await_reader(self, connection: Connection, deadline: float) -> None:
+        """Wait until the peer reads. RemotingTimeoutError if it does not in time: the connection is closed then."""
+        paused = connection.paused
+        if paused is None:
+            return
+        if self.is_loop_thread():
+            raise _too_slow(connection.address)
+        try:
+            paused.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            connection.post(partial(connection.close, "the peer does not read", abort=True))
+            raise _too_slow(connection.address) from None
 
     def _acquire(self, addr: str, deadline: float) -> None:
         """Acquire a permit for a request in flight."""
@@ -170,46 +212,59 @@ class RemotingClient:
             raise _closed(addr)
         if self._permits.acquire(0.0):
             return
-        # A reading thread must not wait here: it receives the responses that release permits.
-        if self.is_reading_thread() or not self._permits.acquire(deadline - time.monotonic()):
+        if self.is_loop_thread() or not self._permits.acquire(deadline - time.monotonic()):
             raise RemotingTooMuchRequestError(
                 f"Too many requests in flight ({self._max_in_flight}); the request to {addr} was not sent.",
                 remedy="Send slower, or raise the client's max_in_flight.",
             )
 
+    def call_at(self, when: float, action: Callable[[], object]) -> None:
+        """Run a short action at ``when`` (``time.monotonic``) or later, unless the client is closed."""
+        self._loop_thread().call_at(when, lambda: None if self._closed else action())
+
     # --- connections ------------------------------------------------------------------------------------------
 
     def is_connected(self, addr: str) -> bool:
         connection = self._connections.get(addr)
-        return connection is not None and connection.is_open()
+        return connection is not None and connection.is_open and connection.lost is None
 
-    def is_reading_thread(self, addr: str | None = None) -> bool:
-        """Whether this thread reads a connection, or the one to ``addr``: it must not wait for data received there."""
-        if addr is not None:
-            connection = self._connections.get(addr)
-            return connection is not None and connection.is_reader()
-        return any(connection.is_reader() for connection in list(self._connections.values()))
+    def is_loop_thread(self) -> bool:
+        """Whether this is the thread that receives responses, which must not wait for one."""
+        return self._thread is not None and self._thread.is_current()
 
     def connect(self, addr: str, timeout: float) -> None:
         """Wait until the connection is open. RemotingConnectError on timeout or failure."""
-        self._connection(addr, time.monotonic() + timeout).wait_open(timeout)
+        self._await_open(self._connection(addr, time.monotonic() + timeout), timeout)
+
+    def _await_open(self, connection: Connection, timeout: float) -> None:
+        try:
+            connection.opened.result(max(0.0, timeout))
+        except TimeoutError:
+            raise no_connection(connection.address, timeout) from None
+        except RemotingConnectError as error:
+            raise copy.copy(error) from error  # a copy per thread: tracebacks are not shared
 
     def disconnect(self, addr: str) -> None:
         """Close the connection of an address, if there is one."""
         connection = self._connections.get(addr)
         if connection is not None:
-            connection.close()
+            connection.post(connection.close)
 
     def close(self) -> None:
         """Close all connections; requests in flight fail. May be called more than once."""
         with self._connecting:
             self._closed = True
             connections = list(self._connections.values())
-        self.timer.close()
         for connection in connections:
-            connection.close("the client is closed")
+            connection.post(partial(connection.close, "the client is closed"))
+        if self._thread is None or self._thread.is_current() or not self._thread.is_alive():
+            return
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for connection in connections:
-            connection.join(1.0)
+            try:
+                connection.closed.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:  # the peer does not read
+                connection.post(partial(connection.close, abort=True))
 
     def _connection(self, addr: str, deadline: float) -> Connection:
         connection = self._connections.get(addr)
@@ -225,25 +280,59 @@ class RemotingClient:
                 raise copy.copy(connection.lost)
             # The attempt ends before the deadline of its request, which then fails with the reason.
             seconds = CONNECT_SHARE * (deadline - time.monotonic())
+            thread = self._loop_thread()
             connection = self._connections[addr] = Connection(
+                thread.loop,
                 addr,
                 min(self._connect_timeout, seconds),
-                self.timer,
+                self._on_request,
+                post=thread.post,
+                callbacks=CallbackThread(f"rocket-callbacks-{addr}"),
                 max_frame_length=self._max_frame_length,
-                request_handler=self._handler,
                 tls=self._tls,
             )
+            connection.post(connection.open)
             return connection
+
+    def _loop_thread(self) -> LoopThread:
+        thread = self._thread
+        if thread is None:
+            thread = self._thread = loop_thread()
+        return thread
+
+    # --- requests of servers ----------------------------------------------------------------------------------
+
+    def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
+        assert connection.callbacks is not None
+        connection.callbacks.submit(partial(self._serve, connection, command))
+
+    def _serve(self, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            if self._handler is None:
+                remark = f" request type {command.code} not supported"
+                answer: RemotingCommand | None
+                answer = RemotingCommand.response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            else:
+                answer = self._handler(connection.address, command)
+        except Exception as error:
+            logger.exception("request code %d of %s failed", command.code, connection.address)
+            answer = RemotingCommand.response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if answer is not None and not command.is_oneway:
+            connection.post(partial(connection.write, pieces_of(answer)))
 
     def _after_fork(self) -> None:
         connections = self._connections
         self._begin()
         for connection in connections.values():
-            connection.abandon()
+            connection.leave_to_parent()
 
 
 def _closed(addr: str) -> StateError:
     return StateError(f"The client is closed; the request to {addr} was not sent.", remedy="Create a new client.")
+
+
+def _too_slow(address: str) -> RemotingTimeoutError:
+    return RemotingTimeoutError(f"{address} did not accept the request in time: it reads too slowly.")
 
 
 _clients: weakref.WeakSet[RemotingClient] = weakref.WeakSet()

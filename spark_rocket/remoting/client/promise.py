@@ -2,7 +2,8 @@
 
 :class:`Promise` is the only future type of the client, apart from asyncio's futures.
 
-Thread-safety: all methods. Callbacks run on the thread that settles the promise and must be short.
+Thread-safety: all methods. Callbacks run on the thread that settles the promise, or, if that is the loop's, on the
+callback thread of the connection.
 Corresponds to org.apache.rocketmq.remoting.netty.ResponseFuture.
 """
 
@@ -15,15 +16,19 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
+from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.event_loop import run_callback
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LOOP_MARGIN_S = 2.0  # how long after its deadline a request is settled at most
 
 _lock = threading.Lock()
 """Held while a promise is settled or its Future is initialized."""
@@ -61,6 +66,10 @@ class Promise(Future[T]):
             self.set_result(value)
         else:
             self.set_exception(error)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call ``fn`` when the promise is settled: on the callback thread of its connection, so it may block."""
+        super().add_done_callback(partial(run_callback, fn))
 
     def cancel(self) -> bool:
         return False
@@ -131,15 +140,22 @@ def failed(error: BaseException) -> Promise[T]:
 class Carrier(Protocol):
     """A connection, as used by its requests."""
 
-    def expire(self, request: Pending) -> None:
-        """Fail a request that has no response yet."""
+    @property
+    def post(self) -> Callable[[Callable[[], object]], object]:
+        """Run a call on the connection's loop."""
 
-    def read_until(self, settled: Callable[[], bool], deadline: float) -> None:
-        """Read on the waiting thread, unless another thread reads."""
+    def late(self, request: Pending) -> RemotingError:
+        """The error of a request without a response in time."""
+
+    def forget(self, request: Pending) -> bool:
+        """Ignore the response of a request. Only on the loop."""
 
 
 class Pending(ABC):
-    """A request in flight, as used by its connection. ``answer`` or ``fail`` is called once and must be short."""
+    """A request in flight, as used by its connection. ``answer`` or ``fail`` is called once, on the connection's loop.
+
+    Both must be short and must not block.
+    """
 
     code: int
     timeout: float
@@ -147,10 +163,8 @@ class Pending(ABC):
     connect_by: float
     carrier: Carrier | None = None
     opaque = 0
-    batch = False
-    """The request may be written together with others, because brokers respond soon."""
-    is_waited = False
-    """The caller waits immediately, and calls ``read_until``."""
+    frame_end = 0
+    """The position after its frame among the bytes of its connection."""
 
     def begin(self, timeout: float, now: float) -> None:
         """Start the timeout of the request."""
@@ -165,35 +179,48 @@ class Pending(ABC):
     def fail(self, error: BaseException) -> object:
         """Handle an error instead of a response."""
 
-    def expire(self) -> None:
-        """Fail the request if it has no response yet."""
+    def abandon(self) -> None:
+        """Ignore the response, if there is none yet. From any thread."""
         if self.carrier is not None:
-            self.carrier.expire(self)
+            self.carrier.post(partial(self.carrier.forget, self))
 
 
 class Request(Promise[Any], Pending):
     """The promise of a response. Subclasses may convert the response (``answer``) or errors."""
 
-    def __init__(self, code: int, timeout: float, *, batch: bool = False) -> None:
+    permit: Callable[[], object] | None = None
+    """Releases the permit of the request when it is settled."""
+
+    def __init__(self, code: int, timeout: float) -> None:
         super().__init__()
         self.code = code
-        self.batch = batch
         self.begin(timeout, time.monotonic())
 
     def answer(self, command: RemotingCommand) -> None:
         self.resolve(command)
 
+    def release(self) -> None:
+        """Release the permit, once."""
+        permit = self.__dict__.pop("permit", None)
+        if permit is not None:
+            permit()
+
+    def _settle(self, value: Any, error: BaseException | None) -> bool:
+        self.release()
+        return super()._settle(value, error)
+
     def wait(self) -> Any:
-        """Return the result. The request is abandoned at its deadline, or if the wait is interrupted."""
+        """Return the result. The request is abandoned if the wait is interrupted."""
         try:
-            if self.is_waited and self.carrier is not None:
-                self.carrier.read_until(self.done, self.deadline)
-            return self.result(max(0.0, self.deadline - time.monotonic()))
+            # The loop settles it at its deadline. Only a loop that has ended, at the interpreter's exit, does not.
+            return self.result(max(0.0, self.deadline - time.monotonic()) + LOOP_MARGIN_S)
         except TimeoutError:
-            self.expire()
-            return self.result()  # available, or just being delivered
+            if self.carrier is not None:
+                self.fail(self.carrier.late(self))
+            return self.result(0)
         except BaseException:
-            self.expire()
+            self.abandon()
+            self.release()
             raise
 
 

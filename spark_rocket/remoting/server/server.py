@@ -31,7 +31,7 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.logs import RateLimited
@@ -40,6 +40,7 @@ from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffe
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.request_limits import RequestLimit
 from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
@@ -50,7 +51,7 @@ from spark_rocket.remoting.tls.server import TlsGate
 from spark_rocket.system import cores
 
 # Modules with handlers need no other import.
-__all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "new_event_loop", "run"]
+__all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "run"]
 
 MAX_REMARK_CHARACTERS = 4_096
 """Characters of an error in a response."""
@@ -360,15 +361,6 @@ def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> 
         text = f"{text[:MAX_REMARK_CHARACTERS]} … ({len(text):,} characters)"
     # The text may contain lone surrogates, which cannot be encoded in a header.
     return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's loop if it is installed, which more than doubles the throughput of a server; else asyncio's."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return cast(asyncio.AbstractEventLoop, uvloop.new_event_loop())
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
