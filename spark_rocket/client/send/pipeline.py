@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from spark_rocket.client.core.hooks import Hooks, SendContext
@@ -40,6 +41,7 @@ from spark_rocket.errors import (
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import LOOP_MARGIN_S, Pending, Promise
+from spark_rocket.remoting.event_loop import run_callback
 
 logger = logging.getLogger(__name__)
 
@@ -286,11 +288,17 @@ class Send(Pending):
             self.end(None, error)
 
     def answer(self, command: RemotingCommand) -> None:
-        self._attempted(command, None)
+        self._outcome_of(command, None)
 
     def fail(self, error: BaseException) -> None:
         assert isinstance(error, RocketError)
-        self._attempted(None, error)
+        self._outcome_of(None, error)
+
+    def _outcome_of(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
+        if self._context is None:
+            self._attempted(answer, error)
+        else:  # hooks may block
+            run_callback(partial(self._attempted, answer), error)
 
     def _attempted(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out

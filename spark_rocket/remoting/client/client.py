@@ -291,7 +291,11 @@ class RemotingClient:
                 max_frame_length=self._max_frame_length,
                 tls=self._tls,
             )
-            connection.post(connection.open)
+            try:
+                connection.post(connection.open)
+            except BaseException as error:  # an interrupt
+                connection.lost = connection.lost or RemotingConnectError(f"No connection to {addr}: {error!r}.")
+                raise
             return connection
 
     def _loop_thread(self) -> LoopThread:
