@@ -21,6 +21,7 @@ import math
 import os
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from typing import cast
@@ -91,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
         self._passed = 0  # bytes of all frames
         self._written: list[Promise[None]] = []  # of the unsent frames
         self._queued: list[tuple[Pending, Pieces]] = []  # until the connection is open
-        self._received = memoryview(bytearray(RECEIVE_SIZE))
+        self._received = memoryview(b"")  # the buffer of the loop's thread
         self._timer: asyncio.TimerHandle | None = None
         self._nearest = math.inf  # the deadline that the timer waits for
 
@@ -150,6 +151,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._received = _receive_buffer()
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         if self.lost is not None:
             self._transport.abort()
@@ -347,6 +349,17 @@ class Connection(asyncio.BufferedProtocol):
             empty = os.open(os.devnull, os.O_RDWR)
             os.dup2(empty, sock.fileno())
             os.close(empty)
+
+
+_local = threading.local()
+
+
+def _receive_buffer() -> memoryview:
+    """Return the receive buffer of this thread. Loops pass on what they have received before they receive again."""
+    buffer: memoryview | None = getattr(_local, "received", None)
+    if buffer is None:
+        buffer = _local.received = memoryview(bytearray(RECEIVE_SIZE))
+    return buffer
 
 
 def pieces_of(command: RemotingCommand) -> Pieces:
