@@ -221,7 +221,7 @@ class Reader(Client):
 
     def message_sizes_later(self, queue: MessageQueue, offset: int, count: int) -> Promise[list[int]]:
         """Return the sizes in bytes of up to ``count`` records from an offset on, from the consume queue."""
-        return self._later(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
+        return self._async(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """Return the store time of the queue's first message in ms; None if empty or not supported (5.x proxies)."""

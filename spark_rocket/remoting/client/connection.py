@@ -92,7 +92,6 @@ class Connection(asyncio.BufferedProtocol):
         self._passed = 0  # bytes of all frames
         self._written: list[Promise[None]] = []  # of the unsent frames
         self._queued: list[tuple[Pending, Pieces]] = []  # until the connection is open
-        self._received = memoryview(b"")  # the buffer of the loop's thread
         self._timer: asyncio.TimerHandle | None = None
         self._nearest = math.inf  # the deadline that the timer waits for
 
@@ -151,7 +150,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._received = _receive_buffer()
         self._transport.set_write_buffer_limits(HIGH_WATER_BYTES)
         if self.lost is not None:
             self._transport.abort()
@@ -267,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- receiving --------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.session.splitter.place() or self._received
+        return self.session.splitter.place() or _receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         splitter = self.session.splitter
@@ -277,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
                 if frame is not None:
                     self._dispatch(RemotingCommand.decode(frame))
                 return
-            for frame in splitter.feed(bytes(self._received[:nbytes])):
+            for frame in splitter.feed(bytes(_receive_buffer()[:nbytes])):
                 self._dispatch(RemotingCommand.decode(frame))
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)
