@@ -24,6 +24,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 
@@ -179,17 +180,19 @@ def test_an_answered_request_is_released_before_its_deadline(serve: Serve, clien
     assert [ref() for ref in seen] == [None, None, None]
 
 
-def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient) -> None:
-    """Half a frame is written at the deadline: the connection cannot be used again."""
+def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is closed if it reads nothing for a time."""
+    monkeypatch.setattr(connection, "STALL_S", 0.1)
     waiting = client.invoke_async(peer.address, request(), timeout=60)
     server = peer.accept()
 
-    def send_until_full() -> None:
-        for _ in range(20):
+    errors: list[RemotingError] = []
+    while not waiting.done():
+        try:
             client.invoke_oneway(peer.address, request(ECHO, 0, bytes(8_000_000)), timeout=0.05)
-
-    with pytest.raises(RemotingError):
-        send_until_full()
+        except RemotingError as error:
+            errors.append(error)
+    assert any(isinstance(error, RemotingTimeoutError) for error in errors)
     with pytest.raises(RemotingConnectError, match=peer.address):
         waiting.result(10)
     assert not client.is_connected(peer.address)

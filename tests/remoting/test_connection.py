@@ -22,6 +22,7 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer, resolve_each
 from spark_rocket.remoting.event_loop import loop_thread
@@ -126,8 +127,11 @@ def test_close_fails_all_requests(serve: Serve, end: str) -> None:
             assert isinstance(promise.exception(20), RemotingConnectError)
 
 
-def test_requests_to_a_peer_that_does_not_read_time_out(client: RemotingClient) -> None:
-    """Queued requests fail too: half a frame may be written."""
+def test_requests_to_a_peer_that_does_not_read_time_out(
+    client: RemotingClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queued requests fail too, and the connection is closed."""
+    monkeypatch.setattr(connection, "STALL_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = "127.0.0.1:%d" % listener.getsockname()[1]  # noqa: UP031
         promises: list[Request] = []
@@ -135,7 +139,7 @@ def test_requests_to_a_peer_that_does_not_read_time_out(client: RemotingClient) 
         client.connect(address, 10)
         while client.is_connected(address):
             try:
-                promises.append(post(client, address, request(ECHO, 0, body), 0.5))
+                promises.append(post(client, address, request(ECHO, 0, body), 0.1))
             except RemotingError:
                 pass
         for promise in promises:

@@ -194,7 +194,7 @@ class RemotingClient:
             raise copy.copy(error) from error  # a copy per thread: tracebacks are not shared
 
     def _await_reader(self, connection: Connection, deadline: float) -> None:
-        """Wait until the peer reads. RemotingTimeoutError if it does not in time: the connection is closed then."""
+        """Wait until the peer reads. RemotingTimeoutError if it does not in time."""
         paused = connection.paused
         if paused is None:
             return
@@ -203,7 +203,7 @@ class RemotingClient:
         try:
             paused.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            connection.post(partial(connection.close, "the peer does not read", abort=True))
+            connection.post(connection.check_stalled)
             raise _too_slow(connection.address) from None
 
     def _acquire(self, addr: str, deadline: float) -> None:

@@ -5,8 +5,8 @@ Requests are written at the end of the loop's iteration, together with the other
 the session exactly once: with its response, at its deadline, or when the connection is lost. Large bodies are passed to
 the transport separately from their head, and received into a buffer of the frame: neither is copied.
 
-While the peer does not read, ``paused`` is set and unsent requests are kept. If a request is not completely sent at its
-deadline, the connection is lost, because what the peer has received may be incomplete.
+While the peer does not read, ``paused`` is set and unsent requests are kept. If it has read nothing for ``STALL_S``
+when a request is late, the connection is lost.
 
 Thread-safety: event loop only, except ``lost``, ``paused``, ``is_open`` and ``avoid_until``, which other threads may
 read. Nothing is stored on disk. Corresponds to a Netty channel with its ResponseFutures.
@@ -42,6 +42,7 @@ RECEIVE_SIZE = 64 * 1024
 SEPARATE_BODY_BYTES = 16 * 1024  # a larger body is passed to the transport separately, not copied
 HIGH_WATER_BYTES = 16 * 1024 * 1024  # unsent bytes above which the peer counts as not reading
 SLOW_CONNECT_S = 0.5
+STALL_S = 3.0
 MIN_CHECK_INTERVAL_S = 0.01  # a request expires at most this late
 
 Pieces = tuple[Buffer, ...]
@@ -90,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         self._opening: asyncio.Task[None] | None = None
         self._unsent: list[Buffer] = []  # of this iteration of the loop: written together at its end
         self._passed = 0  # bytes of all frames
+        self._read_by_peer = -1  # bytes that the peer had accepted when something was late, and since when
+        self._stalled_since = 0.0
         self._written: list[Promise[None]] = []  # of the unsent frames
         self._queued: list[tuple[Pending, Pieces]] = []  # until the connection is open
         self._timer: asyncio.TimerHandle | None = None
@@ -166,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         queued, self._queued = self._queued, []
         for request, pieces in queued:
             if self.session.expects(request.opaque):
-                self._write_request(request, pieces)
+                self.write(pieces)
         self._expire_late()  # the deadlines for connecting end
 
     # --- sending ----------------------------------------------------------------------------------------------
@@ -179,13 +182,9 @@ class Connection(asyncio.BufferedProtocol):
         self.session.expect(request.opaque, request)
         self._watch(self._limit(request))
         if self.is_open:
-            self._write_request(request, pieces)
+            self.write(pieces)
         else:
             self._queued.append((request, pieces))
-
-    def _write_request(self, request: Pending, pieces: Pieces) -> None:
-        self.write(pieces)
-        request.frame_end = self._passed
 
     def write(self, pieces: Pieces, written: Promise[None] | None = None) -> None:
         """Write a frame to an open connection. ``written`` is settled when the transport has it."""
@@ -254,9 +253,16 @@ class Connection(asyncio.BufferedProtocol):
         """Ignore the response of a request; False if it has its outcome already."""
         if self.session.take(request.opaque) is None:
             return False
-        if self.is_open and request.frame_end > self._passed - self.unsent_bytes:
-            self.close("the peer does not read", abort=True)
+        self.check_stalled()
         return True
+
+    def check_stalled(self) -> None:
+        """Close the connection if its peer has not read anything for some seconds. Called when something is late."""
+        unsent, now = self.unsent_bytes, time.monotonic()
+        if not unsent or self._passed - unsent > self._read_by_peer:
+            self._read_by_peer, self._stalled_since = self._passed - unsent, now
+        elif now - self._stalled_since >= STALL_S:
+            self.close("the peer does not read", abort=True)
 
     def _fail(self, request: Pending, error: RemotingError) -> None:
         with callbacks_on(self.callbacks):

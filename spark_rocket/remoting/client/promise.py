@@ -163,8 +163,6 @@ class Pending(ABC):
     connect_by: float
     carrier: Carrier | None = None
     opaque = 0
-    frame_end = 0
-    """The position after its frame among the bytes of its connection."""
 
     def begin(self, timeout: float, now: float) -> None:
         """Start the timeout of the request."""
