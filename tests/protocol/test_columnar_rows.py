@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import RowProtocolError
-from spark_rocket.protocol.record import encoder
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.encoder import plan_rows
 
 MAP = pa.map_(pa.string(), pa.string())
 KINDS = st.sampled_from([pa.string(), pa.large_string()])
-# Few lengths, so that rows are uniform, nearly uniform, or not at all.
+# Few lengths, so that some rows are like the ones before.
 texts = st.text("aé\x03\x7f", max_size=2)
 rows = st.tuples(texts, st.one_of(st.none(), texts), texts)
 
@@ -40,29 +39,13 @@ def test_any_part_is_what_the_single_codec_makes(
     skip = min(skip, len(taken) - 1)
     body, tags, keys = (pa.array(column, kind).slice(skip) for column in zip(*taken, strict=True))
     taken = taken[skip:]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "_MIN_RUN", data.draw(st.sampled_from([1, 3, 1000])))
-        plan = plan_rows(body, {"TAGS": tags, "SHARDING": None, "KEYS": keys})
-        low = data.draw(st.integers(0, len(taken) - 1))
-        high = data.draw(st.integers(low + 1, len(taken)))
-        assert bytes(plan.encode(low, high)) == wanted(taken[low:high])
+    plan = plan_rows(body, {"TAGS": tags, "SHARDING": None, "KEYS": keys})
+    low = data.draw(st.integers(0, len(taken) - 1))
+    high = data.draw(st.integers(low + 1, len(taken)))
+    assert bytes(plan.encode(low, high)) == wanted(taken[low:high])
     assert plan.positions.tolist() == np.cumsum([0, *(len(wanted([row])) for row in taken)]).tolist()
     sizes = [len(wanted([row])) - 22 - len(row[0].encode()) for row in taken]
     assert plan.property_lengths.tolist() == sizes
-    assert (plan.edges[0], plan.edges[-1]) == (0, len(taken))
-
-
-def test_where_rows_change_their_lengths_is_told_if_it_is_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder, "_MIN_RUN", 10)
-    numbers = pa.array([str(number) for number in range(8, 38)])
-    plan = plan_rows(numbers, {"KEYS": numbers})
-    assert list(plan.edges) == [0, 2, 30]
-    both = bytes(plan.encode(0, 30))
-    assert both == bytes(plan.encode(0, 2)) + bytes(plan.encode(2, 30))
-    monkeypatch.setattr(encoder, "_MIN_RUN", 1000)
-    apart = plan_rows(numbers, {"KEYS": numbers})
-    assert list(apart.edges) == [0, 30]
-    assert bytes(apart.encode(0, 30)) == both
 
 
 def test_a_map_beside_columns_and_no_columns_at_all() -> None:
@@ -77,7 +60,6 @@ def test_a_map_beside_columns_and_no_columns_at_all() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_bad_rows_are_named(count: int) -> None:
-    """Whether the rows are uniform or not."""
     texts = ["aa", "b\x02", "cc" * count][:count]
     with pytest.raises(RowProtocolError, match=r"row 1 .*KEYS") as caught:
         plan_rows(pa.array([b"x"] * count), {"KEYS": pa.array(texts)})

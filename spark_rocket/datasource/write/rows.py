@@ -392,7 +392,6 @@ class RowEncoder:
     def _cuts(self, groups: I64, lots: I64, plan: RowsPlan) -> Iterator[tuple[int, int]]:
         positions = plan.positions
         changes = (np.diff(groups) != 0) | (np.diff(lots) != 0)
-        changes[np.array(plan.edges[1:-1], np.int64) - 1] = True  # uniform row lengths cost a broker half of others
         edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(groups)]
         for low, end in pairwise(edges):
             if groups[low] % 3 == _DELAYED:

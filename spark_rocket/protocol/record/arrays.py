@@ -32,6 +32,14 @@ def strings_of(texts: Iterable[str]) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), len(parts), [None, pa.py_buffer(edges), pa.py_buffer(b"".join(parts))])
 
 
+def binary_scalar(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
+    """Return a scalar of ``kind``: binary, unless another type of strings is given."""
+    kind = kind or pa.binary()
+    is_large = kind in (pa.large_binary(), pa.large_string())
+    edges = pa.py_buffer(np.array([0, len(value)], np.int64 if is_large else np.int32))
+    return pa.Array.from_buffers(kind, 1, [None, edges, pa.py_buffer(value)])[0]
+
+
 def numpy_of(array: pa.Array) -> _Any:
     """Return the values of an array of numbers or booleans without nulls."""
     data = array.buffers()[1]

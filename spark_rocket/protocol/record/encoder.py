@@ -1,12 +1,8 @@
 """Arrow columns -> the bodies of batch sends (request 320), with no Python per row.
 
 ``layout.py`` has the byte table of a batch body. ``plan_rows`` checks every row and computes its position, so that a
-caller can cut requests; ``RowsPlan.encode`` makes their bytes one request at a time, while they are in the CPU's cache.
-
-Rows are uniform when all their values are as long as those of the row before. Uniform rows lie in a batch body like the
-rows of a matrix: NumPy fills it column by column, and constant parts, such as heads and names, from one example. Most
-data frames have few places where lengths change. Arrow's ``binary_join_element_wise`` joins all other rows, which takes
-twice as long.
+caller can cut requests. ``RowsPlan.encode`` joins the bytes of all rows with one call of Arrow's
+``binary_join_element_wise``: heads, bodies, and the names and values of properties. Rows may have any lengths.
 
 Property strings are written with a 0x02 after every pair, the last too, as RocketMQ 5 writes them. Names and values
 with a separator, and strings above 32,767 bytes, raise ``RowProtocolError``, which has the row.
@@ -17,22 +13,77 @@ messageProperties2String.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError, RowProtocolError
-from spark_rocket.protocol.record.layout import BATCH_HEADER, BATCH_OVERHEAD, PROPERTIES_LENGTH
+from spark_rocket.protocol.record.arrays import array_of, binary_scalar, numpy_of
+from spark_rocket.protocol.record.layout import BATCH_OVERHEAD
 from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH
 
 _MAX_BUFFER_BYTES = 2**31 - 1
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
+_Piece = pa.Array | bytes
+"""A part of each row: values, or the same bytes in every row."""
+
+
+class RowsPlan:
+    """Checked rows, ready to be encoded."""
+
+    def __init__(self, bodies: pa.Array, properties: Sequence[_Piece]) -> None:
+        """``properties``: the parts of each row's property string; binary, without nulls."""
+        self._bodies, self._body_lengths = binary_values(bodies, "body")
+        self._properties = properties
+        self._encoded: memoryview | None = None
+        self.property_lengths = np.zeros(len(bodies), np.int64)
+        for piece in properties:
+            self.property_lengths += len(piece) if isinstance(piece, bytes) else np.diff(value_offsets(piece))
+        self.positions = np.zeros(len(bodies) + 1, np.int64)
+        """The ``n + 1`` positions at which rows start in one batch body of all, the last being its length."""
+        np.cumsum(self._body_lengths + self.property_lengths + BATCH_OVERHEAD, out=self.positions[1:])
+
+    def encode(self, low: int, high: int) -> memoryview:
+        """The batch body of the rows from ``low`` to before ``high``."""
+        if self._encoded is None:  # all at once: delayed rows are sent one by one
+            self._encoded = self._encode()
+        return self._encoded[self.positions[low] : self.positions[high]]
+
+    def _encode(self) -> memoryview:
+        count, lengths = len(self._bodies), self.property_lengths
+        if not count:
+            return memoryview(b"")
+        if int(lengths.max()) > MAX_PROPERTIES_LENGTH:
+            row = int(lengths.argmax())
+            raise RowProtocolError(
+                f"row {row} has properties of {int(lengths[row])} bytes; the limit is {MAX_PROPERTIES_LENGTH}.",
+                row=row,
+                remedy="Move large values into the body.",
+            )
+        heads = np.zeros((count, 5), ">i4")
+        heads[:, 0] = np.diff(self.positions)
+        heads[:, 4] = self._body_lengths
+        tails = lengths.astype(">i2").view(np.uint8).reshape(count, -1)
+        parts = [_fixed(heads.view(np.uint8)), self._bodies, _fixed(tails), *self._properties]
+        size = int(self.positions[-1])
+        is_large = size > _MAX_BUFFER_BYTES or self._bodies.type == pa.large_binary()
+        joined = _join(parts, pa.large_binary() if is_large else pa.binary())
+        return memoryview(joined.buffers()[2]).cast("B")[:size]
+
+
+def plan_rows(bodies: pa.Array, columns: Mapping[str, pa.Array | None], map_column: pa.Array | None = None) -> RowsPlan:
+    """Check rows whose properties are ``columns`` and ``map_column``, as ``encode_properties_columns`` has them.
+
+    RowProtocolError knows the row.
+    """
+    count = len(bodies)
+    given = {name: value for name, value in columns.items() if value is not None and value.null_count < count}
+    return RowsPlan(bodies, _property_pieces(count, given, map_column))
 
 
 def encode_batch(bodies: pa.Array, properties: pa.Array) -> tuple[memoryview, _I64]:
@@ -43,30 +94,8 @@ def encode_batch(bodies: pa.Array, properties: pa.Array) -> tuple[memoryview, _I
     count = len(bodies)
     if len(properties) != count:
         raise ProtocolError(f"{count} bodies but {len(properties)} property strings.")
-    bodies, body_lengths = binary_values(bodies, "body")
-    properties, property_lengths = binary_values(properties, "property string")
-    too_long = property_lengths > MAX_PROPERTIES_LENGTH
-    if too_long.any():
-        row = int(too_long.argmax())
-        raise RowProtocolError(
-            f"row {row} has properties of {int(property_lengths[row])} bytes; the limit is {MAX_PROPERTIES_LENGTH}.",
-            row=row,
-            remedy="Move large values into the body.",
-        )
-    sizes = body_lengths + property_lengths + BATCH_OVERHEAD
-    positions = np.zeros(count + 1, np.int64)
-    np.cumsum(sizes, out=positions[1:])
-    if count == 0:
-        return memoryview(b""), positions
-    heads = np.zeros((count, 5), ">i4")
-    heads[:, 0] = sizes
-    heads[:, 4] = body_lengths
-    tails = property_lengths.astype(">i2").view(np.uint8).reshape(count, -1)
-    parts = [_fixed(heads.view(np.uint8)), bodies, _fixed(tails), properties]
-    if int(positions[-1]) > _MAX_BUFFER_BYTES or any(part.type == pa.large_binary() for part in parts):
-        parts = [part.cast(pa.large_binary()) for part in parts]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
-    return memoryview(joined.buffers()[2]).cast("B")[: int(positions[-1])], positions
+    plan = RowsPlan(bodies, [binary_values(properties, "property string")[0]])
+    return plan.encode(0, count), plan.positions
 
 
 def encode_properties_columns(
@@ -78,7 +107,16 @@ def encode_properties_columns(
     pairs of ``map_column`` (map of string to string) come before them; a pair whose name is also one of ``columns`` is
     used only in rows where that column is null. Nulls in the map and null maps are omitted.
     """
-    pieces: list[pa.Array | pa.Scalar] = []
+    pieces = _property_pieces(count, columns, map_column)
+    if all(isinstance(piece, bytes) for piece in pieces):
+        return pa.repeat(binary_scalar(b"".join(pieces)), count)
+    return _join(pieces)
+
+
+def _property_pieces(
+    count: int, columns: Mapping[str, pa.Array | str | None], map_column: pa.Array | None
+) -> list[_Piece]:
+    pieces: list[_Piece] = []
     given = {name: value for name, value in columns.items() if value is not None}
     if map_column is not None and len(map_column):
         pieces.append(_map_strings(map_column, given))
@@ -94,19 +132,15 @@ def encode_properties_columns(
             raise ProtocolError(f"column {name} has {len(texts)} rows, not {count}.")
         refuse_separators(texts, f"{name}")
         if texts.null_count == 0:
-            pieces += [pa.scalar(fixed + name.encode() + b"\x01", pa.binary()), texts]
+            pieces += [fixed + name.encode() + b"\x01", texts]
             fixed = b"\x02"
         else:
-            pair = _join(pa.scalar(name.encode() + b"\x01", pa.binary()), texts, pa.scalar(b"\x02", pa.binary()))
+            pair = _join([name.encode() + b"\x01", texts, b"\x02"])
             if fixed:
-                pieces.append(pa.scalar(fixed, pa.binary()))
+                pieces.append(fixed)
                 fixed = b""
-            pieces.append(pair.fill_null(b""))
-    if fixed or not pieces:
-        pieces.append(pa.scalar(fixed, pa.binary()))
-    if all(isinstance(piece, pa.Scalar) for piece in pieces):
-        return pa.repeat(pa.scalar(b"".join(piece.as_py() for piece in pieces), pa.binary()), count)
-    return pieces[0] if len(pieces) == 1 else _join(*pieces)
+            pieces.append(pc.fill_null(pair, binary_scalar(b"")))
+    return [*pieces, fixed] if fixed else pieces
 
 
 def hex_strings(rows: _U8) -> pa.Array:
@@ -117,8 +151,11 @@ def hex_strings(rows: _U8) -> pa.Array:
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(text)])
 
 
-def _join(*pieces: pa.Array | pa.Scalar) -> pa.Array:
-    return pc.binary_join_element_wise(*pieces, pa.scalar(b"", pa.binary()))
+def _join(pieces: Sequence[_Piece], kind: pa.DataType | None = None) -> pa.Array:
+    """Join the pieces of each row; the result is null where one of them is."""
+    kind = kind or pa.binary()
+    values = [binary_scalar(piece, kind) if isinstance(piece, bytes) else piece.cast(kind) for piece in pieces]
+    return pc.binary_join_element_wise(*values, binary_scalar(b"", kind))
 
 
 def _fixed(rows: _U8) -> pa.Array:
@@ -133,17 +170,17 @@ def binary_values(array: pa.Array, what: str) -> tuple[pa.Array, _I64]:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if array.null_count:
-        row = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+        row = int(np.flatnonzero(numpy_of(array.is_null()))[0])
         raise RowProtocolError(f"row {row} has no {what}.", row=row, remedy="Set it; it may be empty.")
     if array.type not in (pa.binary(), pa.large_binary()):
         array = array.cast(pa.large_binary() if array.type == pa.large_string() else pa.binary())
-    if len(array) == 0:
-        return array, np.empty(0, np.int64)
     return array, np.diff(value_offsets(array))
 
 
 def value_offsets(array: pa.Array) -> _I64:
     """Where in the array's bytes each value begins, and the last ends."""
+    if not len(array):  # may have no buffers
+        return np.zeros(1, np.int64)
     kind = np.int64 if array.type in (pa.large_binary(), pa.large_string()) else np.int32
     every = np.frombuffer(array.buffers()[1], kind, array.offset + len(array) + 1)
     return every[array.offset :].astype(np.int64)
@@ -160,26 +197,26 @@ def _map_strings(map_column: pa.Array, columns: Mapping[str, pa.Array | str]) ->
     rows: _I64 = np.repeat(np.arange(count), np.diff(edges))
     keep = np.ones(len(names), bool)
     if map_column.null_count:
-        keep &= map_column.is_valid().to_numpy(zero_copy_only=False)[rows]
+        keep &= numpy_of(map_column.is_valid())[rows]
     if values.null_count:
-        keep &= values.is_valid().to_numpy(zero_copy_only=False)
+        keep &= numpy_of(values.is_valid())
     names, values = names.cast(pa.binary()), values.cast(pa.binary())
     for name, column in columns.items():
-        same = pc.equal(names, pa.scalar(name.encode(), pa.binary())).to_numpy(zero_copy_only=False)
+        same = numpy_of(pc.equal(names, binary_scalar(name.encode())))
         if same.any():
-            set_in_column = True if isinstance(column, str) else column.is_valid().to_numpy(zero_copy_only=False)[rows]
+            set_in_column = True if isinstance(column, str) else numpy_of(column.is_valid())[rows]
             keep &= ~(same & set_in_column)
     refuse_separators(names, "properties (a name)", rows, keep)
     refuse_separators(values, "properties (a value)", rows, keep)
-    empty = pc.equal(pc.binary_length(names), 0).to_numpy(zero_copy_only=False) & keep
+    empty = (np.diff(value_offsets(names)) == 0) & keep
     if empty.any():
         row = int(rows[empty.argmax()])
         raise RowProtocolError(f"row {row} has a property without a name.", row=row, remedy="Set its name.")
     if not keep.all():
-        values = pc.if_else(pa.array(keep), values, pa.scalar(None, pa.binary()))
-    pairs = _join(names, pa.scalar(b"\x01", pa.binary()), values, pa.scalar(b"\x02", pa.binary()))
+        values = values.take(array_of(np.arange(len(values)), ~keep))
+    pairs = _join([names, b"\x01", values, b"\x02"])
     if pairs.null_count:
-        pairs = pairs.fill_null(b"")
+        pairs = pc.fill_null(pairs, binary_scalar(b""))
     pair_edges = value_offsets(pairs)[edges].astype(np.int32) if len(pairs) else np.zeros(count + 1, np.int32)
     data = pairs.buffers()[2] if len(pairs) else None
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(pair_edges), data or pa.py_buffer(b"")])
@@ -202,7 +239,7 @@ def refuse_separators(
         return
     bad = np.searchsorted(offsets, at + first, side="right") - 1
     if texts.null_count:  # a null may have bytes
-        bad = bad[texts.is_valid().to_numpy(zero_copy_only=False)[bad]]
+        bad = bad[numpy_of(texts.is_valid())[bad]]
     if keep is not None:
         bad = bad[keep[bad]]
     if len(bad):
@@ -219,138 +256,3 @@ def _refuse_separators_in_text(text: str) -> None:
         raise ProtocolError(
             f"{text!r} contains a separator (byte 0x01 or 0x02).", remedy="Remove it from property names and values."
         )
-
-
-# --- rows ahead of their bytes ---------------------------------------------------------------------------------------
-
-_BODY = "body"
-_MIN_RUN = 1000  # rows of a uniform run on average; shorter runs are left to the general path
-
-
-class _Column(NamedTuple):
-    """Values of a column: their bytes, and where each begins."""
-
-    data: Any  # a buffer, or None if all are empty
-    offsets: _I64
-
-
-class RowsPlan:
-    """Checked rows, ready to be encoded."""
-
-    def __init__(self, positions: _I64, property_lengths: _I64, edges: Sequence[int]) -> None:
-        self.positions = positions
-        """The ``n + 1`` positions at which rows would start in one batch body of all, the last being its length."""
-        self.property_lengths = property_lengths
-        self.edges = edges
-        """Where uniform runs of rows begin, and the end; 0 and the end alone if runs are short."""
-
-    def encode(self, low: int, high: int) -> memoryview:
-        """The batch body of the rows from ``low`` to before ``high``."""
-        raise NotImplementedError
-
-
-class _UniformPlan(RowsPlan):
-    """Runs of rows with the same lengths."""
-
-    def __init__(self, body: _Column, pieces: list[bytes | _Column], edges: list[int]) -> None:
-        firsts = np.array(edges[:-1])
-        counts = np.diff(edges)
-        bodies = body.offsets[firsts + 1] - body.offsets[firsts]
-        properties = sum(
-            len(piece) if isinstance(piece, bytes) else piece.offsets[firsts + 1] - piece.offsets[firsts]
-            for piece in pieces
-        ) + np.zeros(len(firsts), np.int64)
-        sizes = bodies + properties + BATCH_OVERHEAD
-        positions = np.zeros(edges[-1] + 1, np.int64)
-        np.cumsum(np.repeat(sizes, counts), out=positions[1:])
-        super().__init__(positions, np.repeat(properties, counts), edges)
-        self._body = body
-        self._pieces = pieces
-
-    def encode(self, low: int, high: int) -> memoryview:
-        start = int(self.positions[low])
-        out = np.empty(int(self.positions[high]) - start, np.uint8)
-        inner = [edge for edge in self.edges if low < edge < high]
-        for first, end in pairwise((low, *inner, high)):
-            self._fill(out[int(self.positions[first]) - start :], first, end - first)
-        return out.data
-
-    def _fill(self, out: np.ndarray[Any, np.dtype[np.uint8]], first: int, count: int) -> None:
-        size = int(self.positions[first + 1] - self.positions[first])
-        properties = int(self.property_lengths[first])
-        head = BATCH_HEADER.pack(size, 0, 0, 0, size - BATCH_OVERHEAD - properties)
-        at = 0
-        for piece in (head, self._body, PROPERTIES_LENGTH.pack(properties), *self._pieces):
-            if isinstance(piece, bytes):
-                width = len(piece)
-                values = np.frombuffer(piece, f"V{width}")
-            else:
-                begin = int(piece.offsets[first])
-                width = int(piece.offsets[first + 1]) - begin
-                if not width:
-                    continue
-                values = np.frombuffer(piece.data, f"V{width}", count, begin)
-            np.ndarray(count, f"V{width}", out, at, size)[:] = values
-            at += width
-
-
-class _GeneralPlan(RowsPlan):
-    """Rows of any lengths."""
-
-    def __init__(self, bodies: pa.Array, properties: pa.Array) -> None:
-        bodies, body_lengths = binary_values(bodies, "body")
-        properties, property_lengths = binary_values(properties, "property string")
-        positions = np.zeros(len(bodies) + 1, np.int64)
-        np.cumsum(body_lengths + property_lengths + BATCH_OVERHEAD, out=positions[1:])
-        super().__init__(positions, property_lengths, (0, len(bodies)))
-        self._bodies = bodies
-        self._properties = properties
-        self._encoded: memoryview | None = None
-
-    def encode(self, low: int, high: int) -> memoryview:
-        if self._encoded is None:  # all at once: rows that are sent one by one are mostly such
-            self._encoded, _ = encode_batch(self._bodies, self._properties)
-        return self._encoded[self.positions[low] : self.positions[high]]
-
-
-def plan_rows(bodies: pa.Array, columns: Mapping[str, pa.Array | None], map_column: pa.Array | None = None) -> RowsPlan:
-    """Check rows whose properties are ``columns`` and ``map_column``, as ``encode_properties_columns`` has them.
-
-    RowProtocolError knows the row.
-    """
-    count = len(bodies)
-    given = {name: value for name, value in columns.items() if value is not None and value.null_count < count}
-    if count and map_column is None and not any(value.null_count for value in (bodies, *given.values())):
-        body, *values = (_column(value, name) for name, value in ((_BODY, bodies), *given.items()))
-        edges = _edges((body, *values), count)
-        if edges is not None:
-            return _UniformPlan(body, _pieces(given, values), edges)
-    return _GeneralPlan(bodies, encode_properties_columns(count, given, map_column))
-
-
-def _column(array: pa.Array, name: str) -> _Column:
-    values, _ = binary_values(array, name)
-    if name != _BODY:
-        refuse_separators(values, name)
-    return _Column(values.buffers()[2], value_offsets(values))
-
-
-def _edges(columns: Sequence[_Column], count: int) -> list[int] | None:
-    """The ends of runs of rows with the same lengths; None if the runs are short."""
-    changes = np.zeros(count - 1, np.bool_)
-    for column in columns:
-        lengths = np.diff(column.offsets)
-        changes |= lengths[1:] != lengths[:-1]
-        if np.count_nonzero(changes) > count // _MIN_RUN:
-            return None
-    return [0, *(np.flatnonzero(changes) + 1).tolist(), count]
-
-
-def _pieces(names: Iterable[str], values: Sequence[_Column]) -> list[bytes | _Column]:
-    """Return the parts of a row's properties: strings that are the same in all rows, and columns."""
-    pieces: list[bytes | _Column] = []
-    text = b""
-    for name, value in zip(names, values, strict=True):
-        pieces += (text + name.encode() + b"\x01", value)
-        text = b"\x02"
-    return [*pieces, text] if text else pieces
