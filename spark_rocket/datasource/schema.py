@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.errors import SchemaError
+from spark_rocket.protocol.record.arrays import array_of
 
 _TEXT, _INT = StringType(), IntegerType()
 
@@ -83,7 +84,7 @@ def retype(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not types.is_nested(wanted):
         return array.cast(wanted)
     if array.offset:  # the members of a slice are those of the entire array
-        array = array.take(pa.array(np.arange(len(array))))
+        array = array.take(array_of(np.arange(len(array))))
     mask = array.is_null() if array.null_count else None
     if types.is_struct(wanted):
         members = [retype(array.field(index), wanted.field(index).type) for index in range(wanted.num_fields)]

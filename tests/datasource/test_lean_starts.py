@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_rocket.client import Producer
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
@@ -24,6 +26,7 @@ import json, sys
 from pathlib import Path
 import pyarrow, pyspark.cloudpickle, pyspark.worker
 import pyspark.sql.streaming.python_streaming_source_runner, pyspark.sql.worker.plan_data_source_read
+import pyspark.sql.worker.write_into_data_source
 theirs = set(sys.modules)
 name_server, file = sys.argv[1], Path(sys.argv[2])
 """
@@ -40,9 +43,32 @@ _TASK = """
 read, partitions = pyspark.cloudpickle.loads(file.read_bytes())
 assert sum(batch.num_rows for partition in partitions for batch in read(partition)) == 60
 """
+_PLAN_WRITE = """
+import pyspark_rocket
+from pyspark.sql.types import StructType
+source = pyspark_rocket.DefaultSource({"nameServer": name_server, "topic": "lean", **json.loads(sys.argv[3])})
+file.write_bytes(pyspark.cloudpickle.dumps(source.writer(StructType.fromJson(json.loads(sys.argv[4])), False).write))
+"""
+_WRITE = """
+batch = pyarrow.ipc.open_file(sys.argv[3]).get_batch(0)
+assert pyspark.cloudpickle.loads(file.read_bytes())(iter([batch])).messages == batch.num_rows
+"""
 _END = """
 print(json.dumps(sorted(set(sys.modules) - theirs)))
 """
+
+
+_WIRE = "spark_rocket.protocol.wire"
+UNUSED = {
+    "pandas",
+    "spark_rocket.client.admin",
+    "spark_rocket.datasource.exactly_once",
+    "spark_rocket.datasource.plan.lookup",
+    "spark_rocket.datasource.read.dedupe",
+    f"{_WIRE}.request_limits",
+    *(f"{_WIRE}.bodies.{family}" for family in ("config", "consumer", "every", "register", "stats")),
+    *(f"{_WIRE}.headers.{family}" for family in ("admin", "consumer", "every", "namesrv")),
+}
 
 
 def imported(code: str, *arguments: str) -> set[str]:
@@ -62,22 +88,58 @@ def test_processes_import_only_what_they_use(tmp_path: Path) -> None:
         file = str(tmp_path / "read")
         plan = imported(_PLAN, cluster.name_server, file)
         task = imported(_TASK, cluster.name_server, file)
-    wire = "spark_rocket.protocol.wire"
     unused = {
-        "pandas",
-        "spark_rocket.client.admin",
+        *UNUSED,
+        f"{_WIRE}.headers.producer",
         "spark_rocket.client.send.producer",
         "spark_rocket.datasource.bodies.encoding",
-        "spark_rocket.datasource.exactly_once",
-        "spark_rocket.datasource.plan.lookup",
-        "spark_rocket.datasource.read.dedupe",
         "spark_rocket.datasource.read.typed_rows",
         "spark_rocket.datasource.write",
-        f"{wire}.request_limits",
-        *(f"{wire}.bodies.{family}" for family in ("config", "consumer", "every", "register", "stats")),
-        *(f"{wire}.headers.{family}" for family in ("admin", "consumer", "every", "namesrv", "producer")),
     }
     assert not plan & {*unused, "pyarrow.compute", "spark_rocket.datasource.read.fetch"}
     assert not task & {*unused, "spark_rocket.datasource.plan.planner"}
     assert len(plan) < 140, sorted(plan)
     assert len(task) < 150, sorted(task)
+
+
+ROWS = pa.record_batch(
+    {
+        "body": ["a", "longer"] * 9,
+        "tags": ["t", None] * 9,
+        "keys": ["k", "key"] * 9,
+        "properties": pa.array([[("p", "1")], None] * 9, pa.map_(pa.string(), pa.string())),
+        "shardingKey": ["s", None] * 9,
+        "delayLevel": pa.array([1, None] * 9, pa.int32()),
+    }
+)
+FLIGHTS = pa.record_batch(
+    {
+        "carrier": ["UA", None] * 9,
+        "delay": pa.array([-1, None] * 9, pa.int64()),
+        "distance": [1.5, None] * 9,
+        "at": pa.array([0, None] * 9, pa.timestamp("us", "UTC")),
+        "legs": [["a", "b"], None] * 9,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "options"),
+    [(ROWS, {}), (ROWS, {"compression": "zlib", "compressAbove": "1"}), (FLIGHTS, {"bodyFormat": "json"})],
+)
+def test_writing_processes_import_only_what_they_use(
+    tmp_path: Path, batch: pa.RecordBatch, options: dict[str, str]
+) -> None:
+    file, rows = str(tmp_path / "write"), tmp_path / "rows.arrow"
+    with pa.OSFile(str(rows), "wb") as out, pa.ipc.new_file(out, batch.schema) as stored:
+        stored.write_batch(batch)
+    schema = from_arrow_schema(batch.schema).json()
+    with LocalCluster() as cluster:
+        cluster.create_topic("lean", 2)
+        plan = imported(_PLAN_WRITE, cluster.name_server, file, json.dumps(options), schema)
+        task = imported(_WRITE, cluster.name_server, file, str(rows))
+    unused = {*UNUSED, "spark_rocket.datasource.plan", "spark_rocket.datasource.read"}
+    assert not plan & unused, sorted(plan & unused)
+    assert not task & unused, sorted(task & unused)
+    assert len(plan) < 140, sorted(plan)
+    assert len(task) < 140, sorted(task)

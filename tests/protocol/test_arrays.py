@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_rocket.protocol.record.arrays import array_of, numpy_of, strings_of
+from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, strings_of
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8, np.float64])
@@ -20,6 +20,7 @@ def test_numbers(dtype: type, count: int) -> None:
     assert array.equals(pa.array(values, mask=missing))
     assert numpy_of(pa.array(values)[1:]).tolist() == values[1:].tolist()
     assert numpy_of(pa.array(missing)[1:]).tolist() == missing[1:].tolist()
+    assert array_of(missing, ~missing).equals(pa.array(missing, mask=~missing))
 
 
 @pytest.mark.parametrize("strings", [[], [""], ["a", "", "größe", "\N{SNOWMAN}"]])
@@ -27,3 +28,11 @@ def test_strings(strings: list[str]) -> None:
     array = strings_of(strings)
     array.validate(full=True)
     assert array.equals(pa.array(strings, pa.string()))
+
+
+def test_binary_values_and_nulls() -> None:
+    values = [b"a", None, b"", b"\x80", None, *[b"longer"] * 9]
+    array = binary_of(values)
+    array.validate(full=True)
+    assert array.equals(pa.array(values, pa.binary()))
+    assert strings_of(["a", None]).equals(pa.array(["a", None]))

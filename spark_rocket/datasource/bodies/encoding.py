@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -30,6 +30,7 @@ from spark_rocket.datasource.bodies.decoding import BAD, reason
 from spark_rocket.datasource.bodies.types import check_types
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
+from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, string_scalar, strings_of
 
 _DAY_MICROS = 86_400_000_000
 _FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day after 9999-12-31
@@ -45,13 +46,14 @@ def json_objects(columns: list[pa.Array], names: list[str]) -> pa.Array:
     for name, column in zip(names, columns, strict=True):
         before, texts, after = _json_parts(column)
         before = f",{json.dumps(name, ensure_ascii=False)}:{before}"
-        if texts.null_count:
-            member = _join(before, texts, after)  # null without a value
-            pieces += [constant, member] if constant else [member]
+        if texts.null_count:  # its name is null in the same rows
+            is_given = texts.is_valid()
+            pieces += [constant, _where(is_given, before), texts, _where(is_given, after)]
             constant = ""
         else:
             pieces += [constant + before, texts]
             constant = after
+    pieces = [piece for piece in pieces if not isinstance(piece, str) or piece]
     if not columns[0].null_count:
         pieces[0] = f"{{{pieces[0][1:]}"
         return _join_non_null(*pieces, constant + "}")
@@ -86,15 +88,15 @@ def _bare_texts(array: pa.Array) -> pa.Array:
     if types.is_struct(kind):
         return _struct_texts(array)
     if types.is_map(kind):
-        whole = array.take(pa.array(np.arange(len(array))))
-        entries = _join(_quoted(plain_texts(whole.keys)), ":", json_texts(whole.items).fill_null("null"))
+        whole = array.take(array_of(np.arange(len(array))))
+        entries = _join(_quoted(plain_texts(whole.keys)), ":", _or_null(json_texts(whole.items)))
         return _join("{", _joined(whole, entries), "}")
     if types.is_list(kind):
-        whole = array.take(pa.array(np.arange(len(array))))
-        return _join("[", _joined(whole, json_texts(whole.values).fill_null("null")), "]")
+        whole = array.take(array_of(np.arange(len(array))))
+        return _join("[", _joined(whole, _or_null(json_texts(whole.values))), "]")
     if types.is_binary(kind):
-        encoded = [None if value is None else base64.b64encode(value).decode() for value in array.to_pylist()]
-        return _join('"', pa.array(encoded, pa.string()), '"')
+        encoded = binary_of(None if value is None else base64.b64encode(value) for value in array.to_pylist())
+        return _join('"', encoded.cast(pa.string()), '"')
     return plain_texts(array)
 
 
@@ -105,8 +107,9 @@ def plain_texts(array: pa.Array) -> pa.Array:
         texts, finite = array.cast(pa.string()), pc.is_finite(array)
         if pc.all(finite).as_py() is not False:
             return texts
-        infinity = pc.if_else(pc.greater(array, 0), "Infinity", "-Infinity")
-        return pc.if_else(finite, texts, pc.if_else(pc.is_nan(array), "NaN", infinity))
+        zero, infinity = array_of(np.zeros(1)).cast(kind)[0], string_scalar("Infinity")
+        infinite = pc.if_else(pc.greater(array, zero), infinity, string_scalar("-Infinity"))
+        return pc.if_else(finite, texts, pc.if_else(pc.is_nan(array), string_scalar("NaN"), infinite))
     if pa.types.is_timestamp(kind):
         return _join(_clock_texts(array), "Z") if kind.tz else _clock_texts(array)
     if pa.types.is_date(kind):
@@ -124,11 +127,11 @@ def _clock_texts(array: pa.Array) -> pa.Array:
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Callable[[int], str]) -> pa.Array:
     """Format ``numbers`` since 1970, ``per_day`` of them a day, where Arrow's format could not be parsed again."""
-    first, end = (pa.scalar(days * per_day, numbers.type) for days in _FOUR_DIGIT_YEARS)
-    far = pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end)), False)
+    first, end = array_of(np.array(_FOUR_DIGIT_YEARS) * per_day).cast(numbers.type)
+    far = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
     if not pc.any(far).as_py():
         return texts
-    return pc.replace_with_mask(texts, far, pa.array(map(write, numbers.filter(far).to_pylist()), pa.string()))
+    return pc.replace_with_mask(texts, far, strings_of(map(write, numbers.filter(far).to_pylist())))
 
 
 def _far_moment(micros: int) -> str:
@@ -156,16 +159,30 @@ def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:
             texts = column
         else:
             texts = plain_texts(column)
-        pieces += [delimiter, texts.fill_null("")]
+        pieces += [delimiter, texts.fill_null(string_scalar(""))]
     return _join(*pieces[1:])
 
 
 def _join(*parts: pa.Array | str) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, "")
+    return pc.binary_join_element_wise(*_operands(parts))
 
 
 def _join_non_null(*parts: pa.Array | str) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, "", null_handling="skip")
+    return pc.binary_join_element_wise(*_operands(parts), null_handling="skip")
+
+
+def _operands(parts: Sequence[pa.Array | str]) -> list[pa.Array | pa.Scalar]:
+    """Return the parts, and an empty separator."""
+    return [string_scalar(part) if isinstance(part, str) else part for part in (*parts, "")]
+
+
+def _where(mask: pa.Array, text: str) -> pa.Array | str:
+    """Return ``text`` in the rows of ``mask``, null in the others; without text, no column."""
+    return pc.if_else(mask, string_scalar(text), string_scalar(None)) if text else ""
+
+
+def _or_null(texts: pa.Array) -> pa.Array:
+    return texts.fill_null(string_scalar("null"))
 
 
 def _quoted(array: pa.Array) -> pa.Array:
@@ -193,11 +210,10 @@ def _units(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 def _struct_texts(array: pa.Array) -> pa.Array:
     if is_variant(array.type):
-        texts = [None if one is None else variant_text(one) for one in array.to_pylist()]
-        return pa.array(texts, pa.string())
+        return strings_of(None if one is None else variant_text(one) for one in array.to_pylist())
     names = [array.type.field(index).name for index in range(array.type.num_fields)]
     objects = json_objects(array.flatten(), names)
-    return pc.if_else(array.is_valid(), objects, pa.scalar(None, pa.string())) if array.null_count else objects
+    return pc.if_else(array.is_valid(), objects, string_scalar(None)) if array.null_count else objects
 
 
 def variant_text(value: dict[str, Any]) -> str:
@@ -208,7 +224,7 @@ def variant_text(value: dict[str, Any]) -> str:
 def _joined(whole: pa.Array, texts: pa.Array) -> pa.Array:
     """Join the strings of each list with commas; ``whole`` is not a slice."""
     mask = whole.is_null() if whole.null_count else None
-    return pc.binary_join(pa.ListArray.from_arrays(whole.offsets, texts, mask=mask), ",")
+    return pc.binary_join(pa.ListArray.from_arrays(whole.offsets, texts, mask=mask), string_scalar(","))
 
 
 class BodyEncoder:
@@ -308,7 +324,7 @@ class BodyEncoder:
                     f"{reason(error)}.",
                     remedy="Check the row against the schema, or filter it out.",
                 ) from None
-        return pa.array(bodies, pa.binary())
+        return binary_of(bodies)
 
     def _streams(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array]:
         """Return IPC streams of rows whose messages differ only in their bodies, and the first row of each."""
@@ -324,7 +340,7 @@ class BodyEncoder:
             for start in range(low, high, step):
                 firsts.append(start)
                 bodies.append(write_stream(rows.slice(start, min(step, high - start))))
-        return pa.array(bodies, pa.binary()), pa.array(firsts, pa.int64())
+        return binary_of(bodies), array_of(np.array(firsts))
 
 
 def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -334,6 +350,6 @@ def _changes(column: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
         values = column.to_pylist()
         return np.array([values[index] != values[index + 1] for index in range(count)], np.bool_)
     before, after = column.slice(0, count), column.slice(1)
-    same = pc.equal(before, after).fill_null(False)
+    is_other = pc.not_equal(before, after).fill_null(array_of(np.ones(1, bool))[0])
     both_null = pc.and_(before.is_null(), after.is_null())
-    return np.asarray(pc.invert(pc.or_(same, both_null)).to_numpy(zero_copy_only=False))
+    return numpy_of(pc.and_not(is_other, both_null))

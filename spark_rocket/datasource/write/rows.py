@@ -62,8 +62,9 @@ from spark_rocket.model import (
     MessageQueue,
 )
 from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, string_scalar, strings_of
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
-from spark_rocket.protocol.record.encoder import RowsPlan, hex_strings, plan_rows
+from spark_rocket.protocol.record.encoder import RowsPlan, hex_strings, plan_rows, value_offsets
 from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -173,7 +174,7 @@ class RowEncoder:
         if bool((groups != groups[0]).any()):
             order = np.argsort(groups, kind="stable")
             groups, rows, kinds, lots = groups[order], rows[order], kinds[order], lots[order]
-            taken = pa.array(order)
+            taken = array_of(order)
             given = {name: column if column is None else column.take(taken) for name, column in given.items()}
             body, properties = body.take(taken), properties if properties is None else properties.take(taken)
         try:
@@ -213,25 +214,26 @@ class RowEncoder:
         delays: dict[str, pa.Array] = {}
         level = columns.get("delaylevel")
         if level is not None:
-            level = level.cast(pa.int64())
-            bad = pc.fill_null(pc.or_(pc.less(level, 0), pc.greater(level, MAX_DELAY_LEVEL)), False)
-            if pc.any(bad).as_py():
-                row = _first(bad)
+            levels = _numbers(level, 0)
+            bad = (levels < 0) | (levels > MAX_DELAY_LEVEL)
+            if bad.any():
+                row = int(bad.argmax())
                 raise self._error(
-                    row, f"delayLevel is {level[row].as_py()}.", f"Use 1 to {MAX_DELAY_LEVEL}; 0 or null: no delay."
+                    row, f"delayLevel is {levels[row]}.", f"Use 1 to {MAX_DELAY_LEVEL}; 0 or null: no delay."
                 )
-            delays[DELAY] = pc.if_else(pc.equal(level, 0), pa.scalar(None, pa.int64()), level).cast(pa.string())
+            delays[DELAY] = array_of(levels, levels == 0).cast(pa.string())
         moment = columns.get("deliverat")
         if moment is not None:
-            micros = moment.cast(pa.timestamp("us", moment.type.tz)).cast(pa.int64())
-            before = pc.fill_null(pc.less(micros, 0), False)
-            if pc.any(before).as_py():
-                raise self._error(_first(before), "deliverAt is before 1970.", "Use null for immediate delivery.")
-            delays[TIMER_DELIVER_MS] = pc.divide(micros, 1000).cast(pa.string())
+            micros = _numbers(moment.cast(pa.timestamp("us", moment.type.tz)), 0)
+            if int(micros.min()) < 0:
+                row = int((micros < 0).argmax())
+                raise self._error(row, "deliverAt is before 1970.", "Use null for immediate delivery.")
+            delays[TIMER_DELIVER_MS] = array_of(micros // 1000, numpy_of(moment.is_null())).cast(pa.string())
         if len(delays) == 2:
-            both = pc.and_(delays[DELAY].is_valid(), delays[TIMER_DELIVER_MS].is_valid())
-            if pc.any(both).as_py():
-                raise self._error(_first(both), "both delayLevel and deliverAt are set.", "Set one of them to null.")
+            both = numpy_of(delays[DELAY].is_valid()) & numpy_of(delays[TIMER_DELIVER_MS].is_valid())
+            if both.any():
+                row = int(both.argmax())
+                raise self._error(row, "both delayLevel and deliverAt are set.", "Set one of them to null.")
         return {name: column for name, column in delays.items() if column.null_count < len(column)}
 
     def _kinds(
@@ -248,16 +250,16 @@ class RowEncoder:
         for name in (DELAY, TIMER_DELIVER_MS):
             column = given.get(name)
             if column is not None:
-                kinds[column.is_valid().to_numpy(zero_copy_only=False)] = _DELAYED
+                kinds[numpy_of(column.is_valid())] = _DELAYED
         return kinds
 
     def _compressed(self, body: pa.Array, chosen: Mask) -> pa.Array:
         if not chosen.any():
             return body
         kind = self._options.compression
-        bodies = body.cast(pa.binary())
-        values = [compress_body(value.as_buffer(), kind=kind) for value in bodies.filter(pa.array(chosen))]
-        return pc.replace_with_mask(bodies, pa.array(chosen), pa.array(values, pa.binary()))
+        bodies, mask = body.cast(pa.binary()), array_of(chosen)
+        values = [compress_body(value.as_buffer(), kind=kind) for value in bodies.filter(mask)]
+        return pc.replace_with_mask(bodies, mask, binary_of(values))
 
     # --- checks -----------------------------------------------------------------------------------------------
 
@@ -267,17 +269,18 @@ class RowEncoder:
     def _check_body(self, body: pa.Array) -> I64:
         """Return the bodies' lengths."""
         if body.null_count:
-            raise self._error(_first(body.is_null()), "body is null.", "Filter such rows out, or use an empty body.")
-        lengths = pc.binary_length(body)
+            row = int(numpy_of(body.is_null()).argmax())
+            raise self._error(row, "body is null.", "Filter such rows out, or use an empty body.")
+        lengths: I64 = np.diff(value_offsets(body))
         limit = self._options.max_message_size
-        if pc.max(lengths).as_py() > limit:
-            row = _first(pc.greater(lengths, limit))
+        if int(lengths.max()) > limit:
+            row = int((lengths > limit).argmax())
             raise self._error(
                 row,
-                f"the body has {lengths[row].as_py()} bytes, above the limit of {limit} (option maxMessageSize).",
+                f"the body has {lengths[row]} bytes, above the limit of {limit} (option maxMessageSize).",
                 "Split or compress it, or raise maxMessageSize here and on the brokers.",
             )
-        return np.asarray(lengths.to_numpy(), np.int64)
+        return lengths
 
     def _check_properties(self, lengths: I64, rows: I64) -> None:
         if lengths.max() > PROPERTIES_LIMIT:
@@ -324,9 +327,10 @@ class RowEncoder:
             return
         column = columns["topic"]
         if column.null_count:
-            raise self._error(_first(column.is_null()), "topic is null.", "Set it, or use the option topic.")
+            row = int(numpy_of(column.is_null()).argmax())
+            raise self._error(row, "topic is null.", "Set it, or use the option topic.")
         encoded = column.dictionary_encode()
-        codes = encoded.indices.to_numpy()
+        codes = numpy_of(encoded.indices)
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
             yield topic, everything if len(encoded.dictionary) == 1 else np.flatnonzero(codes == code)
 
@@ -352,14 +356,12 @@ class RowEncoder:
             return None
         chosen = np.full(len(members), FREE, np.int64)
         if sharding is not None:
-            encoded = sharding.take(pa.array(members)).dictionary_encode()
+            encoded = sharding.take(array_of(members)).dictionary_encode()
             places = [abs(java_hash(key)) % len(queues) for key in encoded.dictionary.to_pylist()]
-            codes = encoded.indices.fill_null(len(places)).to_numpy()
-            chosen = np.array([*places, FREE], np.int64)[codes]
+            chosen = np.array([*places, FREE], np.int64)[_numbers(encoded.indices, len(places))]
         if queue_id is not None:
-            given = queue_id.take(pa.array(members)).cast(pa.int64())
-            ids = given.fill_null(FREE).to_numpy()
-            known = given.is_valid().to_numpy(zero_copy_only=False)
+            given = queue_id.take(array_of(members))
+            ids, known = _numbers(given, FREE), numpy_of(given.is_valid())
             by_id: dict[int, list[int]] = {}
             for index, queue in enumerate(queues):
                 by_id.setdefault(queue.queue_id, []).append(index)
@@ -407,8 +409,10 @@ class RowEncoder:
                 low = high
 
 
-def _first(mask: pa.Array) -> int:
-    return int(pc.index(mask, True).as_py())
+def _numbers(array: pa.Array, default: int) -> I64:
+    """Return the values of an array of integers or times, with ``default`` for nulls."""
+    values: I64 = numpy_of(array.cast(pa.int64()).fill_null(array_of(np.array([default]))[0]))
+    return values
 
 
 def _copied(properties: pa.Array | None) -> pa.Array | None:
@@ -416,13 +420,14 @@ def _copied(properties: pa.Array | None) -> pa.Array | None:
     if properties is None or len(properties.keys) == 0:
         return properties
     if properties.offset:  # the keys of a slice are those of the entire array
-        properties = properties.take(pa.array(np.arange(len(properties))))
+        properties = properties.take(array_of(np.arange(len(properties))))
     names = properties.keys
-    drop = pc.or_(pc.is_in(names, value_set=pa.array(_NOT_COPIED, names.type)), pc.starts_with(names, _TRANSIENT))
+    not_copied = strings_of(_NOT_COPIED).cast(names.type)
+    drop = pc.or_(pc.is_in(names, value_set=not_copied), pc.starts_with(names, _TRANSIENT))
     if not pc.any(drop).as_py():
         return properties
     # The encoder omits null values, so setting a value to null removes its entry.
-    items = pc.if_else(drop, pa.scalar(None, properties.items.type), properties.items)
+    items = pc.if_else(drop, pa.nulls(1, properties.items.type)[0], properties.items)
     kind = pa.map_(names.type, items.type)
     mask = properties.is_null() if properties.null_count else None
     return pa.MapArray.from_arrays(properties.offsets, names, items, type=kind, mask=mask)
@@ -432,12 +437,12 @@ def column_or_property(column: pa.Array | None, properties: pa.Array | None, nam
     """Return each row's value: from the column, or else from the property ``name``."""
     if properties is None:
         return column
-    at = np.flatnonzero(pc.equal(properties.keys, name).to_numpy(zero_copy_only=False))
+    at = np.flatnonzero(numpy_of(pc.equal(properties.keys, string_scalar(name))))
     if not len(at):
         return column
-    rows = np.searchsorted(properties.offsets.to_numpy(), at, side="right") - 1
+    rows = np.searchsorted(numpy_of(properties.offsets), at, side="right") - 1
     places = np.full(len(properties) + 1, -1, np.int64)  # the last one is for entries after the rows of a slice
     places[np.minimum(rows, len(properties))] = at
-    missing = (places[:-1] < 0) | properties.is_null().to_numpy(zero_copy_only=False)
-    found = properties.items.take(pa.array(places[:-1], mask=missing))
+    missing = (places[:-1] < 0) | numpy_of(properties.is_null())
+    found = properties.items.take(array_of(places[:-1], missing))
     return found if column is None else pc.coalesce(column, found)

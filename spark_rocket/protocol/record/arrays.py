@@ -16,28 +16,44 @@ import numpy as np
 import pyarrow as pa
 
 _Any = np.ndarray[Any, Any]
+_MAX_BUFFER_BYTES = 2**31 - 1
 
 
 def array_of(values: _Any, missing: np.ndarray[Any, np.dtype[np.bool_]] | None = None) -> pa.Array:
-    """Return an array of numbers over the memory of ``values``, with nulls where ``missing`` is true."""
+    """Return an array of numbers (over the memory of ``values``) or booleans, with nulls where ``missing`` is true."""
     data = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(data.dtype)
     valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [valid, pa.py_buffer(data)])
+    bits = np.packbits(data, bitorder="little") if data.dtype == np.bool_ else data
+    return pa.Array.from_buffers(kind, len(data), [valid, pa.py_buffer(bits)])
 
 
-def strings_of(texts: Iterable[str]) -> pa.Array:
+def binary_of(values: Iterable[bytes | None]) -> pa.Array:
+    """Return an array of binary values."""
+    parts = list(values)
+    missing = np.array([part is None for part in parts], bool)
+    valid = pa.py_buffer(np.packbits(~missing, bitorder="little")) if missing.any() else None
+    data = [part or b"" for part in parts]
+    edges = np.fromiter(accumulate(map(len, data), initial=0), np.int64, len(parts) + 1)
+    if edges[-1] > _MAX_BUFFER_BYTES:
+        raise pa.ArrowCapacityError(f"{edges[-1]} bytes in one array of binary values")
+    buffers = [valid, pa.py_buffer(edges.astype(np.int32)), pa.py_buffer(b"".join(data))]
+    return pa.Array.from_buffers(pa.binary(), len(parts), buffers)
+
+
+def strings_of(texts: Iterable[str | None]) -> pa.Array:
     """Return an array of strings."""
-    parts = [text.encode() for text in texts]
-    edges = np.fromiter(accumulate(map(len, parts), initial=0), np.int32, len(parts) + 1)
-    return pa.Array.from_buffers(pa.string(), len(parts), [None, pa.py_buffer(edges), pa.py_buffer(b"".join(parts))])
+    return binary_of(None if text is None else text.encode() for text in texts).cast(pa.string())
 
 
-def binary_scalar(value: bytes, kind: pa.DataType | None = None) -> pa.Scalar:
-    """Return a scalar of ``kind``: binary, unless another type of strings is given."""
-    kind = kind or pa.binary()
-    is_large = kind in (pa.large_binary(), pa.large_string())
-    edges = pa.py_buffer(np.array([0, len(value)], np.int64 if is_large else np.int32))
-    return pa.Array.from_buffers(kind, 1, [None, edges, pa.py_buffer(value)])[0]
+def binary_scalar(value: bytes) -> pa.Scalar:
+    """Return a binary value for a kernel."""
+    return binary_of([value])[0]
+
+
+def string_scalar(text: str | None) -> pa.Scalar:
+    """Return a string for a kernel."""
+    return strings_of([text])[0]
 
 
 def numpy_of(array: pa.Array) -> _Any:

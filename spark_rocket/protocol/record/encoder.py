@@ -14,7 +14,7 @@ messageProperties2String.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ _MAX_BUFFER_BYTES = 2**31 - 1
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 _HEX = np.frombuffer("".join(f"{value:02X}" for value in range(256)).encode(), np.uint16)
-_Piece = pa.Array | bytes
+_Piece: TypeAlias = pa.Array | bytes
 """A part of each row: values, or the same bytes in every row."""
 
 
@@ -154,8 +154,8 @@ def hex_strings(rows: _U8) -> pa.Array:
 def _join(pieces: Sequence[_Piece], kind: pa.DataType | None = None) -> pa.Array:
     """Join the pieces of each row; the result is null where one of them is."""
     kind = kind or pa.binary()
-    values = [binary_scalar(piece, kind) if isinstance(piece, bytes) else piece.cast(kind) for piece in pieces]
-    return pc.binary_join_element_wise(*values, binary_scalar(b"", kind))
+    values = [binary_scalar(piece) if isinstance(piece, bytes) else piece for piece in (*pieces, b"")]
+    return pc.binary_join_element_wise(*(value.cast(kind) for value in values))
 
 
 def _fixed(rows: _U8) -> pa.Array:
