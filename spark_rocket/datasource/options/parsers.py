@@ -29,7 +29,6 @@ from spark_rocket.model import (
     MessageQueue,
     is_legal_name,
 )
-from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_bytes
 
@@ -177,6 +176,8 @@ def tag_expression(option: str, text: str) -> tuple[str, ...] | None:
 
 
 def sql_expression(option: str, text: str) -> str:
+    from spark_rocket.protocol.filter.sql92 import parse_sql92  # few queries have one
+
     try:
         parse_sql92(text)
     except ProtocolError as error:
