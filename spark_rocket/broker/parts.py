@@ -156,7 +156,9 @@ class BrokerParts:
         if not config.is_slave:  # a slave's log may be behind its master's offsets, and its files come later
             MissingFiles(store, self.files, self.topics, self.groups, self.offsets).handle(missing)
             self.schedule.correct_offsets()
-            self.offsets.correct(store.get_max_offset, self.topics.table.keys())
+            topics = self.topics.table.values()
+            queues_of = {each.topic_name: max(each.read_queue_nums, each.write_queue_nums) for each in topics}
+            self.offsets.correct(store.get_max_offset, queues_of)
 
     def _prepare_delivery(self) -> None:
         config, clock, store = self.config, self.clock, self.store

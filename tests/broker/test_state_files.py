@@ -90,6 +90,15 @@ def test_offsets_are_written_as_fastjson_writes_them(tmp_path: Path) -> None:
     assert again.table == manager.table
 
 
+def test_offsets_beyond_the_end_are_corrected_only_for_queues_of_the_topic() -> None:
+    """The exactly-once sink keeps its last batch number as the offset of a queue that its topic does not have."""
+    manager = ConsumerOffsetManager()
+    for topic, queue_id in (("T", 0), ("T", 1), ("deleted", 0)):
+        manager.commit("g", topic, queue_id, 9)
+    manager.correct(lambda topic, queue_id: 5, {"T": 1})
+    assert manager.table == {"T@g": {0: 5, 1: 9}, "deleted@g": {0: 9}}
+
+
 def test_topics_are_written_as_apache_writes_them(tmp_path: Path) -> None:
     manager = topics(autoCreateTopicEnable=False)
     manager.put(TopicConfig("Mine", 2, 3, 4, order=True, attributes={"message.type": "FIFO"}))

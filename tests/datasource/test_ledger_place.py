@@ -76,7 +76,7 @@ def test_no_second_ledger_while_its_broker_is_unavailable() -> None:
             check_topics(fresh)
         with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY"):
             commit_epoch(fresh, [staged], is_stream=True)
-        assert [topic for topic in admin.topics() if topic.startswith("ROCKET_SINK")] == []
+        assert "ROCKET_SINK_LEDGER" not in admin.topics()
         cluster.brokers[0].start()
         until(lambda: "ROCKET_SINK_LEDGER" in admin.topics() and "target" in admin.topics())
         until(lambda: len(admin.cluster_info().broker_addr_table) == 2)
@@ -94,6 +94,28 @@ def test_the_staging_topic_tells_of_a_ledger_whose_entry_is_lost() -> None:
         assert {queue.broker_name for queue in admin.queues("ROCKET_SINK_STAGING")} == {"broker-a", "broker-b"}
         cluster.brokers[0].stop()
         until(lambda: [*admin.cluster_info().broker_addr_table] == ["broker-b"])
+        admin.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
+        with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*ROCKET_SINK_STAGING has one"):
+            check_topics(options(cluster.name_server, requestTimeout="999ms"))
+
+
+def test_name_servers_that_lose_their_entries_while_the_ledger_is_unavailable() -> None:
+    """One after the other, then both at once. A broker joined after the last write; drivers try in between."""
+    with LocalCluster(brokers=1, name_servers=2) as cluster, Admin(cluster.name_server) as admin:
+        check_topics(options(cluster.name_server))
+        entry = place(options(cluster.name_server))
+        cluster.add_broker()
+        cluster.brokers[0].stop()
+        until(lambda: [*admin.cluster_info().broker_addr_table] == ["broker-b"])
+        for server in admin.name_servers:
+            with Admin(server) as one:
+                one.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
+            with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*names broker broker-a"):
+                check_topics(options(cluster.name_server, requestTimeout="999ms"))
+        kept = admin.kv_config_of_each(NAMESPACE, "ROCKET_SINK_LEDGER")
+        assert {Entry.decode(text) for text in kept.values()} == {Entry("broker-a", entry.ledger)}
+        assert len(kept) == 2
+        until(lambda: "ROCKET_SINK_STAGING" in admin.topics())
         admin.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
         with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*ROCKET_SINK_STAGING has one"):
             check_topics(options(cluster.name_server, requestTimeout="999ms"))

@@ -11,7 +11,7 @@ Corresponds to org.apache.rocketmq.broker.offset.ConsumerOffsetManager.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_rocket.broker.steps import in_steps
@@ -143,20 +143,21 @@ class ConsumerOffsetManager:
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
             self.dirty = True
 
-    def correct(self, end_of: Callable[[str, int], int], topics: Collection[str]) -> None:
+    def correct(self, end_of: Callable[[str, int], int], queues_of: Mapping[str, int]) -> None:
         """Reset offsets beyond the end of their queue to the end; called once when a master starts.
 
         A log that was a slave's, or lost its end, may have fewer messages than groups have read. New messages get the
-        offsets of the missing ones, and would be skipped. Offsets of missing topics are not changed, nor those of
-        transactions, whose reader corrects them itself.
+        offsets of the missing ones, and would be skipped. Offsets of queues that a topic does not have (``queues_of``)
+        are not changed: applications may keep numbers there. Nor are those of transactions, whose reader corrects them
+        itself.
         """
         moved = 0
         first = ""
         for key, queues in self.table.items():
             topic, _, group = key.rpartition(_SEPARATOR)
-            for queue_id, offset in queues.items() if topic in topics and topic not in _OWN else ():
-                end = end_of(topic, queue_id)
-                if offset > end:
+            count = queues_of.get(topic, 0) if topic not in _OWN else 0
+            for queue_id, offset in queues.items():
+                if queue_id < count and offset > (end := end_of(topic, queue_id)):
                     queues[queue_id] = end
                     moved += 1
                     first = (

@@ -17,9 +17,10 @@ It is created in this order: an entry with the broker alone, the ledger topic, i
 the complete entry, the staging topic. Nothing is decided before all of it. The first record of the queue is the same
 for all drivers, so those that create it at once agree, and a driver that finds a part completes it.
 
-The staging topic is created on all masters, and on those that join later. So it exists while the ledger's broker is
-unavailable, even if all name servers have lost their entries. What remains unknown: a cluster whose name servers have
-lost their entries, while all brokers that have the sink's topics are unavailable and no longer registered.
+The staging topic is created on all masters, and on those that join later, also while the ledger's broker is
+unavailable. So it exists then, even if all name servers have lost their entries. What remains unknown: a cluster whose
+name servers have lost their entries, while all brokers that have the sink's topics are unavailable and no longer
+registered.
 
 Functions of one driver's process. Corresponds to nothing in RocketMQ.
 """
@@ -27,6 +28,7 @@ Functions of one driver's process. Corresponds to nothing in RocketMQ.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_rocket.client.admin import Admin, Failures
@@ -88,10 +90,11 @@ class _Finder:
             )  # fmt: skip
         staging = {queue.broker_name for queue in self._topics.queues(self._staging, self._entries.silent)}
         if entry is not None and entry.ledger:
-            place = self._named(entry, places)
-        elif places:
+            return self._named(entry, places, staging)
+        if places:
             place = Place(places[0], self._id(places[0]))
         elif staging:
+            self._spread(staging)
             raise self._away(f"{self._staging} has one")
         else:
             place = self._create(entry)
@@ -99,14 +102,19 @@ class _Finder:
         self._spread(staging)
         return place
 
-    def _named(self, entry: Entry, places: list[MessageQueue]) -> Place:
-        if not places:
-            raise self._away(f"its entry at the name servers names broker {entry.broker}")
-        (queue,) = places
-        if queue.broker_name != entry.broker:
-            problem = f"it names broker {entry.broker}, and the topic is on {queue.broker_name}."
-            raise self._entries.wrong(problem, None)
-        return Place(queue, entry.ledger)
+    def _named(self, entry: Entry, places: list[MessageQueue], staging: set[str]) -> Place:
+        """The place that a complete entry names. While its broker is away, entries and staging topic are completed too."""
+        for queue in places:
+            if queue.broker_name != entry.broker:
+                problem = f"it names broker {entry.broker}, and the topic is on {queue.broker_name}."
+                raise self._entries.wrong(problem, None)
+        self._entries.write(entry)
+        if places:
+            self._spread(staging)
+            return Place(places[0], entry.ledger)
+        with suppress(RocketError):
+            self._spread(staging)
+        raise self._away(f"its entry at the name servers names broker {entry.broker}")
 
     def _away(self, evidence: str) -> RocketError:
         unavailable = condition(
