@@ -23,12 +23,18 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 
 
 def parse_properties(text: str, source: str = "<properties>") -> list[tuple[str, str, int]]:
-    """Return all entries in order with their line numbers; ConfigError for an invalid ``\\u`` escape."""
+    """Return all entries in order with their line numbers.
+
+    ConfigError for an invalid ``\\u`` escape, and for the character NUL, which no path or name can contain.
+    """
     entries = []
     for number, _, line in _logical_lines(text):
         name, value = _split(line)
         where = f"{source}, line {number}"
-        entries.append((_unescape(name, where), _unescape(value, where), number))
+        name, value = _unescape(name, where), _unescape(value, where)
+        if "\0" in name or "\0" in value:
+            raise ConfigError(f"{where}: {name!r} contains a NUL character.", remedy="Remove it.")
+        entries.append((name, value, number))
     return entries
 
 

@@ -38,6 +38,12 @@ def test_a_broken_unicode_escape_names_file_and_line(value: str) -> None:
         parse_properties("x=1\n" + value, "broker.conf")
 
 
+@pytest.mark.parametrize("text", ["x=1\nstorePathRootDir=\0/x", "x=1\na\0=1", r"x=1" + "\n" + r"a=\u0000"])
+def test_a_nul_character_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.conf, line 2: .* NUL"):
+        parse_properties(text, "broker.conf")
+
+
 names = st.text(min_size=1).filter(lambda text: text.isprintable())
 
 

@@ -103,7 +103,7 @@ class _Finder:
         return place
 
     def _named(self, entry: Entry, places: list[MessageQueue], staging: set[str]) -> Place:
-        """The place that a complete entry names. While its broker is away, entries and staging topic are completed too."""
+        """The place that a complete entry names. Entries and staging topics are completed even without its broker."""
         for queue in places:
             if queue.broker_name != entry.broker:
                 problem = f"it names broker {entry.broker}, and the topic is on {queue.broker_name}."
