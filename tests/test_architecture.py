@@ -30,12 +30,13 @@ def _exists(name: str) -> bool:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_and_functions_are_short(path: Path) -> None:
+    """A ceiling, not a guide: divide by meaning, long before it."""
     text = path.read_text()
-    assert text.count("\n") <= 500
+    assert text.count("\n") <= 600
     functions = [
         (node.name, length)
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (length := (node.end_lineno or 0) - node.lineno + 1) > 60
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > 80
     ]
     assert not functions
