@@ -12,10 +12,11 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
+from spark_rocket.datasource.readers import reader_of
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.model import Message
 from spark_rocket.system import keep_freed_memory

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_rocket.datasource.options.parsers import LookUp
+    from spark_rocket.datasource.plan.cluster import Cluster
     from spark_rocket.datasource.plan.tasks import Task
-    from spark_rocket.datasource.read.cluster import Cluster
 
 
 @dataclass
@@ -44,8 +44,8 @@ def read_partition(partition: InputPartition, options: ReadOptions, schema: Stru
     """Read one partition. Spark passes ``InputPartition(None)`` for an empty plan; it has no rows."""
     if not isinstance(partition, RangesPartition):
         return iter(())
-    from spark_rocket.datasource.read.cluster import reader_of
     from spark_rocket.datasource.read.fetch import read_deduplicated, read_ranges
+    from spark_rocket.datasource.readers import reader_of
 
     reader, spans = reader_of(options), partition.spans
     projection = projection_of(options, schema)
@@ -67,7 +67,7 @@ def _plan_lookup(cluster: Cluster, look_up: LookUp, options: ReadOptions) -> lis
     from spark_rocket.datasource.plan.lookup import BrokerIndex, find
     from spark_rocket.datasource.plan.planner import batch_ranges
     from spark_rocket.datasource.plan.tasks import plan_tasks
-    from spark_rocket.datasource.read.cluster import reader_of
+    from spark_rocket.datasource.readers import reader_of
 
     index = BrokerIndex(reader_of(options), options.request_timeout_ms / 1000)
     return plan_tasks(find(batch_ranges(cluster, options), look_up, index), options, cluster.known_sizes)
@@ -83,8 +83,8 @@ class RocketBatchReader(PickledByValue, DataSourceReader):
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
+        from spark_rocket.datasource.plan.cluster import Cluster
         from spark_rocket.datasource.plan.planner import plan_batch
-        from spark_rocket.datasource.read.cluster import Cluster
 
         options = self._options
         cluster = Cluster(options)

@@ -51,8 +51,8 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
     @property
     def planner(self) -> StreamPlanner:
         if self._planner is None:
+            from spark_rocket.datasource.plan.cluster import Cluster
             from spark_rocket.datasource.plan.planner import StreamPlanner
-            from spark_rocket.datasource.read.cluster import Cluster
 
             cluster = Cluster(self._options)
             self._planner = StreamPlanner(cluster, self._options)

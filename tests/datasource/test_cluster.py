@@ -12,9 +12,9 @@ from spark_rocket.client import Producer
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan import cluster
+from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.resolve import Route
-from spark_rocket.datasource.read import cluster
-from spark_rocket.datasource.read.cluster import Cluster
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import (
     BrokerError,

@@ -19,7 +19,7 @@ from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.cluster import READER_GROUP
+from spark_rocket.datasource.readers import READER_GROUP
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,

@@ -212,7 +212,7 @@ def partition_rows(task: RangesPartition, given: ReadOptions, schema: StructType
 @pytest.fixture
 def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Queues], None]:
     """Let tasks read from these queues."""
-    return lambda queues: monkeypatch.setattr("spark_rocket.datasource.read.cluster.reader_of", lambda _: queues)
+    return lambda queues: monkeypatch.setattr("spark_rocket.datasource.readers.reader_of", lambda _: queues)
 
 
 def test_a_repeated_task_reads_the_same_rows(use: Callable[[Queues], None], no_waiting: list[float]) -> None:

@@ -25,7 +25,7 @@ from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.topics import warn_of_settings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import hide_traceback
-from spark_rocket.datasource.read.cluster import READER_GROUP
+from spark_rocket.datasource.readers import READER_GROUP
 from spark_rocket.datasource.write.writer import (
     BATCH_ID,
     QUERY_ID,

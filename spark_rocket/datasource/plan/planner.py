@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.offsets import EARLIEST, Positions, Stored, StreamOffset, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import (
@@ -24,7 +25,6 @@ from spark_rocket.datasource.plan.ranges import (
     ranges_between,
 )
 from spark_rocket.datasource.plan.resolve import (
-    LossPolicy,
     Queues,
     Seen,
     compare,

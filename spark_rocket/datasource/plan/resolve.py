@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import Protocol
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, Stored, format_positions, format_queues, name
-from spark_rocket.datasource.options.options import ReadOptions, format_time
+from spark_rocket.datasource.loss_policy import LossPolicy, Replaced
+from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, Stored, format_queues, name
+from spark_rocket.datasource.options.options import format_time
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
@@ -88,81 +89,6 @@ class Queues(Protocol):
         """
 
 
-_FROM_EARLIEST = "from the earliest left"
-
-
-class LossPolicy:
-    """What to do about lost messages: fail, or log once per queue and kind and continue."""
-
-    def __init__(self, options: ReadOptions) -> None:
-        self._fail = options.fail_on_data_loss
-        self._remedy = "To continue at the earliest remaining message, set failOnDataLoss=false"
-        if options.is_stream:
-            self._remedy += "; to start over, use a new checkpoint directory"
-        self._logged: set[tuple[object, str]] = set()
-
-    def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
-        """Messages from ``wanted`` on were deleted; the queue now begins at ``first_left``."""
-        last = (first_left if until is None else min(first_left, until)) - 1
-        self._lost(queue, "MESSAGES_DELETED", queue=name(queue), first=wanted, last=last, left=first_left)
-
-    def all_deleted(self, queue: MessageQueue, wanted: int, end: int, first_left: int) -> None:
-        """All messages from ``wanted`` to ``end`` were deleted."""
-        self._lost(
-            queue, "MESSAGES_DELETED", "without them", queue=name(queue), first=wanted, last=end - 1, left=first_left
-        )
-
-    def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
-        """The broker skipped messages: their file was deleted, or the topic is compacted."""
-        self._lost(queue, "MESSAGES_MISSING", queue=name(queue), first=start, last=end - 1, count=count)
-
-    def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:
-        """The queue ends before a position that it had reached."""
-        self._lost(queue, "QUEUE_SHORTENED", queue=name(queue), wanted=wanted, end=end, last=wanted - 1)
-
-    def went_back(self, queue: MessageQueue, which: str, was: int, now: int, at: int) -> None:
-        """The queue's first offset or its end is lower than before."""
-        then = "where it was" if which == "end" else _FROM_EARLIEST
-        self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
-
-    def recreated(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
-        """The queue was recreated and holds other messages."""
-        was, now = format_time(was_ms), format_time(now_ms)
-        self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
-
-    def replaced(self, queue: MessageQueue, found: Replaced) -> None:
-        """The queue lost its newest messages and has stored others since."""
-        was, now = format_time(found.was_ms), format_time(found.now_ms)
-        given = {"queue": name(queue), "offset": found.offset, "was": was, "now": now, "since": found.since}
-        self._lost(queue, "MESSAGES_REPLACED", f"from message {found.since}", **given)
-
-    def queue_deleted(self, queue: MessageQueue, at: int) -> None:
-        """The topic has fewer queues on a broker than it had."""
-        self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
-
-    def broker_unavailable(self, topic: str, broker: str, why: str) -> None:
-        """A broker of the topic is missing in its route."""
-        self._lost((topic, broker), "BROKER_AWAY", "without it", topic=topic, broker=broker, why=why)
-
-    def topic_deleted(self, topic: str, positions: Positions) -> None:
-        """A topic of the query does not exist any more."""
-        at = format_positions({queue: offset for queue, offset in positions.items() if queue.topic == topic})
-        self._lost(topic, "TOPIC_DELETED", "without it", topic=topic, at=at)
-
-    def not_selected(self, option: str, value: str, positions: Positions) -> None:
-        """The query has read queues that its options no longer select."""
-        at = format_positions(positions)
-        self._lost("selection", "NOT_SELECTED", "without them", option=option, value=value, at=at)
-
-    def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
-        loss = error(f"DATA_LOSS.{kind}", go_on=self._remedy, **values)
-        if self._fail:
-            raise loss
-        if (what, kind) not in self._logged:
-            self._logged.add((what, kind))
-            log.warning("[%s] %s Continuing %s (failOnDataLoss=false).", loss.code, loss.message, then)
-
-
 class Seen:
     """The offsets and first messages that queues were seen to have.
 
@@ -211,17 +137,6 @@ class Seen:
 def _is_another(first: tuple[int, int], known: tuple[int, int]) -> bool:
     """Return whether a queue with this first message (offset, store time) never had the known one."""
     return first[0] <= known[0] and (first[1] > known[1] or (first[0] == known[0] and first[1] != known[1]))
-
-
-@dataclass(frozen=True)
-class Replaced:
-    """A message at the offset of another message that was already read."""
-
-    offset: int
-    was_ms: int
-    now_ms: int
-    since: int
-    """The first of the new messages, which are unread."""
 
 
 def compare(queues: Queues, lasts: Stored) -> tuple[set[MessageQueue], dict[MessageQueue, Replaced]]:

@@ -18,10 +18,11 @@ from functools import cached_property
 from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.offsets import Positions, format_positions, format_queues, some
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
-from spark_rocket.datasource.plan.resolve import LossPolicy, Queues, Route
+from spark_rocket.datasource.plan.resolve import Queues, Route
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue

@@ -21,10 +21,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.plan.resolve import LossPolicy
 from spark_rocket.datasource.read.pull import Chunk, is_filtered, is_gone, pull_ranges
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project

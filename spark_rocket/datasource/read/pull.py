@@ -40,11 +40,11 @@ from typing import NamedTuple
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.plan.resolve import LossPolicy
-from spark_rocket.datasource.read.cluster import explained
+from spark_rocket.datasource.readers import explained
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import OffsetsError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue

@@ -22,10 +22,11 @@ from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions, parse_read_options
 from spark_rocket.datasource.options.parsers import is_user_topic
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.plan.planner import batch_ranges
-from spark_rocket.datasource.read.cluster import Cluster, reader_of
 from spark_rocket.datasource.read.fetch import read_range
+from spark_rocket.datasource.readers import reader_of
 from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import BENCHMARK_TOPIC, DLQ_PREFIX, RETRY_PREFIX, MessageQueue

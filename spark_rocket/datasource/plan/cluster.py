@@ -1,28 +1,25 @@
-"""The data source's requests to RocketMQ, retried until a deadline.
+"""The requests of planning to RocketMQ, retried until a deadline: the ``Queues`` of ``resolve.py``.
 
 ``Cluster`` adds retries with back-off to the client's ``Reader``: a broker restart during a query is a delay, not a
-failure, until ``retryTimeout`` has passed. Python workers are reused, so clients are cached per process and name server
-for the next task. The client itself handles forks.
+failure, until ``retryTimeout`` has passed.
 
-Thread-safe like the client. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
-connections themselves. Corresponds to the pull side of RocketMQ's DefaultMQPullConsumer.
+Used by one thread. Corresponds to the administrative part of RocketMQ's DefaultMQPullConsumer.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
 from spark_rocket.datasource.offsets import Positions, name
-from spark_rocket.datasource.options.connection import connecting
-from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
+from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.resolve import Route
+from spark_rocket.datasource.readers import explained, reader_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
 from spark_rocket.errors import (
     BrokerError,
@@ -32,14 +29,11 @@ from spark_rocket.errors import (
     RocketError,
 )
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.auth import Credentials
-from spark_rocket.remoting.tls.settings import TlsSettings
 
 T = TypeVar("T")
 log = logging.getLogger("spark_rocket.datasource")
 
 _MAX_PARALLEL_SEARCHES = 8  # concurrent searches by time; each is a few sequential requests
-READER_GROUP = "spark_rocket_reader"
 
 
 class Cluster:
@@ -252,29 +246,3 @@ def _ask_in_parallel(
         except RocketError as error:
             failed[queue] = error
     return found, failed
-
-
-def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
-    """Add the broker's name and the source of its address to a connection error."""
-    prefix = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
-    if isinstance(error, RemotingConnectError) and not error.message.startswith(prefix):
-        error.message = prefix + error.message
-        error.remedy = (
-            f"Name server {reader.name_server} returned this address. Start the broker if it is down. If it runs, set "
-            "brokerIP1 to an address that driver and executors can reach, and open its port to them. If it accepts TLS "
-            "connections only, set tls=true."
-        )
-    return error
-
-
-def reader_of(options: ReadOptions | ViewOptions) -> Reader:
-    """Return this process's reader for a name server, shared by its tasks."""
-    return _reader(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
-
-
-@cache
-def _reader(
-    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
-) -> Reader:
-    timeout = request_timeout_ms / 1000
-    return Reader(name_server, group=READER_GROUP, request_timeout=timeout, **connecting(credentials, tls))

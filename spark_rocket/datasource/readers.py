@@ -1,0 +1,48 @@
+"""This process's readers of a cluster: planning, tasks and views share one for each name server and its settings.
+
+Python workers are reused, so the clients are cached for the next task. The client itself handles forks.
+
+Safe from any thread. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
+connections themselves.
+"""
+
+from __future__ import annotations
+
+import socket
+from functools import cache
+
+from spark_rocket.client.consume.reader import Reader
+from spark_rocket.datasource.options.connection import connecting
+from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
+from spark_rocket.errors import RemotingConnectError, RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.auth import Credentials
+from spark_rocket.remoting.tls.settings import TlsSettings
+
+READER_GROUP = "spark_rocket_reader"
+
+
+def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
+    """Add the broker's name and the source of its address to a connection error."""
+    prefix = f"broker {queue.broker_name} cannot be reached from {socket.gethostname()}: "
+    if isinstance(error, RemotingConnectError) and not error.message.startswith(prefix):
+        error.message = prefix + error.message
+        error.remedy = (
+            f"Name server {reader.name_server} returned this address. Start the broker if it is down. If it runs, set "
+            "brokerIP1 to an address that driver and executors can reach, and open its port to them. If it accepts TLS "
+            "connections only, set tls=true."
+        )
+    return error
+
+
+def reader_of(options: ReadOptions | ViewOptions) -> Reader:
+    """Return this process's reader for a name server, shared by its tasks."""
+    return _reader(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+
+
+@cache
+def _reader(
+    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
+) -> Reader:
+    timeout = request_timeout_ms / 1000
+    return Reader(name_server, group=READER_GROUP, request_timeout=timeout, **connecting(credentials, tls))
