@@ -10,7 +10,7 @@ NODE   := tests/proxy/official/node
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
 
-.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint protos dist matrix upgrade docs bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint verify protos dist matrix upgrade docs bench soak setup clean
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
@@ -27,6 +27,7 @@ help:
 	@echo "             and 6,000 random histories of the sink in a cluster in memory (SINK_HISTORIES=..., SINK_SEED=...)"
 	@echo "make cost    CPU and memory of hostile requests of every code, five minutes; writes docs/internals/request-costs.md"
 	@echo "make fuzz    a million cases of invalid input for all decoders, two processes (FUZZ_CASES=...)"
+	@echo "make verify  run all suites that make test skips; writes docs/reference/verification.md (ARGS=--short: 20 minutes)"
 	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
 	@echo "make protos  compile the descriptor set of the gRPC messages from their .proto"
 	@echo "make dist    build the wheel and the sdist in dist/, check them, install each extra in an empty environment"
@@ -100,6 +101,10 @@ lint: $(STAMP)
 	@$(VENV)/bin/mypy
 	@PYTHONPATH=. $(VENV)/bin/lint-imports --no-cache
 	@$(VENV)/bin/codespell $(TEXTS)
+
+# One suite after the other; a failed one does not end the run.
+verify: prepare
+	@$(RUN) python tools/verify.py $(ARGS)
 
 protos: $(STAMP)
 	@$(RUN) python tools/protos.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from pathlib import Path
 
 from benchmarks import (
@@ -102,16 +103,23 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--runs must be at least 1")
 
     results: list[Result] = []
+    failed: list[str] = []
     try:
         with Lab() as lab:
             for entry in chosen:
                 print(f"{entry.name} …", file=sys.stderr, flush=True)
-                results.append(run(entry, lab, options.runs))
-    finally:  # show the results so far, even if a benchmark failed
+                try:
+                    results.append(run(entry, lab, options.runs))
+                except Exception:
+                    failed.append(entry.name)
+                    traceback.print_exc()
+    finally:  # also on Ctrl-C: the results so far
         print(as_table(results))
         if options.json:
             options.json.write_text(json.dumps([result.as_json() for result in results], indent=2) + "\n")
-    return 0
+    if failed:
+        print(f"Failed: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import asyncio
 import inspect
 import os
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
@@ -63,6 +64,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(asyncio.wait_for(pyfuncitem.obj(**arguments), _ASYNC_TEST_TIMEOUT_S))
     return True
+
+
+@pytest.fixture
+def figure(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Report what a long test measured or counted: with -s at once, and in the JUnit report that make verify reads."""
+
+    def report(text: str) -> None:
+        record_property("figure", text)
+        print(text, flush=True)
+
+    return report
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -110,7 +110,9 @@ def run(command: list[str], cwd: Path = ROOT) -> str:
 
 
 @pytest.mark.parametrize("extra", EXTRAS)
-def test_an_extra_in_an_empty_environment(tmp_path: Path, wheel: Path, cluster: LocalCluster, extra: str) -> None:
+def test_an_extra_in_an_empty_environment(
+    tmp_path: Path, wheel: Path, cluster: LocalCluster, extra: str, figure: Callable[[str], None]
+) -> None:
     packages, scripts, largest_mb = EXTRAS[extra]
     venv.create(tmp_path / "venv", with_pip=True)
     python = str(tmp_path / "venv" / "bin" / "python")
@@ -129,7 +131,7 @@ def test_an_extra_in_an_empty_environment(tmp_path: Path, wheel: Path, cluster: 
     )
     took = time.monotonic() - started
     added = size_mb(installed) - empty
-    print(f"\nspark-rocket[{extra}]: {added:.0f} MB in {took:.0f} s")
+    figure(f"spark-rocket[{extra}]: {added:.0f} MB in {took:.0f} s")
     run([python, "-m", "pip", "check"])
     run([python, "-c", IMPORT_ALL, *(f"spark_rocket.{name}".rstrip(".") for name in packages)], tmp_path)
     assert run([str(tmp_path / "venv" / "bin" / "rocket"), "--version"]).startswith("spark_rocket ")

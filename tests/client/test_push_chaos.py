@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -66,7 +66,7 @@ def own_cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool) -> None:
+def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool, figure: Callable[[str], None]) -> None:
     topic = own_cluster.create_topic("moving", QUEUES)
     seen, lock = RecordingListener(), threading.Lock()
     busy: set[int] = set()
@@ -118,8 +118,8 @@ def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool) -> Non
         source.stop()
         for member in members:
             member.close()
-    print(
-        f"\n{number} members came and went; every queue had its owner after {settled:.1f} s; "
+    figure(
+        f"{number} members came and went; every queue had its owner after {settled:.1f} s; "
         f"{sent} messages, {len(seen.bodies) - sent} of them consumed twice"
     )
     assert {int(body) for body in seen.bodies} == set(range(sent))

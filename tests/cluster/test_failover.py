@@ -141,10 +141,10 @@ EVENTS: tuple[Callable[[World], None], ...] = (
 )
 
 
-def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path) -> None:
+def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path, figure: Callable[[str], None]) -> None:
     seed = int(os.environ.get("FAILOVER_SEED", random.SystemRandom().randrange(1 << 32)))
     rng = random.Random(seed)
-    print(f"seed {seed}")
+    figure(f"seed {seed}")
     with LocalCluster(data_dir=tmp_path, brokers=2, slaves=True, name_servers=2, config=SETTINGS) as cluster:
         cluster.create_topic(TOPIC, QUEUES)
         slaves_ready(cluster.brokers)
@@ -166,5 +166,5 @@ def test_nothing_acknowledged_is_lost_whatever_happens(tmp_path: Path) -> None:
         pairs = [(m.store_dir, s.store_dir) for m, s in zip(cluster.brokers, cluster.slaves, strict=True)]
         count = sum(len(queue) for queue in load.strong.values())
         weak = sum(len(queue) for queue in load.weak.values())
-        print(f"{count} messages that both had, {weak} that the master had, {load.failed} sends failed")
+        figure(f"{count} messages that both had, {weak} that the master had, {load.failed} sends failed")
     assert_stores_right(pairs)

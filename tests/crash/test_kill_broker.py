@@ -14,6 +14,7 @@ import random
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -154,11 +155,11 @@ def assert_right(directory: Path, settings: StoreConfig) -> None:
 
 
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
+def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str, figure: Callable[[str], None]) -> None:
     config = {"flushDiskType": flush, "flushConsumerOffsetInterval": 200, **SMALL_FILES}
     settings = BrokerConfig.from_properties(config)
     seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
+    figure(f"{flush}: seed {seed}")
     rng = random.Random(seed)
     acknowledged = Acknowledged()
     with LocalCluster(data_dir=tmp_path, config=config) as cluster:
@@ -202,6 +203,9 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, flush: str) -> None:
                 assert time.monotonic() < deadline, f"{len(acknowledged.delayed - found)} delayed messages did not come"
                 time.sleep(0.1)
     assert acknowledged.wrong == []
+    stored = sum(len(found) for found in acknowledged.table.values())
+    delayed = len(acknowledged.delayed)
+    figure(f"{flush}, {ROUNDS // 2} kills: {stored} acknowledged messages and {delayed} delayed ones were read")
     assert_right(cluster.store_dir, settings.store_config())
 
 

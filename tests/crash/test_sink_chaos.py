@@ -12,6 +12,7 @@ import os
 import random
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -77,9 +78,9 @@ class BrokerKiller(threading.Thread):
         self.join()
 
 
-def test_sent_stored_and_distinct_are_the_same(tmp_path: Path) -> None:
+def test_sent_stored_and_distinct_are_the_same(tmp_path: Path, figure: Callable[[str], None]) -> None:
     seed = int(os.environ.get("SINK_SEED", random.SystemRandom().randrange(1 << 32)))
-    print(f"seed {seed}")
+    figure(f"seed {seed}")
     rng = random.Random(seed)
     with LocalCluster(brokers=2, config={"flushDiskType": "SYNC_FLUSH", "grpcServerPort": -1}) as cluster:
         topic = cluster.create_topic("chaos", 2)
@@ -101,7 +102,7 @@ def test_sent_stored_and_distinct_are_the_same(tmp_path: Path) -> None:
         _, _, victim, point = done.stem.split(" ", 3)
         kills[f"{point:20} {'task or commit' if victim == 'self' else victim}"] += 1
     for what, count in sorted(kills.items()):
-        print(f"{count:4} kills: {what}")
+        figure(f"{count:4} kills: {what}")
     epochs = sum(query.epochs for query in queries)
-    print(f"{kills.total()} kills in {epochs} epochs: sent {sent} = stored {stored} = distinct {distinct}")
+    figure(f"{kills.total()} kills in {epochs} epochs: sent {sent} = stored {stored} = distinct {distinct}")
     assert kills.total() == KILLS

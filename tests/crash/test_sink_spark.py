@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.long]
 EPOCHS = 40
 
 
-def test_each_row_once_whatever_is_killed(tmp_path: Path) -> None:
+def test_each_row_once_whatever_is_killed(tmp_path: Path, figure: Callable[[str], None]) -> None:
     """Rows of an epoch that is run again are others; those that were decided count."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     directory = tmp_path / "plans"
@@ -62,7 +63,7 @@ def test_each_row_once_whatever_is_killed(tmp_path: Path) -> None:
         for queue, offset, _ in rows:
             order[queue, int(offset) % 4].append(int(offset))
         assert all(low < high for offsets in order.values() for low, high in pairwise(offsets))
-    print(f"{number} kills, {drivers} of the JVM: sent {len(sent)} = stored {len(stored)}")
+    figure(f"{number} kills, {drivers} of the JVM: sent {len(sent)} = stored {len(stored)}")
     assert len(stored) == len(sent)
     assert {(queue, offset) for queue, offset, _ in stored} == sent
     # A task that outlives its driver may come to the next plan that is to kill it.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -288,8 +289,10 @@ def run(histories: int, number: int, events: st.SearchStrategy[Any]) -> int:
 
 
 @pytest.mark.parametrize("events", [EVENTS, st.one_of(EVENTS, WRITES)], ids=["streams", "streams and writes"])
-def test_random_histories(events: st.SearchStrategy[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories(
+    events: st.SearchStrategy[Any], monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]
+) -> None:
     patched(monkeypatch)
     done = run(HISTORIES, SEED, events)
-    print(f"{done} histories of seed {SEED}")
+    figure(f"{done} histories of seed {SEED}")
     assert done >= HISTORIES
