@@ -36,12 +36,12 @@ def pull_into_columns(reader: Reader, queue: MessageQueue) -> tuple[int, int]:
     end = reader.max_offset(queue)
     pending = reader.pull_async(queue, offset, max_msgs=32_768, max_bytes=PULL_BYTES)
     while offset < end:
-        answer = pending.result()
-        offset = answer.next_offset
+        response = pending.result()
+        offset = response.next_offset
         if offset < end:
             pending = reader.pull_async(queue, offset, max_msgs=32_768, max_bytes=PULL_BYTES)
-        rows += decode_records(answer.records, broker_name=queue.broker_name).num_rows
-        size += len(answer.records)
+        rows += decode_records(response.records, broker_name=queue.broker_name).num_rows
+        size += len(response.records)
     return rows, size
 
 

@@ -51,8 +51,8 @@ def fill(cluster: LocalCluster) -> None:
             (RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, CreateTopicListRequestBody(topics).to_json()),
             (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, SubscriptionGroupList(groups).to_json()),
         ):
-            answer = reader.remoting.invoke(cluster.broker_address, RemotingCommand.request(code, None, body), 60)
-            assert answer.code == ResponseCode.SUCCESS, answer
+            response = reader.remoting.invoke(cluster.broker_address, RemotingCommand.request(code, None, body), 60)
+            assert response.code == ResponseCode.SUCCESS, response
         broker = reader.queues(topic_name(0))[0].broker_name
         places = [MessageQueue(topic_name(i), broker, i % QUEUES) for i in range(TOPICS)]
         sent = [producer.send_async(Message(place.topic, b"x" * 200), queue=place) for place in places]
@@ -74,9 +74,9 @@ class Browser:
 
     def get(self, path: str) -> bytes:
         self._http.request("GET", path)
-        answer = self._http.getresponse()
-        body = answer.read()
-        assert answer.status == 200, (path, body[:200])
+        response = self._http.getresponse()
+        body = response.read()
+        assert response.status == 200, (path, body[:200])
         return body
 
     def close(self) -> None:

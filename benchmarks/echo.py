@@ -15,8 +15,8 @@ _LENGTH = struct.Struct(">I")
 
 
 class Echo(asyncio.Protocol):
-    def __init__(self, answer: bytes) -> None:
-        self._answer = answer
+    def __init__(self, response: bytes) -> None:
+        self._response = response
         self._missing = 0  # remaining bytes of the current frame
         self._head = b""
 
@@ -38,25 +38,25 @@ class Echo(asyncio.Protocol):
             position += step
             self._missing -= step
             if not self._missing:
-                self._transport.write(self._answer)
+                self._transport.write(self._response)
 
 
-async def serve(answer: bytes) -> None:
+async def serve(response: bytes) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Echo(answer), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: Echo(response), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 def main() -> None:
     size = int(sys.argv[1])
-    answer = _LENGTH.pack(size - 4) + b'{"code":0}'.ljust(size - 4)
+    response = _LENGTH.pack(size - 4) + b'{"code":0}'.ljust(size - 4)
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve(answer))
+        asyncio.run(serve(response))
     else:
-        uvloop.run(serve(answer))
+        uvloop.run(serve(response))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def send_batch(topic: str, queue: int, size: int, count: int = BATCH) -> bytes:
     return RemotingCommand.request(RequestCode.SEND_BATCH_MESSAGE, header, body).encode()
 
 
-def send_answer() -> bytes:
+def send_response() -> bytes:
     """Build a broker's response to a send."""
     header = SendMessageResponseHeader(msg_id="7F00000100002A9F0000000000ABCDEF", queue_id=3, queue_offset=1_000_000)
     return RemotingCommand.response(RemotingCommand.request(0), ext_fields=header.to_ext()).encode()

@@ -24,29 +24,29 @@ HANDLE = "0 1795000000000 60000 0 0 broker-a 0 12345 1234567"
 
 
 def sent(count: int) -> bytes:
-    answer = definitions.SendMessageResponse()
-    answer.status.code, answer.status.message = definitions.Code.OK, "OK"
+    response = definitions.SendMessageResponse()
+    response.status.code, response.status.message = definitions.Code.OK, "OK"
     for number in range(count):
-        entry = answer.entries.add(message_id=ID, transaction_id=ID, offset=number)
-        entry.status.CopyFrom(answer.status)
-    return bytes(answer.SerializeToString())
+        entry = response.entries.add(message_id=ID, transaction_id=ID, offset=number)
+        entry.status.CopyFrom(response.status)
+    return bytes(response.SerializeToString())
 
 
 def message(body: bytes) -> bytes:
-    answer = definitions.ReceiveMessageResponse()
-    answer.message.topic.name, answer.message.body = "T", body
-    system = answer.message.system_properties
+    response = definitions.ReceiveMessageResponse()
+    response.message.topic.name, response.message.body = "T", body
+    system = response.message.system_properties
     system.message_id, system.receipt_handle, system.born_host = ID, HANDLE, "bench"
     system.store_host, system.queue_offset, system.delivery_attempt = "127.0.0.1:10911", 12345, 1
     system.born_timestamp.seconds = system.store_timestamp.seconds = 1_795_000_000
     system.body_digest.type, system.body_digest.checksum = definitions.DigestType.CRC32, "1234ABCD"
-    return bytes(answer.SerializeToString())
+    return bytes(response.SerializeToString())
 
 
 def status() -> bytes:
-    answer = definitions.ReceiveMessageResponse()
-    answer.status.code, answer.status.message = definitions.Code.OK, "OK"
-    return bytes(answer.SerializeToString())
+    response = definitions.ReceiveMessageResponse()
+    response.status.code, response.status.message = definitions.Code.OK, "OK"
+    return bytes(response.SerializeToString())
 
 
 class Empty:

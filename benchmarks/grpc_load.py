@@ -88,7 +88,7 @@ class Connection:
             parts.append(_frame(_DATA, _END_STREAM if last else 0, self._stream, data[start : start + _MOST_DATA]))
         self._socket.sendall(b"".join(parts))
 
-    def answers(self) -> list[bytes] | None:
+    def responses(self) -> list[bytes] | None:
         """Return the messages of the call's response once it has ended, else None."""
         while (ended := self._look()) is None and self._read_some():
             pass
@@ -196,14 +196,14 @@ def ack_request(topic: str, group: str, messages: list[Any]) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def received(answers: list[bytes]) -> list[Any]:
+def received(responses: list[bytes]) -> list[Any]:
     """Return the messages of a ReceiveMessage response."""
-    parsed = map(definitions.ReceiveMessageResponse.FromString, answers)
-    return [answer.message for answer in parsed if answer.WhichOneof("content") == "message"]
+    parsed = map(definitions.ReceiveMessageResponse.FromString, responses)
+    return [response.message for response in parsed if response.WhichOneof("content") == "message"]
 
 
-def _check(answers: list[bytes]) -> None:
-    status = definitions.SendMessageResponse.FromString(answers[0]).status
+def _check(responses: list[bytes]) -> None:
+    status = definitions.SendMessageResponse.FromString(responses[0]).status
     if status.code != definitions.Code.OK:
         raise RuntimeError(f"not stored: {status}")
 
@@ -223,12 +223,12 @@ def send(port: int, topic: str, size: int, conns: int, count: int, seconds: floa
         under_way += 1
     while under_way:
         for key, _ in chooser.select(30):
-            answers = key.data.answers()
-            if answers is None:
+            responses = key.data.responses()
+            if responses is None:
                 continue
             done += 1
             if done % 500 == 1:
-                _check(answers)
+                _check(responses)
             if time.perf_counter() < deadline:
                 key.data.ask("SendMessage", next(requests))
             else:
@@ -255,10 +255,10 @@ def receive(port: int, topic: str, group: str, conns: int, seconds: float) -> di
     while under_way:
         for key, _ in chooser.select(30):
             connection = key.data
-            answers = connection.answers()
-            if answers is None:
+            responses = connection.responses()
+            if responses is None:
                 continue
-            if connection not in acking and (messages := received(answers)):
+            if connection not in acking and (messages := received(responses)):
                 acking.add(connection)
                 count += len(messages)
                 connection.ask("AckMessage", ack_request(topic, group, messages))
@@ -295,12 +295,12 @@ def held(port: int, topic: str, group: str, conns: int, rate: int, count: int, s
         nonlocal free
         for key, _ in chooser.select(timeout):
             now = time.perf_counter_ns()
-            answers = key.data.answers()
-            if answers is None:
+            responses = key.data.responses()
+            if responses is None:
                 continue
             if key.data is producer:
                 free = True
-            elif key.data not in acking and (messages := received(answers)):
+            elif key.data not in acking and (messages := received(responses)):
                 start = len(frames.STAMP) - frames.STAMP_DIGITS
                 waits.extend(now - int(message.body[start : len(frames.STAMP)]) for message in messages)
                 acking.add(key.data)

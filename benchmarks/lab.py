@@ -168,12 +168,12 @@ class Lab:
     def _run(module: str, verb: str, settings: Mapping[str, object]) -> dict[str, Any]:
         command = [sys.executable, "-m", f"benchmarks.{module}", verb, json.dumps(settings)]
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
-        answer: dict[str, Any] = json.loads(output)
-        return answer
+        response: dict[str, Any] = json.loads(output)
+        return response
 
-    def _echo_port(self, answer_bytes: int = 0) -> int:
-        """Return the port of an echo server whose responses have the size of a send's, or ``answer_bytes``."""
-        size = answer_bytes or len(frames.send_answer())
+    def _echo_port(self, response_bytes: int = 0) -> int:
+        """Return the port of an echo server whose responses have the size of a send's, or ``response_bytes``."""
+        size = response_bytes or len(frames.send_response())
         command = [sys.executable, "-m", "benchmarks.echo", str(size)]
         process = self._stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         self._stack.callback(process.terminate)
@@ -182,7 +182,7 @@ class Lab:
 
     def own_echo(self) -> tuple[int, int]:
         """Return port and process of an echo server for one benchmark only."""
-        command = [sys.executable, "-m", "benchmarks.echo", str(len(frames.send_answer()))]
+        command = [sys.executable, "-m", "benchmarks.echo", str(len(frames.send_response()))]
         process = self._for_one.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         self._for_one.callback(process.terminate)
         assert process.stdout is not None

@@ -39,9 +39,9 @@ def receive_frame(connection: socket.socket) -> bytes:
     return data
 
 
-def _check(answer: bytes) -> None:
-    if not _OK.search(answer, 0, 400):
-        raise RuntimeError(f"not stored: {answer[:400]!r}")
+def _check(response: bytes) -> None:
+    if not _OK.search(response, 0, 400):
+        raise RuntimeError(f"not stored: {response[:400]!r}")
 
 
 def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: float, requests: int) -> dict[str, Any]:
@@ -60,14 +60,14 @@ def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: floa
         # A single connection waits in its own recv, which saves a system call per round trip.
         ready = connections if len(connections) == 1 else [key.data for key, _ in chooser.select(30)]
         for connection in ready:
-            answer = receive_frame(connection)
+            response = receive_frame(connection)
             done += 1
             if not done % 1000:
-                _check(answer)
+                _check(response)
             if sent < requests and time.perf_counter() < deadline:
                 connection.sendall(next(turns))
                 sent += 1
-    _check(answer)
+    _check(response)
     elapsed = time.perf_counter() - begun
     for connection in connections:
         connection.close()
@@ -141,10 +141,10 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: s
             if key.fileobj is producer:
                 producer.recv(65536)
                 continue
-            answer = receive_frame(consumer)
+            response = receive_frame(consumer)
             now = time.perf_counter_ns()
-            offset = next_offset(answer)
-            waits.extend(now - later - int(stamp) for stamp in stamped.findall(answer))
+            offset = next_offset(response)
+            waits.extend(now - later - int(stamp) for stamp in stamped.findall(response))
             ask()
 
     ask()
@@ -157,14 +157,14 @@ def longpoll(port: int, topic: str, rate: int, count: int, size: int, **delay: s
     return percentiles(waits)
 
 
-def _header(answer: bytes) -> dict[str, Any]:
-    length = _LENGTH.unpack_from(answer, 4)[0] & 0xFFFFFF
-    header: dict[str, Any] = json.loads(answer[8 : 8 + length])
+def _header(response: bytes) -> dict[str, Any]:
+    length = _LENGTH.unpack_from(response, 4)[0] & 0xFFFFFF
+    header: dict[str, Any] = json.loads(response[8 : 8 + length])
     return header
 
 
-def next_offset(answer: bytes) -> int:
-    return int(_header(answer)["extFields"]["nextBeginOffset"])
+def next_offset(response: bytes) -> int:
+    return int(_header(response)["extFields"]["nextBeginOffset"])
 
 
 def first_offset(consumer: socket.socket, topic: str, queue: int = 0) -> int:
@@ -181,7 +181,7 @@ def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, A
     waits: list[int] = []
     chooser = selectors.DefaultSelector()
     chooser.register(connection, selectors.EVENT_READ)
-    answer_size = len(frames.send_answer())
+    response_size = len(frames.send_response())
     received = 0
 
     def send_one() -> None:
@@ -193,7 +193,7 @@ def echo(port: int, topic: str, rate: int, count: int, size: int) -> dict[str, A
         for _ in chooser.select(timeout):
             received += len(connection.recv(65536))
             now = time.perf_counter_ns()
-            while len(waits) < received // answer_size:
+            while len(waits) < received // response_size:
                 waits.append(now - sent_at[len(waits)])
 
     _paced(count, rate, send_one, on_readable)

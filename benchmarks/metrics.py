@@ -38,8 +38,8 @@ def _scraped(url: str) -> AbstractContextManager[None]:
 
     def scrape(stop: threading.Event) -> None:
         while True:
-            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
-                answer.read()
+            with urllib.request.urlopen(f"{url}/metrics", timeout=30) as response:
+                response.read()
             if stop.wait(1.0):
                 return
 

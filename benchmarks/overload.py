@@ -77,21 +77,21 @@ def judge(probe: dict[str, Any], flood: dict[str, Any]) -> dict[str, float]:
             windows.setdefault(int((asked + took - end) / WINDOW), []).append((took, code))
     bad = [
         number
-        for number, answers in windows.items()
-        if median(took for took, _ in answers) > usual or any(code for _, code in answers)
+        for number, responses in windows.items()
+        if median(took for took, _ in responses) > usual or any(code for _, code in responses)
     ]
 
     def p99(kind: int) -> float:
         took = sorted(took for asked, took, which, _ in probe["seen"] if which == kind and begin <= asked <= end)
         return float(took[min(len(took) - 1, len(took) * 99 // 100)]) * 1000
 
-    answered = flood["ok"] + flood["busy"]
+    with_response = flood["ok"] + flood["busy"]
     return {
         "heartbeat": p99(0),
         "send": p99(1),
         "MiB": probe["MiB"],
-        "busy": 100 * flood["busy"] / answered if answered else 0.0,
-        "unanswered": flood["sent"] - answered,
+        "busy": 100 * flood["busy"] / with_response if with_response else 0.0,
+        "without response": flood["sent"] - with_response,
         "ok": flood["ok"] / flood["seconds"],
         "offered": flood["offered"] / flood["seconds"],
         "sent": flood["sent"] / flood["seconds"],

@@ -79,12 +79,12 @@ def deliver(port: int, topic: str, held: int, rate: int, count: int, size: int) 
     def look(timeout: float) -> None:
         for key, _ in chooser.select(timeout):
             assert isinstance(key.fileobj, socket.socket)
-            answer = receive_frame(key.fileobj)
+            response = receive_frame(key.fileobj)
             queue: int = key.data
             if queue < 0 or not sent_at[queue]:
                 continue  # a send's response, or a pull that timed out
             waits.append(time.perf_counter_ns() - sent_at[queue].popleft())
-            key.fileobj.sendall(frames.pull(topic, queue, next_offset(answer)))
+            key.fileobj.sendall(frames.pull(topic, queue, next_offset(response)))
 
     turns = random.Random(7)
     begun = time.perf_counter()
@@ -194,8 +194,8 @@ def probe(port: int, topic: str, seconds: float, pid: int) -> dict[str, Any]:
         for kind, frame in enumerate(pair):
             asked = time.monotonic()
             connection.sendall(frame)
-            answer = receive_frame(connection)
-            code = _CODE.search(answer)
+            response = receive_frame(connection)
+            code = _CODE.search(response)
             assert code is not None
             found = int(code[1])
             seen.append((asked, time.monotonic() - asked, kind, found))

@@ -54,7 +54,7 @@ def _ask(client: RemotingClient, address: str, code: int, body: bytes = b"", **f
 def _pop_all(client: RemotingClient, address: str, topic: str, group: str) -> int:
     done = 0
     while True:
-        answer = _ask(
+        response = _ask(
             client,
             address,
             RequestCode.POP_MESSAGE,
@@ -67,9 +67,9 @@ def _pop_all(client: RemotingClient, address: str, topic: str, group: str) -> in
             bornTime=0,
             initMode=0,
         )
-        if answer.code != ResponseCode.SUCCESS:
+        if response.code != ResponseCode.SUCCESS:
             return done
-        acks, taken = _acks(answer.ext_fields, topic, group)
+        acks, taken = _acks(response.ext_fields, topic, group)
         body = dumps_fastjson({"acks": acks})
         assert _ask(client, address, RequestCode.BATCH_ACK_MESSAGE, body).code == ResponseCode.SUCCESS
         done += taken
@@ -104,7 +104,7 @@ def _acks(ext: dict[str, str], topic: str, group: str) -> tuple[list[dict[str, o
 def _pull_all(client: RemotingClient, address: str, topic: str, queue_id: int) -> int:
     offset = 0
     while True:
-        answer = _ask(
+        response = _ask(
             client,
             address,
             RequestCode.PULL_MESSAGE,
@@ -119,6 +119,6 @@ def _pull_all(client: RemotingClient, address: str, topic: str, queue_id: int) -
             subVersion=0,
             subscription="*",
         )
-        if answer.code != ResponseCode.SUCCESS:
+        if response.code != ResponseCode.SUCCESS:
             return offset
-        offset = int(answer.ext_fields["nextBeginOffset"])
+        offset = int(response.ext_fields["nextBeginOffset"])

@@ -83,15 +83,15 @@ def plan(lab: Lab, _: str) -> Pair:
         assert list(end.ends.values()) == [1] * WIDE_QUEUES
         return elapsed * 1000
 
-    question = frames.send_answer()
-    answer = len(question)
+    question = frames.send_response()
+    response = len(question)
 
     def asked() -> float:
         with socket.create_connection(("127.0.0.1", lab.echo_port())) as connection:
             begun = time.perf_counter()
             for _ in range(2 * WIDE_QUEUES // 100):
                 connection.sendall(question * 100)
-                missing = 100 * answer
+                missing = 100 * response
                 while missing:
                     missing -= len(connection.recv(missing))
             return (time.perf_counter() - begun) * 1000

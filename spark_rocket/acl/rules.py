@@ -16,7 +16,7 @@
         groupPerms:
           - billing=SUB
 
-Parsing is strict. Apache's broker silently reads a misspelt permission as DENY, and ignores unknown names and a second
+Parsing is strict. Apache's broker silently reads a misspelled permission as DENY, and ignores unknown names and a second
 account with the same key; here these are errors that name the line. Keys need more than six characters, as there.
 Errors never contain a secret.
 

@@ -392,11 +392,11 @@ class LocalCluster:
         return self._client
 
     def _invoke(self, request: RemotingCommand, address: str) -> None:
-        answer = self._remoting().invoke(address, request, timeout=10.0)
-        if answer.code != ResponseCode.SUCCESS:
+        response = self._remoting().invoke(address, request, timeout=10.0)
+        if response.code != ResponseCode.SUCCESS:
             raise BrokerError(
-                f"{address} responded with code {answer.code}: {answer.remark or 'no remark'}.",
-                response_code=answer.code,
+                f"{address} responded with code {response.code}: {response.remark or 'no remark'}.",
+                response_code=response.code,
             )
 
 

@@ -3,7 +3,7 @@
 =====================================  ==============================================================================
 syntax                                 meaning
 =====================================  ==============================================================================
-``a = 1``, ``<>``, ``>``, ``>=`` …     comparison; ``<>`` is the only spelling of *unequal*
+``a = 1``, ``<>``, ``>``, ``>=`` …     comparison; ``<>`` is the only operator for *unequal*
 ``a BETWEEN 1 AND 5``, ``NOT BETWEEN``  both ends included; constants must be in order
 ``a IN ('x', 'y')``, ``NOT IN``        strings only, of a property only
 ``a IS NULL``, ``IS NOT NULL``         whether the message has the property
@@ -180,10 +180,10 @@ def _equal(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 _ORDERS: dict[str, Callable[[int], bool]] = {
-    ">": lambda answer: answer > 0,
-    ">=": lambda answer: answer >= 0,
-    "<": lambda answer: answer < 0,
-    "<=": lambda answer: answer <= 0,
+    ">": lambda sign: sign > 0,
+    ">=": lambda sign: sign >= 0,
+    "<": lambda sign: sign < 0,
+    "<=": lambda sign: sign <= 0,
 }
 
 

@@ -50,7 +50,7 @@ _SECRETS = frozenset({"Signature", "SecurityToken", "secretKey"})  # fields that
 
 
 class SerializeType(IntEnum):
-    """How a header is spelt. A server answers in the spelling it was asked in."""
+    """The encoding of a header. A response has that of its request."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -88,7 +88,7 @@ class RemotingCommand:
     )
 
     typed_body: object
-    """The decoded body (request_limits/decode.py), once something has asked for it; before that not set."""
+    """The decoded body, cached by ``request_limits.decode``; not set before."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class RemotingCommand:
         ext_fields: dict[str, str] | None = None,
         body: Buffer = b"",
     ) -> RemotingCommand:
-        """The answer to ``request``: same ``opaque``, same spelling of the header."""
+        """Return a response to ``request``: same ``opaque``, same encoding of the header."""
         return cls(
             code,
             opaque=request.opaque,
@@ -178,7 +178,7 @@ class RemotingCommand:
         """A command from a frame without its length field. ``body`` is a view into ``frame``, not a copy."""
         view = frame if isinstance(frame, memoryview) else memoryview(frame)
         if len(view) < 4:
-            raise _bad(f"A frame of {len(view)} bytes has no room for the header's length.")
+            raise _bad(f"A frame of {len(view)} bytes is too short for the header's length.")
         (word,) = _WORD.unpack_from(view)
         end = 4 + (word & MAX_HEADER_LENGTH)
         if end > len(view):
@@ -225,7 +225,7 @@ def _encode_json(command: RemotingCommand) -> bytes:
         header["extFields"] = command.ext_fields
     header["serializeTypeCurrentRPC"] = "JSON"
     try:
-        # Packing is the quickest check that all four are ints of 32 bits, which any Java peer takes for granted.
+        # Packing checks that all four are ints of 32 bits, as Java peers require; it is faster than four comparisons.
         _pack_numbers(command.code, command.version, command.opaque, command.flag)
         return json_codec.dumps(header)
     except (TypeError, struct.error) as error:
@@ -258,7 +258,7 @@ def _decode_json(header: bytes, body: memoryview) -> RemotingCommand:
     ext = get("extFields")
     if type(ext) is dict:
         try:
-            "".join(ext.values())  # the quickest check that every value is a string
+            "".join(ext.values())  # raises unless every value is a string; faster than a loop
         except TypeError:
             ext = {name: _text(value) for name, value in ext.items() if value is not None}
     elif ext is not None:
@@ -276,7 +276,7 @@ def _decode_json(header: bytes, body: memoryview) -> RemotingCommand:
 
 
 def _lenient_numbers(fields: dict[str, object]) -> bytes:
-    """The four numbers when one is absent, null or written as text, which Java's parser lets pass as well."""
+    """The four numbers when one is missing, null or a string, as Java's parser accepts them."""
     values: list[int] = []
     for name in ("code", "version", "opaque", "flag"):
         value = fields.get(name)

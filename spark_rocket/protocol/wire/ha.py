@@ -54,7 +54,7 @@ def encode_report(offset: int) -> bytes:
 
 
 def encode_header(offset: int, size: int) -> bytes:
-    """What stands before a transfer's data; the whole of a heartbeat. ProtocolError for what cannot be one."""
+    """The header of a transfer; a heartbeat has nothing else. ProtocolError for invalid values."""
     _check(offset, size)
     return _HEADER.pack(offset, size)
 

@@ -274,7 +274,7 @@ def _usual_escape(match: re.Match[str]) -> str:
 
 
 def dumps_standard(value: Any) -> bytes:
-    """Standard spelling: sorted, ASCII only, integer keys quoted."""
+    """Encode as standard JSON: sorted, ASCII only, integer keys quoted."""
     try:
         raw = dumps_sorted(value)
     except TypeError as error:
@@ -283,7 +283,7 @@ def dumps_standard(value: Any) -> bytes:
 
 
 def dumps_fastjson(value: Any, *, pretty: bool = False) -> bytes:
-    """fastjson's spelling; ``pretty`` as it writes configuration files: one field a line, indented with tabs."""
+    """Encode as fastjson does; ``pretty`` as in configuration files: one field a line, indented with tabs."""
     pieces: list[str] = []
     try:
         _write(value, pieces, "\n" if pretty else "", 0)
