@@ -91,7 +91,7 @@ def judge(probe: dict[str, Any], flood: dict[str, Any]) -> dict[str, float]:
         "send": p99(1),
         "MiB": probe["MiB"],
         "busy": 100 * flood["busy"] / with_response if with_response else 0.0,
-        "without response": flood["sent"] - with_response,
+        "unanswered": flood["sent"] - with_response,
         "ok": flood["ok"] / flood["seconds"],
         "offered": flood["offered"] / flood["seconds"],
         "sent": flood["sent"] / flood["seconds"],

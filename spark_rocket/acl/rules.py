@@ -16,9 +16,9 @@
         groupPerms:
           - billing=SUB
 
-Parsing is strict. Apache's broker silently reads a misspelled permission as DENY, and ignores unknown names and a second
-account with the same key; here these are errors that name the line. Keys need more than six characters, as there.
-Errors never contain a secret.
+Parsing is strict. Apache's broker silently reads a misspelled permission as DENY, and ignores unknown names and a
+second account with the same key; here these are errors that name the line. Keys need more than six characters, as
+there. Errors never contain a secret.
 
 YAML is parsed as events first, so that input with excessive expansion (anchors and aliases, deep nesting, a file of
 more than 1 MiB) is refused before any object is created.
