@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import click
 
 import spark_rocket
-from spark_rocket.cli.lazy import LazyGroup
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import RocketError
 from spark_rocket.extras import requires
 from spark_rocket.system import check_system
@@ -57,7 +57,7 @@ SECTIONS = {
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=VerbGroup,
     sections=SECTIONS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )

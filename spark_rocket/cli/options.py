@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import asdict
 
 import click
@@ -9,17 +10,9 @@ import click
 import spark_rocket
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option
-from spark_rocket.cli.show import Column
 from spark_rocket.errors import ConfigError
 
-_COLUMNS = (
-    Column("name", "OPTION"),
-    Column("type"),
-    Column("default"),
-    Column("scope"),
-    Column("other_names", "ELSEWHERE", spare=True),
-    Column("meaning"),
-)
+_MAX_WIDTH = 100
 
 
 @click.command()
@@ -32,10 +25,15 @@ def options(pattern: str, scope: str | None, as_json: bool) -> None:
     PATTERN also matches the names of Spark's Kafka source and of rocketmq-spark, such as kafka.bootstrap.servers.
     """
     found = [
-        asdict(option)
+        option
         for option in spark_rocket.options(pattern)
         if scope is None or any(name.startswith(scope) for name in option.scope)
     ]
     if not found:
         raise ConfigError(f"No option contains {pattern!r}.", remedy="List all options with: rocket options")
-    show.rows(found, _COLUMNS, as_json)
+    if as_json:
+        show.document([asdict(option) for option in found])
+        return
+    width = min(shutil.get_terminal_size((_MAX_WIDTH, 0)).columns, _MAX_WIDTH)
+    for option in found:
+        print(click.wrap_text(str(option), width, "", "    "))

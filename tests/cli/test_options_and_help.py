@@ -51,9 +51,11 @@ def test_the_verb_lists_options(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = json.loads(capsys.readouterr().out)
     assert found["name"] == "nameServer"
     assert main(["options", "--scope", "view"]) == 0
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    lines = capsys.readouterr().out.splitlines()
+    names = [line.split()[0] for line in lines if not line.startswith(" ")]
     assert "nameServer" in names
     assert "topic" not in names
+    assert max(map(len, lines)) <= 100
     assert main(["options", "unknown"]) == 1
     assert "No option contains 'unknown'. List all options" in capsys.readouterr().err
 

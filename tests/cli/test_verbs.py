@@ -376,7 +376,7 @@ def test_a_group_is_reset(rocket: Run, servers: Servers, admin: Admin, where: li
     assert "messages repeated" in said.out
     said = rocket(*reset, answer="no")
     assert (said.status, offsets(admin, "moved")) == (1, {5})
-    rows = rocket(*reset, "--yes", "--json").json
+    rows = [json.loads(line) for line in rocket(*reset, "--yes", "--json").out.splitlines()]
     assert offsets(admin, "moved") == then
     assert {row["from"] for row in rows} == {5}
     assert {row["to"] for row in rows} == then - {5}
@@ -391,8 +391,8 @@ def test_refused_resets(rocket: Run, servers: Servers) -> None:
         (["--to", "yesterday"], 2, "invalid time 'yesterday'"),
         (["--to", "latest", "--queue", "a:0"], 2, "--queue needs --offset"),
         (["--to", "latest", "--json"], 2, "--json needs --yes or --dry-run"),
-        (["--offset", "1", "--queue", "a:7"], 1, "Its queues: a:0, a:1, b:0, b:1."),
-        (["--offset", "11", "--yes"], 1, "0 to 10"),
+        (["--offset", "1", "--queue", "a:7"], 1, "It has queues 0 to 1 on a, b."),
+        (["--offset", "11", "--yes"], 1, "Invalid offset 11 of orders/a/0, which ends at 10."),
         (["--to", "latest"], 1, "Use --yes"),
     ):
         said = rocket(*reset, *arguments)
@@ -407,12 +407,10 @@ def test_offsets_of_a_group_are_cloned(rocket: Run, servers: Servers, admin: Adm
     assert rocket(*clone, "--dry-run").out.count("first time") == 4
     assert rocket(*clone, answer="n").status == 1
     assert offsets(admin, "copy") == {None}
-    assert rocket(*clone, "--yes").out.endswith("Copied the offsets of group model to copy in 4 queues.\n")
+    assert rocket(*clone, "--yes").out.endswith("Set the offsets of group copy in 4 queues.\n")
     assert offsets(admin, "copy") == {6}
-    rows = rocket(*clone, "--yes", "--json").json
-    assert {(row["from"], row["to"]) for row in rows} == {(6, 6)}
     said = rocket("group", "clone", "missing", "copy", "-t", "orders", "--yes")
-    assert (said.status, "no offsets in orders" in said.err) == (1, True)
+    assert (said.status, "No offsets found" in said.err) == (1, True)
 
 
 def test_a_group_is_deleted_after_confirmation(rocket: Run, servers: Servers, admin: Admin) -> None:
@@ -536,7 +534,7 @@ def test_incomplete_credentials(rocket: Run, tmp_path: object) -> None:
     ("words", "found"),
     [
         ("rocket to", {"topic"}),
-        ("rocket group re", {"reset-offset"}),
+        ("rocket offsets re", {"reset"}),
         ("rocket topic show or", {"orders"}),
         ("rocket topic show TBW", {"TBW102"}),
         ("rocket group show TOOLS", {"TOOLS_CONSUMER"}),

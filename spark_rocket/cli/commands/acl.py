@@ -23,6 +23,7 @@ from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import second_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
 _secrets = click.option("--secrets", is_flag=True, help="show secret keys")
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def acl() -> None:
     """Manage accounts, permissions and white lists of brokers with access control (aclEnable).
 

@@ -24,6 +24,7 @@ from spark_rocket.cli.arguments import byte_size, json_option, seconds, whole
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, size_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Rates:
         return time.monotonic() - self.began
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def bench() -> None:
     """Measure throughput and latency of sending and consuming, from this machine with this client."""
 

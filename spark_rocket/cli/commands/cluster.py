@@ -17,6 +17,7 @@ from spark_rocket.cli.arguments import json_option, watch_option
 from spark_rocket.cli.connect import Link, cluster_option, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text
+from spark_rocket.cli.verbs import VerbGroup
 
 if TYPE_CHECKING:
     from spark_rocket.client.admin import BrokerStatus, Failures
@@ -46,7 +47,7 @@ _MEMBER_COLUMNS = (
 )
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def cluster() -> None:
     """Show the brokers of a cluster with their state, and connected producers."""
 

@@ -20,6 +20,7 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import Bar, count_text, moment, second_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX
 
@@ -32,7 +33,7 @@ _begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead
 _end = click.option("--to", "end", type=moment, metavar="TIME", help="dead letters until this time")
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def dlq() -> None:
     """List and resend dead letters: messages that a group could not consume within its retries."""
 

@@ -1,24 +1,25 @@
-"""``rocket group …``: consumer groups, their members and settings. The verbs for offsets are in ``group_offsets``.
+"""``rocket group …``: consumer groups, their members, lag and settings. ``rocket offsets`` changes their offsets.
 
 Exit status: 0 success, 1 failure, 2 invalid command line.
-Corresponds to mqadmin's updateSubGroup, deleteSubGroup, consumerConnection, consumerStatus, getConsumerConfig.
+Corresponds to mqadmin's consumerProgress, updateSubGroup, deleteSubGroup, consumerConnection, consumerStatus,
+getConsumerConfig.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
-from spark_rocket.cli.connect import Link, cluster_option, complete_groups, connection
-from spark_rocket.cli.lazy import LazyGroup
+from spark_rocket.cli.connect import Link, cluster_option, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import camel, count_text, duration_text, fields
+from spark_rocket.cli.text import camel, count_text, duration_text, fields, second_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
 
@@ -27,24 +28,14 @@ if TYPE_CHECKING:
     from spark_rocket.client.admin import Failures, GroupInfo, GroupKind, GroupState
     from spark_rocket.protocol.wire.bodies.base import Body
 
-_OFFSETS = "spark_rocket.cli.commands.group_offsets"
+_OFFSETS = "spark_rocket.cli.commands.offsets"
 LATE_MS = 60_000  # a longer delay is highlighted
 group_argument = click.argument("group", shell_complete=complete_groups)
 
 
-@click.group(
-    cls=LazyGroup,
-    sections={
-        "Commands": {},
-        "Commands for offsets": {
-            "lag": (f"{_OFFSETS}:lag", "lag of a group by queue"),
-            "reset-offset": (f"{_OFFSETS}:reset_offset", "reset the offsets of a group to a time, an end or an offset"),
-            "clone": (f"{_OFFSETS}:clone", "copy the offsets of another group"),
-        },
-    },
-)
+@click.group(cls=VerbGroup, aliases={"reset-offset": f"{_OFFSETS}:reset_offset", "clone": f"{_OFFSETS}:clone_offsets"})
 def group() -> None:
-    """Show consumer groups with members and lag; create, change, reset and delete them."""
+    """Show consumer groups with members and lag; create, change and delete them. `rocket offsets` resets them."""
 
 
 # --- listing and showing ---------------------------------------------------------------------------------------------
@@ -182,6 +173,76 @@ def known_group(admin: Admin, group: str, failed: Failures | None = None) -> tup
         raise ClientError(f"Unknown group {group!r}.", remedy="`rocket group list` shows the groups.")
     return info, state
 
+
+# --- lag -----------------------------------------------------------------------------------------------------------
+
+_LAG = (
+    *show.PLACE,
+    Column("consumerOffset", "COMMITTED", spare=True),
+    Column("brokerOffset", "END", spare=True),
+    Column("lag", form=count_text, right=True),
+    Column("delayMs", "BEHIND", form=lambda ms: duration_text(ms) if ms else "-", right=True),
+    Column("lastTimestamp", "CONSUMED UP TO", form=second_text, right=False, spare=True),
+)
+_MEMBER = Column("member")
+
+
+@group.command(short_help="lag of a group by queue")
+@group_argument
+@connection
+@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="only this topic")
+@click.option("-m", "--members", is_flag=True, help="show the member of each queue (one request per member)")
+@json_option
+@watch_option
+def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> int:
+    """Show the lag of a group for each queue: in messages, and as the age of its next message."""
+    from spark_rocket.client.admin import GroupHistory
+
+    failed: Failures = {}
+    with link.admin() as admin:
+        known_group(admin, group, failed)
+        history, topics = GroupHistory(), set(admin.topics())
+
+        def fetch() -> tuple[object, Table]:
+            failed.clear()
+            state = admin.group_state(group, topic=topic, failed=failed)
+            history.update(time.time(), state, topics)
+            rows = _lag_rows(state)
+            if members:
+                holders = admin.queue_holders(state, failed=failed)
+                for row, found in zip(rows, state.queues, strict=True):
+                    row["member"] = holders.get(found.queue)
+            columns = (*_LAG, _MEMBER) if members else _LAG
+            foot = show.failures_text(failed, watch)
+            table = _lag_table(state, rows, history.kind, topic)
+            return _lag_document(state, rows, history.kind), replace(table, columns=columns, foot=foot)
+
+        show.show_table(fetch, watch, as_json)
+    return show.failures(failed)
+
+
+def _lag_document(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind) -> dict[str, Any]:
+    whole = {"group": state.group, "kind": kind.value, "members": len(state.members), "lag": state.lag}
+    return whole | {"delayMs": state.delay_ms, "consumeTps": state.consume_tps, "queues": rows}
+
+
+def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
+    names = ("consumer_offset", "broker_offset", "lag", "delay_ms", "last_timestamp")
+    return [show.place(found.queue) | fields(found, *names) for found in state.queues]
+
+
+def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:
+    return Table(
+        rows,
+        _LAG,
+        title=f"{state.group}: {kind_text(state, kind)}",
+        total={"topic": "all", "lag": state.lag, "delayMs": state.delay_ms},
+        empty="No messages consumed yet." if topic is None else f"No messages of topic {topic} consumed yet.",
+        marked=lambda row: row["delayMs"] > LATE_MS,
+    )
+
+
+# --- members -------------------------------------------------------------------------------------------------------
 
 _HELD = (
     *show.PLACE,

@@ -23,9 +23,9 @@ from spark_rocket.cli.arguments import PATH, exclusive, json_option, settings, w
 from spark_rocket.cli.commands import message_show
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
-from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, fields, moment, moment_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
 from spark_rocket.units import duration_ms
@@ -40,7 +40,7 @@ _MAX_IN_FLIGHT = 1_000
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=VerbGroup,
     sections={
         "Commands": {"tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, like tail -f")},
     },

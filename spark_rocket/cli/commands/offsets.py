@@ -6,10 +6,11 @@ and preview what a replay would read.
 
 An offset is the next offset to read. The JSON is that of ``startingOffsets``. Verbs that change a group show the
 changes and ask for confirmation, unless ``--yes`` is given. A group with online consumers is refused, because they
-would overwrite its offsets.
+would overwrite its offsets, unless ``--online`` is given. ``rocket group reset-offset`` and ``clone`` are the names
+that earlier versions and mqadmin have for ``reset``.
 
 Exit status: 0 success (``diff``: no differences), 1 failure (``diff``: differences), 2 invalid command line.
-Corresponds to mqadmin's consumerProgress, resetOffsetByTime, cloneGroupOffset.
+Corresponds to mqadmin's consumerProgress, resetOffsetByTime, skipAccumulatedMessage, cloneGroupOffset.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +29,18 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, dry_run_option, exclusive, group_name, yes_option
+from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import limit, moment, moment_text
+from spark_rocket.cli.text import count_text, limit, moment, moment_text, number
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
+    from spark_rocket.client.admin import Failures, PlannedReset
     from spark_rocket.model import MessageQueue
 
 
@@ -60,12 +65,18 @@ def _topics(meaning: str) -> Callable[[Any], Any]:
 class _Where:
     """The target of ``preview`` and ``reset``: exactly one of these options is given."""
 
-    checkpoint: Path | None
-    at: int | None
-    of_group: str | None
-    file: Path | None
-    earliest: bool
-    latest: bool
+    checkpoint: Path | None = None
+    at: int | None = None
+    of_group: str | None = None
+    file: Path | None = None
+    earliest: bool = False
+    latest: bool = False
+    offset: int | None = None
+
+    @property
+    def timestamp_ms(self) -> int | None:
+        """The time of a reset of online members, whose brokers know no other one; None if it is not a time."""
+        return 0 if self.earliest else -1 if self.latest else self.at
 
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,6 +91,7 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
     when = "offsets of a store time: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)"
     wrapped: Callable[..., Any] = with_where
     for option in (
+        click.option("--offset", type=number, metavar="N", help="this offset"),
         click.option("--latest", is_flag=True, help="ends of the queues"),
         click.option("--earliest", is_flag=True, help="first available messages"),
         click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - for stdin"),
@@ -94,7 +106,7 @@ def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
 # --- verbs -----------------------------------------------------------------------------------------------------------
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def offsets() -> None:
     """Offsets of streaming queries (their checkpoints) and of consumer groups (on the brokers)."""
 
@@ -146,9 +158,9 @@ def diff(link: Link, checkpoint: Path, group: str, as_json: bool) -> int:
 @click.option("-l", "--limit", type=limit, default="3", metavar="N", help="messages to show per queue (3)")
 def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_json: bool) -> None:
     """Show what a replay from these offsets would read, and in which Spark partitions a batch read would."""
-    with _connected(link) as (_, reader):
+    with _connected(link) as (admin, reader):
         positions = _positions(where, topics, reader)
-        limits = {queue: (reader.min_offset(queue), reader.max_offset(queue)) for queue in sorted(positions)}
+        limits = {queue: ends for queue, ends in _limits(admin, positions).items() if queue in positions}
         starts = {queue: max(low, positions[queue]) for queue, (low, _) in limits.items()}
         partitions = _partitions(starts, {queue: high for queue, (_, high) in limits.items()}, reader)
         total = 0
@@ -171,21 +183,72 @@ def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_j
             print(f"total: {total:,} messages, Spark partitions: {len({*partitions.values()}):,}")
 
 
-@offsets.command(short_help="set the offsets of a group from a checkpoint, a time, another group or a file")
+_online = click.option("--online", is_flag=True, help="reset online members too: brokers notify them")
+
+
+@offsets.command(short_help="reset a group to a time, an end, an offset, a checkpoint, another group or a file")
 @_group_required
 @connection
 @_json
 @_topics("topic; repeatable")
+@click.option("-q", "--queue", metavar="BROKER/ID", help="only this queue of the topic")
 @_where_options
+@_online
 @yes_option
 @dry_run_option
-def reset(
-    link: Link, group: str, topics: tuple[str, ...], where: _Where, as_json: bool, yes: bool, dry_run: bool
+def reset(link: Link, group: str, topics: tuple[str, ...], where: _Where, queue: str | None, **change: Any) -> int:
+    """Reset the offsets of a group to a time, an end, an offset, a checkpoint, another group or a file.
+
+    Shows the present and the new offset of each queue, and asks for confirmation. Without --online, a group with online
+    members is refused.
+    """
+    return _reset(link, group, topics, where, queue=queue, **change)
+
+
+def _when(text: str) -> _Where:
+    """A type: ``earliest``, ``latest`` or a time."""
+    if text == "earliest":
+        return _Where(earliest=True)
+    return _Where(latest=True) if text == "latest" else _Where(at=moment(text))
+
+
+_topic_required = click.option(
+    "-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="the topic"
+)
+
+
+@click.command("reset-offset")
+@click.argument("group", shell_complete=complete_groups)
+@_topic_required
+@click.option("--to", type=_when, metavar="WHEN", help="earliest, latest, or a store time")
+@click.option("--offset", type=number, metavar="N", help="reset to this offset, in all queues or in --queue")
+@click.option("-q", "--queue", metavar="BROKER/ID", help="with --offset: only this queue")
+@connection
+@_online
+@dry_run_option
+@yes_option
+@_json
+def reset_offset(
+    link: Link, group: str, topic: str, to: _Where | None, offset: int | None, queue: str | None, **change: Any
 ) -> int:
-    """Set the offsets of a group from a checkpoint, a time, another group or a file."""
-    with _connected(link) as (admin, reader):
-        change = _Change(admin, reader, group, as_json=as_json, yes=yes, dry_run=dry_run)
-        return change.to(_positions(where, topics, reader))
+    """The same as `rocket offsets reset -g GROUP`."""
+    exclusive({"--to": to, "--offset": offset}, required=True)
+    if queue is not None and offset is None:
+        raise click.UsageError("--queue needs --offset.")
+    return _reset(link, group, (topic,), to or _Where(offset=offset), queue=queue, **change)
+
+
+@click.command("clone")
+@click.argument("source", type=group_name, shell_complete=complete_groups)
+@click.argument("target", type=group_name, shell_complete=complete_groups)
+@_topic_required
+@connection
+@dry_run_option
+@yes_option
+@_json
+def clone_offsets(link: Link, source: str, target: str, topic: str, **change: Any) -> int:
+    """The same as `rocket offsets reset -g TARGET --of-group SOURCE`."""
+    return _reset(link, target, (topic,), _Where(of_group=source), **change)
 
 
 @offsets.command(short_help="write offsets as JSON for startingOffsets")
@@ -223,59 +286,81 @@ def export(
 @_group_required
 @yes_option
 @dry_run_option
-def import_offsets(link: Link, file: Path, group: str, as_json: bool, yes: bool, dry_run: bool) -> int:
+def import_offsets(link: Link, file: Path, group: str, **change: Any) -> int:
     """Set the offsets of a group from FILE, written by export; - for stdin."""
+    return _reset(link, group, (), _Where(file=file), **change)
+
+
+# --- resetting -------------------------------------------------------------------------------------------------------
+
+
+def _reset(
+    link: Link,
+    group: str,
+    topics: tuple[str, ...],
+    where: _Where,
+    *,
+    queue: str | None = None,
+    online: bool = False,
+    as_json: bool,
+    yes: bool,
+    dry_run: bool,
+) -> int:
+    """Show the changes, ask for confirmation, and apply them; return the exit status."""
+    if as_json and not yes and not dry_run:
+        raise click.UsageError("--json needs --yes or --dry-run: it cannot ask for confirmation.")
     with _connected(link) as (admin, reader):
-        change = _Change(admin, reader, group, as_json=as_json, yes=yes, dry_run=dry_run)
-        return change.to(_from_file(file, reader))
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A change of a group's offsets."""
-
-    admin: Admin
-    reader: Reader
-    group: str
-    as_json: bool
-    yes: bool
-    dry_run: bool
-
-    def to(self, wanted: dict[MessageQueue, int]) -> int:
-        """Show the changes, ask for confirmation, and apply them; return the exit status."""
-        reader, group = self.reader, self.group
-        changes = []
-        existing = {queue for topic in {queue.topic for queue in wanted} for queue in reader.queues(topic)}
-        for queue, offset in sorted(wanted.items()):
-            if queue not in existing:
-                others = ", ".join(_name(other) for other in sorted(existing) if other.topic == queue.topic)
-                raise ClientError(f"Unknown queue {_name(queue)}.", remedy=f"The topic has {others}.")
-            low, high = reader.min_offset(queue), reader.max_offset(queue)
-            if not 0 <= offset <= high:
-                raise ClientError(
-                    f"Invalid offset {offset} of {_name(queue)}, which ends at {high}.",
-                    remedy="Use offsets of the present topic; -1 is the end, -2 the beginning.",
-                )
-            changes.append((_Row(queue, None, reader.committed_offset(group, queue), low, high), offset))
-        _print_changes(changes, self.as_json)
-        for topic in sorted({queue.topic for queue in wanted}):
-            if online := self.admin.consumers(group, topic):
-                raise ClientError(
-                    f"Group {group} has {len(online)} consumers online ({online[0]}, …), which would overwrite its "
-                    "offsets.",
-                    remedy="Stop them first.",
-                )
-        if self.dry_run:
-            if not self.as_json:
+        wanted = _positions(where, topics, reader)
+        if queue is not None:
+            wanted = {found: wanted[found] for topic in topics for found in [find_queue(admin, topic, queue)]}
+        plan = _plan(admin, group, wanted)
+        _show_plan(plan, as_json)
+        by_topic = {
+            topic: {each.queue: each.target for each in of_topic}
+            for topic, of_topic in groupby(plan, key=lambda each: each.queue.topic)
+        }
+        if not online and (members := sorted({one for topic in by_topic for one in admin.consumers(group, topic)})):
+            raise ClientError(
+                f"Group {group} has {len(members)} member{'s' * (len(members) > 1)} online: {', '.join(members)}.",
+                remedy="Stop them first, or use --online: brokers notify them of the new offsets.",
+            )
+        if dry_run:
+            if not as_json:
                 print("Nothing was changed (--dry-run).")
             return 0
-        if not show.confirm(f"Set the offsets of group {group} in {len(changes)} queues?", self.yes):
+        if not show.confirm(f"Set the offsets of group {group} in {len(plan)} queues?", yes):
             return 1
-        for row, offset in changes:
-            reader.commit_offset(group, row.queue, offset)
-        if not self.as_json:
-            print(f"Set the offsets of group {group} in {len(changes)} queues.")
-        return 0
+        for topic, targets in by_topic.items():
+            # Brokers of 4.x reset online members only to a time.
+            if online and queue is None and where.timestamp_ms is not None:
+                admin.reset_offsets(group, topic, where.timestamp_ms, online=True)
+            else:
+                admin.reset_offsets_to(group, targets, online=online)
+    if not as_json:
+        print(f"Set the offsets of group {group} in {len(plan)} queues.")
+    return 0
+
+
+def _plan(admin: Admin, group: str, wanted: dict[MessageQueue, int]) -> list[PlannedReset]:
+    from spark_rocket.client.admin import PlannedReset
+
+    limits = _limits(admin, wanted)
+    committed = {
+        queue: at for topic in {q.topic for q in wanted} for queue, at in admin.committed_offsets(group, topic).items()
+    }
+    plan = []
+    for queue, offset in sorted(wanted.items()):
+        if queue not in limits:
+            others = ", ".join(_name(other) for other in limits if other.topic == queue.topic)
+            raise ClientError(f"Unknown queue {_name(queue)}.", remedy=f"The topic has {others}.")
+        low, high = limits[queue]
+        if not 0 <= offset <= high:
+            raise ClientError(
+                f"Invalid offset {offset} of {_name(queue)}, which ends at {high}.",
+                remedy="Use offsets of the present topic; -1 is the end, -2 the beginning.",
+            )
+        plan.append(PlannedReset(queue, committed.get(queue), max(offset, low)))
+    return plan
 
 
 # --- reading offsets -------------------------------------------------------------------------------------------------
@@ -333,32 +418,27 @@ def _rows(
     with _connected(link) as (admin, reader):
         if not topics:
             topics = _topics_of(admin, group or "")
-        queues = {queue for topic in topics for queue in reader.queues(topic)}
-        for queue in sorted(queues | positions.keys()):
-            if queue not in queues:
-                rows.append(_Row(queue, positions[queue], None))
-                continue
-            committed = None if group is None else reader.committed_offset(group, queue)
-            low, high = reader.min_offset(queue), reader.max_offset(queue)
-            rows.append(_Row(queue, positions.get(queue), committed, low, high))
+        limits = {queue: ends for topic in topics for queue, ends in admin.offsets(topic).items()}
+        for queue in sorted(limits.keys() | positions.keys()):
+            committed = None if group is None or queue not in limits else reader.committed_offset(group, queue)
+            rows.append(_Row(queue, positions.get(queue), committed, *limits.get(queue, (None, None))))
     return rows
+
+
+def _limits(admin: Admin, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+    """Return the first offset and the end of all queues of these queues' topics, sorted."""
+    topics = sorted({queue.topic for queue in queues})
+    return dict(sorted(item for topic in topics for item in admin.offsets(topic).items()))
 
 
 def _topics_of(admin: Admin, group: str) -> list[str]:
     """Return the topics with an offset of the group at any broker, except its retry topic."""
-    topics: set[str] = set()
-    unavailable: ClientError | None = None
-    for name in admin.cluster_info().broker_addr_table:
-        try:
-            stats = admin.consume_stats(group, broker=name)
-        except ClientError as error:
-            if error.response_code is None:
-                unavailable = error
-            continue  # brokers respond with an error if there are no offsets
-        topics |= {queue.topic for queue, found in stats.offset_table.items() if found.consumer_offset >= 0}
+    failed: Failures = {}
+    state = admin.group_states([group], delays=False, failed=failed)[group]
+    topics = {found.queue.topic for found in state.queues if found.consumer_offset >= 0}
     topics = {topic for topic in topics if not topic.startswith(RETRY_PREFIX)}
     if not topics:
-        raise unavailable or ClientError(
+        raise next(iter(failed.values()), None) or ClientError(
             f"No broker has an offset of group {group}.", remedy="Check its name, or give its topics with -t."
         )
     return sorted(topics)
@@ -379,6 +459,8 @@ def _positions(where: _Where, topics: tuple[str, ...], reader: Reader) -> dict[M
         if where.of_group is not None:
             others = {queue: reader.committed_offset(where.of_group, queue) for queue in queues}
             found = {queue: offset for queue, offset in others.items() if offset is not None}
+        elif where.offset is not None:
+            found = dict.fromkeys(queues, where.offset)
         elif where.at is not None:
             found = {queue: reader.offset_for_time(queue, where.at) for queue in queues}
         else:
@@ -438,7 +520,7 @@ _CHANGES = (
     *show.PLACE,
     Column("from", "NOW", right=True),
     Column("to", "THEN", right=True),
-    Column("change", right=False),
+    Column("change", "", right=False),
 )
 
 
@@ -457,18 +539,20 @@ def _print(rows: Iterable[_Row], is_json: bool) -> None:
         show.table(found, known or _ROWS)
 
 
-def _print_changes(changes: list[tuple[_Row, int]], is_json: bool) -> None:
-    rows: list[dict[str, object]] = []
-    for row, offset in changes:
-        if is_json:
-            show.line(show.place(row.queue) | {"from": row.group, "to": offset, "again": _repeated(row, offset)})
-            continue
-        change = offset - (row.low or 0 if row.group is None else row.group)
-        word = f"{-change:,} repeated" if change < 0 else f"{change:,} skipped" if change else "same"
-        rows.append(show.place(row.queue) | {"from": row.group, "to": offset, "change": word})
-    if not is_json:
-        show.table(rows, _CHANGES)
+def _show_plan(plan: list[PlannedReset], is_json: bool) -> None:
+    rows = [show.place(each.queue) | {"from": each.committed, "to": each.target} for each in plan]
+    changes = [each.change for each in plan]
+    if is_json:
+        for row, change in zip(rows, changes, strict=True):
+            show.line(row | {"again": max(0, -(change or 0))})
+        return
+    repeated, skipped = (sum(max(sign * (change or 0), 0) for change in changes) for sign in (-1, 1))
+    foot = f"{count_text(repeated)} messages repeated, {count_text(skipped)} skipped"
+    rows = [row | {"change": _change_text(change)} for row, change in zip(rows, changes, strict=True)]
+    show.table(rows, _CHANGES, foot=foot)
 
 
-def _repeated(row: _Row, offset: int) -> int:
-    return max(0, (row.group or 0) - offset)
+def _change_text(change: int | None) -> str:
+    if change is None:
+        return "first time"
+    return f"{count_text(-change)} repeated" if change < 0 else f"{count_text(change)} skipped" if change else "same"

@@ -18,6 +18,7 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import count_text, fields, size_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ _PAGE = 1_000
 _DEFAULT_COUNT = 100
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def queue() -> None:
     """Show the contents of a queue."""
 

@@ -25,6 +25,7 @@ from spark_rocket.cli.arguments import exclusive, json_option, seconds, settings
 from spark_rocket.cli.connect import Link, complete_brokers, connection, connection_but_timeout
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import BrokerError, ClientError, RocketError
 
 if TYPE_CHECKING:
@@ -366,7 +367,7 @@ def name_server_config(link: Link, changes: tuple[str, ...], like: str | None, y
     return 0
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def kv() -> None:
     """Show and change key-value entries of name servers, such as ORDER_TOPIC_CONFIG."""
 

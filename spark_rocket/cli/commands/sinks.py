@@ -51,8 +51,9 @@ def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
         rows.append(camel(asdict(each)) | {"stagedUntil": until})
     columns = (
         Column("query"), Column("name"), Column("topics", form=", ".join), Column("batch"), Column("state"),
-        Column("time", form=second_text), Column("blocks"), Column("rows", form=count_text),
-        Column("published", form=count_text), Column("duplicates"), Column("ms"),
+        Column("time", form=second_text, spare=True), Column("blocks", spare=True),
+        Column("rows", form=count_text, spare=True), Column("published", form=count_text), Column("duplicates"),
+        Column("ms", spare=True),
         Column("stagedUntil", "STAGED UNTIL", form=second_text),
     )  # fmt: skip
     show.rows(rows, columns, as_json, empty="No exactly-once writes with this ledger.")

@@ -26,6 +26,7 @@ import click
 
 from spark_rocket.cli.arguments import PATH, store_directory
 from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, print_table, size_text
+from spark_rocket.cli.verbs import VerbGroup
 
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
@@ -44,7 +45,7 @@ _PREVIEW = 60
 _KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def store() -> None:
     """Tools for the store of a stopped broker, Apache's (4.9, 5.x) or this package's.
 

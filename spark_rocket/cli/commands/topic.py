@@ -21,6 +21,7 @@ from spark_rocket.cli.arguments import all_option, json_option, watch_option, wh
 from spark_rocket.cli.connect import Link, cluster_option, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import count_text, second_text
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import BrokerError, ClientError, TopicNotFoundError
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
@@ -90,7 +91,7 @@ def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def topic() -> None:
     """List, describe, create, change and delete topics."""
 

@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from spark_rocket.cli.arguments import PATH, exclusive, port, whole
-from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.servers.options import (
     DEFAULT_DATA,
     FREE,
@@ -26,6 +25,7 @@ from spark_rocket.cli.servers.options import (
     server_options,
     server_values,
 )
+from spark_rocket.cli.verbs import VerbGroup
 
 _CLI = "spark_rocket.cli"
 
@@ -70,7 +70,7 @@ def up(context: click.Context, /, **given: Any) -> int:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=VerbGroup,
     sections={
         "Commands for running name servers": {
             "config": (f"{_CLI}.commands.servers:name_server_config", "show or change settings of name servers"),
@@ -97,7 +97,7 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=VerbGroup,
     sections={
         "Commands for a running broker": {
             "config": (f"{_CLI}.commands.servers:config", "show or change settings of a broker"),

@@ -361,6 +361,11 @@ class PlannedReset:
     committed: int | None
     target: int
 
+    @property
+    def change(self) -> int | None:
+        """The number of skipped messages, negative for repeated ones; None without an offset."""
+        return None if self.committed is None else self.target - self.committed
+
 
 # --- messages -------------------------------------------------------------------------------------------------------
 

@@ -143,17 +143,16 @@ class GroupApi:
         """Preview a reset for each queue, without changes."""
         group, topic, moment = self._reset(asked)
         plan = self._context.admin.plan_reset(group, topic, moment)
-        rows = []
-        for planned in plan:
-            moved = None if planned.committed is None else planned.target - planned.committed
-            rows.append(
-                {**place(planned.queue), "committed": planned.committed, "target": planned.target, "moved": moved}
-            )
+        rows = [
+            {**place(each.queue), "committed": each.committed, "target": each.target, "moved": each.change}
+            for each in plan
+        ]
+        changes = [each.change or 0 for each in plan]
         record = self._sampler.fresh_group(group)
         return {
             "rows": rows,
-            "again": sum(-row["moved"] for row in rows if row["moved"] is not None and row["moved"] < 0),
-            "skipped": sum(row["moved"] for row in rows if row["moved"] is not None and row["moved"] > 0),
+            "again": sum(max(-change, 0) for change in changes),
+            "skipped": sum(max(change, 0) for change in changes),
             "members": len(record.state.members) if record is not None and record.state is not None else 0,
         }
 

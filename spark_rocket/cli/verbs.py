@@ -1,54 +1,73 @@
 """A group of verbs that imports the module of a verb when the verb is used, so that every start is fast.
 
 A table lists the verbs of a group: section, name, module and attribute of the click command, and its line of help.
+An unknown verb gets suggestions: similar verbs of its group, verbs of that name in other groups (``rocket lag``:
+``rocket group lag``), and the verbs that other tools call so (``related.py``).
+
 Thread-safety: one thread. Corresponds to MQAdminStartup's list of SubCommands.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
 
+_MAX_SUGGESTIONS = 4
+_ONE: Mapping[str, Mapping[str, tuple[str, str]]] = {"Commands": {}}
 Verbs = Mapping[str, tuple[str, str]]
 """Name to (``module:attribute``, one line of help)."""
 
 
-class LazyGroup(click.Group):
-    """``LazyGroup(sections={"Servers": {"up": ("spark_rocket.cli.servers.up:up", "…")}})``
+class VerbGroup(click.Group):
+    """``VerbGroup(sections={"Servers": {"up": ("spark_rocket.cli.servers.up:up", "…")}})``
 
-    Verbs can also be added in the usual way (``@group.command()``).
+    Verbs can also be added in the usual way (``@group.command()``). ``aliases``: other names of verbs of any group, by
+    module and attribute; they work, but nothing lists them.
     """
 
-    def __init__(self, *args: Any, sections: Mapping[str, Verbs], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Verbs] = _ONE, aliases: Mapping[str, str] = {}, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections
+        self._aliases = aliases
         self._lazy = {name: verb for verbs in sections.values() for name, verb in verbs.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self._lazy, *(name for name in super().list_commands(ctx) if name not in self._lazy)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._lazy:
+        place = self._lazy[cmd_name][0] if cmd_name in self._lazy else self._aliases.get(cmd_name)
+        if place is None:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Suggest similar names too: click suggests imported verbs only, and none before 8.4."""
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, self.list_commands(ctx))
-            suggestion = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-            ctx.fail(f"No such command {name!r}.{suggestion}")
+            meant = " or ".join(map(repr, self._suggestions(ctx, name)))
+            ctx.fail(f"No such command {name!r}.{f' Did you mean {meant}?' if meant else ''}")
         return super().resolve_command(ctx, args)
+
+    def _suggestions(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the command lines that the user may mean, the most likely ones first."""
+        from spark_rocket.cli.related import RELATED
+
+        root = ctx.find_root()
+        near = [f"{ctx.command_path} {verb}" for verb in get_close_matches(name, self.list_commands(ctx))]
+        same = [path for path, verb in _verbs(root) if verb == name]
+        related = [f"{root.command_path} {line}" for line in RELATED.get(name.lower().replace("_", "-"), ())]
+        lines = dict.fromkeys([*related, *same, *near])
+        own = [line for line in lines if line.startswith(f"{ctx.command_path} ")]
+        return (own if own and ctx is not root else list(lines))[:_MAX_SUGGESTIONS]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # Verbs added in the usual way are listed in the first section.
@@ -71,3 +90,13 @@ class LazyGroup(click.Group):
             for name, line in lines.items()
             if name.startswith(incomplete)
         ]
+
+
+def _verbs(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield all verbs below a group, with their command lines."""
+    group = context.command
+    assert isinstance(group, click.Group)
+    for name in group.list_commands(context):
+        yield f"{context.command_path} {name}", name
+        if isinstance(command := group.get_command(context, name), click.Group):
+            yield from _verbs(click.Context(command, parent=context, info_name=name))

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from spark_rocket.cli.lazy import LazyGroup
 from spark_rocket.cli.main import rocket
+from spark_rocket.cli.related import RELATED
+from spark_rocket.cli.verbs import VerbGroup
 from tests.cli.conftest import Run
 
 
@@ -30,7 +31,7 @@ VERBS = list(_verbs(rocket))
 @pytest.mark.parametrize(("path", "group", "name", "command"), VERBS, ids=[verb[0] for verb in VERBS])
 def test_each_verb_has_a_help_text(path: str, group: click.Group, name: str, command: click.Command) -> None:
     assert command.name == name
-    sections = group.sections.values() if isinstance(group, LazyGroup) else ()
+    sections = group.sections.values() if isinstance(group, VerbGroup) else ()
     is_lazy = any(name in verbs for verbs in sections)
     assert bool(command.short_help) != is_lazy, "one line in the list of commands: its own, or the table's"
     assert command.help
@@ -53,16 +54,34 @@ def test_help_lists_every_verb(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        (["gruop"], "Did you mean 'group'?"),
-        (["group", "lagg"], "Did you mean 'lag'?"),
-        (["brokr", "config"], "Did you mean 'broker'"),
-        (["broker", "confg"], "Did you mean 'config'?"),
-        (["message", "reset"], "Did you mean 'resend'?"),
+        (["gruop"], "'rocket group'"),
+        (["group", "lagg"], "'rocket group lag'"),
+        (["brokr", "config"], "'rocket broker'"),
+        (["broker", "confg"], "'rocket broker config'"),
+        (["message", "reset"], "'rocket message resend'"),
+        (["lag"], "'rocket group lag'"),
+        (["reset"], "'rocket offsets reset'"),
+        (["producers"], "'rocket cluster producers'"),
+        (["topic", "describe"], "'rocket topic show'"),
+        (["Consume"], "'rocket message tail' or 'rocket bench consume'"),
     ],
 )
-def test_a_mistyped_verb_gets_a_suggestion(run: Run, words: list[str], meant: str) -> None:
+def test_an_unknown_verb_gets_a_suggestion(run: Run, words: list[str], meant: str) -> None:
     said = run(*words)
-    assert (said.status, meant in said.err) == (2, True), said.err
+    assert (said.status, f"Did you mean {meant}" in said.err) == (2, True), said.err
+
+
+def test_suggested_commands_exist() -> None:
+    known = {path for path, *_ in VERBS}
+    for line in (line for lines in RELATED.values() for line in lines):
+        words = f"rocket {line}".split()
+        assert " ".join(words) in known or words[1] in ("--version", "help"), line
+
+
+def test_other_names_of_verbs_work_and_are_not_listed(run: Run) -> None:
+    said = run("group", "reset-offset", "--help")
+    assert (said.status, "rocket offsets reset" in said.out) == (0, True)
+    assert "reset-offset" not in run("group", "--help").out
 
 
 @pytest.mark.live
