@@ -44,6 +44,7 @@ ELSEWHERE = {
 }
 HERE = {
     "README.md",
+    "docs/guides/apache-cluster.md",
     "docs/guides/console.md",
     "docs/guides/deployment.md",
     "docs/guides/grpc-clients.md",

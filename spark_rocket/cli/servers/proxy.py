@@ -55,6 +55,8 @@ _MAX_WORKERS = 64
 def proxy(context: click.Context, /, link: Link, **given: Any) -> int:
     """Serve RocketMQ 5 clients (gRPC) for all brokers of a cluster.
 
+    Receiving needs brokers of version 5: 4.9 does not have POP. Sending works with both.
+
     \b
     -n, --access-key and --tls set the connection to the cluster. The account signs the requests to brokers; it
     needs the permissions of all clients together. Set TLS of the gRPC port with -c (tlsCertPath, tlsKeyPath).
