@@ -186,6 +186,11 @@ def loop_thread() -> LoopThread:
     return found
 
 
+def is_loop_thread() -> bool:
+    """Whether this is called on the loop thread of this process."""
+    return _current is not None and _current.is_current()
+
+
 def _after_fork_in_child() -> None:
     global _lock, _current
     _lock = threading.Lock()

@@ -8,9 +8,9 @@ every 20 s           ``rebalance`` of each consumer, and immediately on NOTIFY_C
 ===================  ==============================================================================================
 
 Each task has its own thread: the last two wait for brokers and listeners, which must not delay a heartbeat. Requests of
-brokers run on a few dedicated threads, never on one that reads a connection, so that they may call brokers themselves.
-An exception of a member's method is logged and stops nothing else. All threads start with the first member and end with
-the last; they are daemon threads.
+brokers run on the callback thread of their connection, so that they may block and call brokers themselves. An exception
+of a member's method is logged and stops nothing else. All threads start with the first member and end with the last;
+they are daemon threads.
 
 Thread-safety: all methods. After a fork the child has no members: they belong to the parent.
 Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
@@ -22,7 +22,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
 from spark_rocket.client.core.config import ClientConfig
@@ -48,7 +47,6 @@ from spark_rocket.remoting.client.client import RemotingClient
 logger = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S = 1.0
-CALLBACK_THREADS = 4
 
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
 Member = TypeVar("Member")
@@ -106,8 +104,6 @@ class Membership:
         self._stop = threading.Event()
         self._rebalance_now = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._callback_threads = 0
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -326,9 +322,6 @@ class Membership:
         self._stop.set()
         self._rebalance_now.set()
         self._threads = []
-        for _ in range(self._callback_threads):
-            self._requests.put(None)
-        self._callback_threads = 0
 
     def close(self) -> None:
         with self._lock:
@@ -337,34 +330,13 @@ class Membership:
     # --- requests of brokers ----------------------------------------------------------------------------------
 
     def handle(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        """Called on the thread that reads a connection: the handler runs and responds on another thread."""
+        """Called on the callback thread of a connection, so a handler may block."""
         handler = self.handlers.get(request.code)
         if handler is None:
             return RemotingCommand.response(
                 request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
             )
-        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            return handler(address, request)
-        with self._lock:
-            self._requests.put(lambda: self._respond(handler, address, request))
-            if self._callback_threads < CALLBACK_THREADS:
-                self._callback_threads += 1
-                name = f"rocket-callback-{self._callback_threads}"
-                threading.Thread(target=self._callback_loop, args=(self._requests,), name=name, daemon=True).start()
-        return None
-
-    def _callback_loop(self, requests: SimpleQueue[Callable[[], None] | None]) -> None:
-        while (work := requests.get()) is not None:
-            work()
-
-    def _respond(self, handler: RequestHandler, address: str, request: RemotingCommand) -> None:
-        try:
-            answer = handler(address, request)
-        except Exception as error:
-            logger.exception("callback failed: request code %d of broker %s", request.code, address)
-            answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        if answer is not None and not request.is_oneway:
-            self._remoting.reply(address, answer)
+        return handler(address, request)
 
     def _ids_changed(self, address: str, request: RemotingCommand) -> None:
         group = NotifyConsumerIdsChangedRequestHeader.from_ext(request.ext_fields).consumer_group

@@ -1,9 +1,9 @@
 """The remoting client for an event loop: one connection per address, any number of requests in flight on each.
 
-Its connections are those of the blocking client (``connection.py``), on the running loop. Futures are set where the
-response is read: no thread is involved, and nothing blocks the loop. A connection is opened on first use; concurrent
+Futures are set where the response is read: nothing blocks the loop. A connection is opened on first use; concurrent
 requests wait for the same attempt. A lost connection fails all its requests in flight, and the next request opens a new
-one.
+one. If a slow connection attempt fails, because the peer does not respond, the failure is cached for some seconds.
+After a refused connection the next request retries immediately, because the server may be starting.
 
 =======================================  ==============================================================================
 failure                                  error
@@ -17,7 +17,9 @@ the peer does not read                   RemotingTooMuchRequestError, above ``hi
 Remoting cannot withdraw a request. Cancelling a future only ignores the response: to handle a late response, keep the
 future and add a callback.
 
-Thread-safety: event loop only. Nothing is stored on disk.
+Thread-safety: event loop only. If the client has a loop thread, :meth:`AsyncRemotingClient.connection` and
+``is_connected`` may be used by any thread: the blocking client (``client.py``) is a facade over them.
+Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
 
@@ -26,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -38,7 +41,8 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.client.connection import Connection, not_connected, pieces_of
-from spark_rocket.remoting.client.promise import Pending
+from spark_rocket.remoting.client.promise import Pending, as_future
+from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -49,7 +53,10 @@ CONNECT_SECONDS = 3.0
 
 Answer: TypeAlias = "asyncio.Future[RemotingCommand]"
 PushHandler = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
-"""Handles requests of a server, by its address: returns the response, a future of it, or None for no response."""
+"""Handles requests of a server, by its address: returns the response, a future of it, or None for no response.
+
+With a loop thread it is called on the callback thread of the connection, and may block.
+"""
 
 
 class _FutureRequest(Pending):
@@ -87,18 +94,28 @@ class AsyncRemotingClient:
         tls: TlsSettings | None = None,
         on_push: PushHandler | None = None,
         on_connect: Callable[[str], None] | None = None,
+        thread: Callable[[], LoopThread] | None = None,
     ) -> None:
-        """``connect_timeout`` in seconds. ``on_connect`` is called with the address of each new connection."""
+        """``connect_timeout`` in seconds. ``on_connect`` is called with the address of each new connection.
+
+        ``thread`` returns the thread whose loop has the connections; default: the running loop.
+        """
         self._connect_timeout = connect_timeout
         self._max_frame_length = max_frame_length
         self._high_water = high_water
-        self._sign = RequestSigner(credentials).sign if credentials is not None else None
+        self.sign = RequestSigner(credentials).sign if credentials is not None else None
         self._tls = ClientTls(tls) if tls is not None else None
         self._on_push = on_push
         self._on_connect = on_connect
+        self._thread = thread
+        self._connecting = threading.Lock()
         self._connections: dict[str, Connection] = {}
         self._pushed: dict[Connection, set[Answer]] = {}
-        self._closed = False
+        self.is_closed = False
+
+    @property
+    def connections(self) -> list[Connection]:
+        return list(self._connections.values())
 
     def is_connected(self, address: str) -> bool:
         connection = self._connections.get(address)
@@ -113,8 +130,8 @@ class AsyncRemotingClient:
 
         ``seconds`` is the timeout for both, including connecting.
         """
-        request_of = _FutureRequest(int(request.code), seconds)
-        connection = self._connection(address)
+        pending = _FutureRequest(int(request.code), seconds)
+        connection = self.connection(address, self._connect_timeout)
         if not connection.is_open:
             await self._opened(connection, seconds)
         if connection.lost is not None:  # right after it was opened
@@ -123,36 +140,49 @@ class AsyncRemotingClient:
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
-        if self._sign is not None:
-            self._sign(request)
-        request_of.opaque = request.opaque = connection.session.next_opaque()
-        request_of.carrier = connection
-        connection.send(request_of, pieces_of(request))
-        return request_of.future
+        if self.sign is not None:
+            self.sign(request)
+        pending.opaque = request.opaque = connection.session.next_opaque()
+        pending.carrier = connection
+        connection.send(pending, pieces_of(request))
+        return pending.future
 
-    def _connection(self, address: str) -> Connection:
+    def connection(self, address: str, connect_timeout: float) -> Connection:
         """Return the connection, which may still be opening: one attempt serves all waiting callers."""
         connection = self._connections.get(address)
         if connection is not None and connection.lost is None:
             return connection
-        if self._closed:
-            raise RemotingConnectError(f"The client is closed; the request to {address} was not sent.")
-        connection = self._connections[address] = Connection(
-            asyncio.get_running_loop(),
-            address,
-            self._connect_timeout,
-            self._serve,
-            max_frame_length=self._max_frame_length,
-            tls=self._tls,
-        )
-        connection.opened.add_done_callback(partial(self._connected, address))
-        connection.closed.add_done_callback(partial(self._lost, connection))
-        connection.open()
-        return connection
+        with self._connecting:
+            if self.is_closed:
+                raise RemotingConnectError(f"The client is closed; the request to {address} was not sent.")
+            connection = self._connections.get(address)
+            if connection is not None and connection.lost is None:
+                return connection
+            if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
+                raise copy.copy(connection.lost)
+            thread = None if self._thread is None else self._thread()
+            connection = self._connections[address] = Connection(
+                asyncio.get_running_loop() if thread is None else thread.loop,
+                address,
+                min(self._connect_timeout, connect_timeout),
+                self._serve,
+                post=None if thread is None else thread.post,
+                callbacks=None if thread is None else CallbackThread(f"rocket-callbacks-{address}"),
+                max_frame_length=self._max_frame_length,
+                tls=self._tls,
+            )
+            connection.opened.when_settled(partial(self._connected, address))
+            connection.closed.when_settled(partial(self._lost, connection))
+            try:
+                connection.post(connection.open)
+            except BaseException as error:  # an interrupt
+                connection.lost = connection.lost or RemotingConnectError(f"No connection to {address}: {error!r}.")
+                raise
+            return connection
 
     async def _opened(self, connection: Connection, seconds: float) -> None:
         try:
-            await asyncio.wait_for(asyncio.wrap_future(connection.opened), seconds)
+            await asyncio.wait_for(as_future(connection.opened), seconds)
         except TimeoutError:
             raise not_connected(connection.address, f"no response within {seconds:.1f} s") from None
         except RemotingConnectError as error:
@@ -169,8 +199,19 @@ class AsyncRemotingClient:
     # --- requests of the server ---------------------------------------------------------------------------------
 
     def _serve(self, connection: Connection, request: RemotingCommand) -> None:
+        if connection.callbacks is None:
+            self._handle(connection, request)
+        else:
+            connection.callbacks.submit(partial(self._handle, connection, request))
+
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
+        answer: Answer | RemotingCommand | None
         try:
-            answer = None if self._on_push is None else self._on_push(connection.address, request)
+            if self._on_push is None:
+                remark = f" request type {request.code} not supported"
+                answer = RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            else:
+                answer = self._on_push(connection.address, request)
         except RocketError as error:
             answer = _failure(request, error)
         except Exception as error:
@@ -193,7 +234,7 @@ class AsyncRemotingClient:
 
     def _answer(self, connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
         if not request.is_oneway:
-            connection.write(pieces_of(answer))
+            connection.post(partial(connection.write, pieces_of(answer)))
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -205,13 +246,14 @@ class AsyncRemotingClient:
 
     async def close(self) -> None:
         """Close all connections; requests in flight fail."""
-        self._closed = True
-        connections = list(self._connections.values())
+        self.is_closed = True
+        connections = self.connections
         self._connections.clear()
         for connection in connections:
             connection.close("the client is closed", abort=True)
-        await asyncio.gather(*(asyncio.wrap_future(connection.closed) for connection in connections))
+        await asyncio.gather(*(as_future(connection.closed) for connection in connections))
 
 
 def _failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
-    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, str(error) or type(error).__name__)
+    remark = str(error) if isinstance(error, RocketError) else f"{type(error).__name__}: {error}"
+    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)

@@ -1,10 +1,9 @@
 """The blocking remoting client: synchronous or with promises, for any number of threads, one connection per address.
 
-It is a facade: connections live on the loop of the process's :class:`LoopThread`. A caller encodes its request and
-posts it to the loop; a synchronous call waits for its promise. The timeout covers all of it, including connecting. A
-lost connection fails all its requests, and the next request creates a new one. If a slow connection attempt fails,
-because the peer does not respond, the failure is cached for some seconds. After a refused connection the next request
-retries immediately, because the server may be starting.
+It is a facade over the client for an event loop (``async_client.py``), whose connections live on the loop of the
+process's :class:`LoopThread`. A caller encodes its request and posts it to the loop; a synchronous call waits for its
+promise. The timeout covers all of it, including connecting. Coroutines on that loop use the same connections
+(``requests``).
 
 Callbacks of promises and the handler of the servers' requests run on the callback thread of their connection, in order:
 one that blocks delays neither responses nor other connections, and may itself send and wait.
@@ -18,7 +17,6 @@ from __future__ import annotations
 import copy
 import logging
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -26,21 +24,19 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from spark_rocket.errors import (
-    ProtocolError,
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
     StateError,
 )
-from spark_rocket.protocol.auth import Credentials, RequestSigner
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.client.connection import Connection, pieces_of
 from spark_rocket.remoting.client.promise import Pending, Promise, Request, no_connection
-from spark_rocket.remoting.event_loop import CallbackThread, LoopThread, loop_thread
-from spark_rocket.remoting.tls.contexts import ClientTls
+from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
@@ -84,21 +80,23 @@ class RemotingClient:
         tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
     ) -> None:
-        self._sign = RequestSigner(credentials).sign if credentials is not None else None
-        self._tls = ClientTls(tls) if tls is not None else None
-        self._connect_timeout = connect_timeout
         self._max_in_flight = max_in_flight
-        self._max_frame_length = max_frame_length
-        self._handler = request_handler
-        self._closed = False
+        self._connect = partial(
+            AsyncRemotingClient,
+            connect_timeout=connect_timeout,
+            max_frame_length=max_frame_length,
+            credentials=credentials,
+            tls=tls,
+            on_push=request_handler,
+            thread=loop_thread,
+        )
         self._begin()
         _clients.add(self)
 
     def _begin(self) -> None:
-        self._connections: dict[str, Connection] = {}
+        self.requests: AsyncRemotingClient = self._connect()
+        """The same connections, for coroutines on the loop of ``loop_thread()``."""
         self._permits = _Permits(self._max_in_flight)
-        self._connecting = threading.Lock()
-        self._thread: LoopThread | None = None
 
     def __enter__(self) -> RemotingClient:
         return self
@@ -143,10 +141,10 @@ class RemotingClient:
 
         RemotingError if the request was not sent. Waits while the peer does not read.
         """
-        if self._closed:
+        if self.requests.is_closed:
             raise _closed(addr)
-        if self._sign is not None:
-            self._sign(request)
+        if self.requests.sign is not None:
+            self.requests.sign(request)
         connection = self._connection(addr, promise.deadline)
         promise.opaque = request.opaque = connection.session.next_opaque()
         promise.carrier = connection
@@ -160,24 +158,14 @@ class RemotingClient:
         deadline = time.monotonic() + timeout
         self._acquire(addr, deadline)
         try:
-            if self._sign is not None:
-                self._sign(request)
+            if self.requests.sign is not None:
+                self.requests.sign(request)
             request.flag |= FLAG_ONEWAY
             connection = self._connection(addr, deadline)
             request.opaque = connection.session.next_opaque()
             self._write(connection, request, deadline)
         finally:
             self._permits.release()
-
-    def reply(self, addr: str, response: RemotingCommand, timeout: float = 3.0) -> None:
-        """Respond to a request received over the connection to ``addr``. A lost connection is logged."""
-        connection = self._connections.get(addr)
-        try:
-            if connection is None:
-                raise RemotingConnectError(f"There is no connection to {addr}.")
-            self._write(connection, response, time.monotonic() + timeout)
-        except (RemotingError, ProtocolError) as error:
-            logger.warning("response to %s not sent: %s", addr, error)
 
     def _write(self, connection: Connection, command: RemotingCommand, deadline: float) -> None:
         """Write a frame without a response, and wait until the kernel has it."""
@@ -208,7 +196,7 @@ class RemotingClient:
 
     def _acquire(self, addr: str, deadline: float) -> None:
         """Acquire a permit for a request in flight."""
-        if self._closed:
+        if self.requests.is_closed:
             raise _closed(addr)
         if self._permits.acquire(0.0):
             return
@@ -220,17 +208,16 @@ class RemotingClient:
 
     def call_at(self, when: float, action: Callable[[], object]) -> None:
         """Run a short action at ``when`` (``time.monotonic``) or later, unless the client is closed."""
-        self._loop_thread().call_at(when, lambda: None if self._closed else action())
+        loop_thread().call_at(when, lambda: None if self.requests.is_closed else action())
 
     # --- connections ------------------------------------------------------------------------------------------
 
     def is_connected(self, addr: str) -> bool:
-        connection = self._connections.get(addr)
-        return connection is not None and connection.is_open and connection.lost is None
+        return self.requests.is_connected(addr)
 
     def is_loop_thread(self) -> bool:
         """Whether this is the thread that receives responses, which must not wait for one."""
-        return self._thread is not None and self._thread.is_current()
+        return is_loop_thread()
 
     def connect(self, addr: str, timeout: float) -> None:
         """Wait until the connection is open. RemotingConnectError on timeout or failure."""
@@ -246,18 +233,17 @@ class RemotingClient:
 
     def disconnect(self, addr: str) -> None:
         """Close the connection of an address, if there is one."""
-        connection = self._connections.get(addr)
-        if connection is not None:
-            connection.post(connection.close)
+        for connection in self.requests.connections:
+            if connection.address == addr:
+                connection.post(connection.close)
 
     def close(self) -> None:
         """Close all connections; requests in flight fail. May be called more than once."""
-        with self._connecting:
-            self._closed = True
-            connections = list(self._connections.values())
+        self.requests.is_closed = True
+        connections = self.requests.connections
         for connection in connections:
             connection.post(partial(connection.close, "the client is closed"))
-        if self._thread is None or self._thread.is_current() or not self._thread.is_alive():
+        if not connections or is_loop_thread() or not loop_thread().is_alive():
             return
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for connection in connections:
@@ -267,67 +253,14 @@ class RemotingClient:
                 connection.post(partial(connection.close, abort=True))
 
     def _connection(self, addr: str, deadline: float) -> Connection:
-        connection = self._connections.get(addr)
-        if connection is not None and connection.lost is None:
-            return connection
-        with self._connecting:
-            if self._closed:
-                raise _closed(addr)
-            connection = self._connections.get(addr)
-            if connection is not None and connection.lost is None:
-                return connection
-            if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
-                raise copy.copy(connection.lost)
-            # The attempt ends before the deadline of its request, which then fails with the reason.
-            seconds = CONNECT_SHARE * (deadline - time.monotonic())
-            thread = self._loop_thread()
-            connection = self._connections[addr] = Connection(
-                thread.loop,
-                addr,
-                min(self._connect_timeout, seconds),
-                self._on_request,
-                post=thread.post,
-                callbacks=CallbackThread(f"rocket-callbacks-{addr}"),
-                max_frame_length=self._max_frame_length,
-                tls=self._tls,
-            )
-            try:
-                connection.post(connection.open)
-            except BaseException as error:  # an interrupt
-                connection.lost = connection.lost or RemotingConnectError(f"No connection to {addr}: {error!r}.")
-                raise
-            return connection
-
-    def _loop_thread(self) -> LoopThread:
-        thread = self._thread
-        if thread is None:
-            thread = self._thread = loop_thread()
-        return thread
-
-    # --- requests of servers ----------------------------------------------------------------------------------
-
-    def _on_request(self, connection: Connection, command: RemotingCommand) -> None:
-        assert connection.callbacks is not None
-        connection.callbacks.submit(partial(self._serve, connection, command))
-
-    def _serve(self, connection: Connection, command: RemotingCommand) -> None:
-        try:
-            if self._handler is None:
-                remark = f" request type {command.code} not supported"
-                answer: RemotingCommand | None
-                answer = RemotingCommand.response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-            else:
-                answer = self._handler(connection.address, command)
-        except Exception as error:
-            logger.exception("request code %d of %s failed", command.code, connection.address)
-            answer = RemotingCommand.response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        if answer is not None and not command.is_oneway:
-            connection.post(partial(connection.write, pieces_of(answer)))
+        # The attempt ends before the deadline of its request, which then fails with the reason.
+        return self.requests.connection(addr, CONNECT_SHARE * (deadline - time.monotonic()))
 
     def _after_fork(self) -> None:
-        connections = self._connections
+        connections, was_closed = self.requests.connections, self.requests.is_closed
         self._begin()
-        for connection in connections.values():
+        self.requests.is_closed = was_closed
+        for connection in connections:
             connection.leave_to_parent()
 
 

@@ -9,6 +9,7 @@ Corresponds to org.apache.rocketmq.remoting.netty.ResponseFuture.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
@@ -71,6 +72,10 @@ class Promise(Future[T]):
         """Call ``fn`` when the promise is settled: on the callback thread of its connection, so it may block."""
         super().add_done_callback(partial(run_callback, fn))
 
+    def when_settled(self, fn: Callable[[Future[T]], object]) -> None:
+        """Call ``fn``, which must be short, on the thread that settles the promise."""
+        super().add_done_callback(fn)
+
     def cancel(self) -> bool:
         return False
 
@@ -119,6 +124,30 @@ def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
                 promise._value, promise._settled = value, True
     for promise, value in rest:
         promise.resolve(value)
+
+
+def as_future(promise: Promise[T]) -> asyncio.Future[T]:
+    """Return a future of the running loop with the outcome of a promise. Cancelling it only ignores the outcome."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle() -> None:
+        if future.done():
+            return
+        error = promise.exception()
+        if error is None:
+            future.set_result(promise.result())
+        else:
+            future.set_exception(error)
+
+    def settled(_: Future[T]) -> None:
+        try:
+            loop.call_soon_threadsafe(settle)
+        except RuntimeError:  # the loop is closed, so its futures are unused
+            pass
+
+    promise.when_settled(settled)
+    return future
 
 
 def _after_fork_in_child() -> None:
