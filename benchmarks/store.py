@@ -23,6 +23,7 @@ from spark_rocket.store.message_store import now_ms
 
 SIZE, PUTS, BATCHES = 128, 30_000, 200
 CPU_BATCHES, SPARK_BATCH = 25, 4_000
+SMALL_BATCHES, SMALL_BATCH = 2_000, 10
 GET_BYTES = 4 * 1024 * 1024
 BACKLOG, BACKLOG_QUEUES = 200_000, 8
 TOPIC = "bench"
@@ -79,32 +80,40 @@ def put(lab: Lab, _: str) -> Pair:
 
 
 @benchmark("store.batch500", unit="messages/s", ceiling="a copy of as many bytes into mapped memory")
-def put_batches(lab: Lab, _: str) -> Pair:
-    body = batch_body()
+def put_equal_batches(lab: Lab, _: str) -> Pair:
+    """Batches of messages with equal lengths, the exception in practice."""
+    return _put_batches(lab, [batch_body()] * BATCHES, frames.BATCH)
 
+
+@benchmark("store.batch10", unit="messages/s", ceiling="a copy of as many bytes into mapped memory")
+def put_small_batches(lab: Lab, _: str) -> Pair:
+    """Batches of ten messages with bodies of 40 to 900 bytes, as applications send them."""
+    return _put_batches(lab, varied_bodies(40, 900, batches=SMALL_BATCHES, messages=SMALL_BATCH), SMALL_BATCH)
+
+
+def _put_batches(lab: Lab, batches: list[bytes], messages: int) -> Pair:
     def puts() -> float:
         with open_store(lab.scratch / "batch") as store:
             begun = time.perf_counter()
-            for number in range(BATCHES):
+            for number, body in enumerate(batches):
                 result = store.put_batch(TOPIC, number & 3, body, born_timestamp=1, born_host=BORN)
             elapsed = time.perf_counter() - begun
-        assert result.count == frames.BATCH, result
-        return BATCHES * frames.BATCH / elapsed
+        assert result.count == messages, result
+        return len(batches) * messages / elapsed
 
-    return Pair(puts, lambda: copies(BATCHES, len(body)) * frames.BATCH)
+    size = sum(map(len, batches)) // len(batches)
+    return Pair(puts, lambda: copies(len(batches), size) * messages)
 
 
-def varied_bodies(least: int, most: int) -> list[bytes]:
-    """Return batches of 4,000 messages, as Spark's sink sends them: bodies of ``least`` to ``most`` bytes."""
+def varied_bodies(least: int, most: int, *, batches: int = CPU_BATCHES, messages: int = SPARK_BATCH) -> list[bytes]:
+    """Return batches with bodies of ``least`` to ``most`` bytes, of 4,000 messages as Spark's sink sends them."""
     rng = random.Random(7)
-    batches = []
-    for _ in range(CPU_BATCHES):
-        messages = []
-        for number in range(SPARK_BATCH):
-            properties = {"TAGS": "bench", "KEYS": f"{number:08}", "UNIQ_KEY": f"{rng.getrandbits(128):032X}"}
-            messages.append(Message(TOPIC, rng.randbytes(rng.randint(least, most)), properties))
-        batches.append(bytes(encode_batch_body(messages)))
-    return batches
+
+    def message(number: int) -> Message:
+        properties = {"TAGS": "bench", "KEYS": f"{number:08}", "UNIQ_KEY": f"{rng.getrandbits(128):032X}"}
+        return Message(TOPIC, rng.randbytes(rng.randint(least, most)), properties)
+
+    return [bytes(encode_batch_body([message(number) for number in range(messages)])) for _ in range(batches)]
 
 
 @benchmark(

@@ -5,8 +5,8 @@ been sent alone: with its own body CRC, queue offset and physical offset. The ba
 appended to the message's own, after a separator if it is missing.
 
 ``plan_batch`` checks everything. The plan then writes the run straight into the mapped log. Many messages are handled
-by columns (batch_columns.py, batch_uniform.py), few one by one: array operations take as long for one message as for
-dozens.
+by columns (batch_columns.py), few one by one: array operations take as long for one message as for dozens
+(``make bench``: store.batch10).
 
 Pure but for ``BatchPlan.write``. Corresponds to MessageExtEncoder.encode(MessageExtBatch) and
 DefaultAppendMessageCallback.doAppend for batches.
@@ -32,7 +32,6 @@ from spark_rocket.protocol.record.layout import (
 )
 from spark_rocket.protocol.record.spans import Ints
 from spark_rocket.store.batch_columns import Buffer, has_nul, malformed, plan_many, suffix_of, too_long
-from spark_rocket.store.batch_uniform import plan_uniform
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code
 
 _FEW = 64
@@ -64,8 +63,7 @@ def plan_batch(raw: Buffer, record_overhead: int, batch_properties: bytes) -> Ba
         if at > len(raw) - BATCH_OVERHEAD:
             return plan_few(raw, record_overhead, batch_properties)
         at += max(INT.unpack_from(raw, at)[0], 0)
-    plan = plan_uniform(raw, record_overhead, batch_properties)
-    return plan if plan is not None else plan_many(raw, record_overhead, batch_properties)
+    return plan_many(raw, record_overhead, batch_properties)
 
 
 @dataclass(slots=True)

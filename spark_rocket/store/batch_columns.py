@@ -143,14 +143,13 @@ def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> Man
 def _messages(raw: Buffer, source: Bytes) -> tuple[Ints, Ints, Ints]:
     """Return where the messages begin, and the lengths of their bodies and properties. PutError if one is invalid."""
     starts, end = walk_sizes(raw, BATCH_OVERHEAD)
-    heads = blocks(source, BATCH_HEADER.size)[starts].view(">i4").reshape(-1, BATCH_HEADER.size // 4)
-    sizes, bodies = heads[:, 0].astype(np.int64), heads[:, BATCH_BODY_LENGTH_AT // 4].astype(np.int64)
-    is_good = (bodies >= 0) & (bodies <= sizes - BATCH_OVERHEAD)
+    rooms = np.diff(starts, append=end) - BATCH_OVERHEAD
+    bodies = gather(source, starts + BATCH_BODY_LENGTH_AT, ">i4")
+    is_good = (bodies >= 0) & (bodies <= rooms)
     is_good[-1:] &= end <= len(source)
-    lengths = np.full(len(starts), -1, np.int64)
-    places = starts + bodies + BATCH_HEADER.size
-    lengths[is_good] = gather(source, places[is_good], ">i2")
-    is_good &= (lengths >= 0) & (lengths == sizes - bodies - BATCH_OVERHEAD)
+    places = starts + BATCH_HEADER.size + np.where(is_good, bodies, 0)
+    lengths = gather(source, places, ">i2")
+    is_good &= lengths == rooms - bodies
     if not is_good.all():
         end = int(starts[is_good.argmin()])
     elif end == len(source) > 0:

@@ -57,7 +57,8 @@ def tags_codes(properties: PropertySpans) -> Ints:
     """Return the tags codes of many ordinary messages."""
     codes = np.zeros(properties.count, np.int64)
     messages, starts, ends = properties.values(b"TAGS")
-    codes[messages] = properties.hashes(starts, ends).view(np.int32)
+    same = properties.same_value(starts, ends)
+    codes[messages] = properties.hashes(starts, ends).view(np.int32) if same is None else _code_of(same)
     return codes
 
 

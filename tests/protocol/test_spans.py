@@ -62,6 +62,8 @@ def test_properties(texts: list[bytes]) -> None:
         assert dict(zip(rows.tolist(), data, strict=True)) == {
             row: java_hash(value.decode("utf-8", "replace")) for row, value in must.items()
         }
+        same = spans.same_value(begins, ends)
+        assert {same} == set(must.values()) if len(set(must.values())) == 1 else same is None
         assert spans.may_have(name + b"\x01") or not must
         values, begins, ends = spans.words(begins, ends)
         words = [(row, word) for row, value in must.items() for word in value.split(b" ") if word]

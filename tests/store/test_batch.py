@@ -217,7 +217,9 @@ def test_a_failure_while_records_are_built_leaves_the_log_clean(
     assert bodies(store, "T", 0) == [b"before", b"after"]
 
 
-def test_tags_of_the_batch_count_for_each_message(store: MessageStore) -> None:
+@pytest.mark.parametrize("count", [3, 99])
+@pytest.mark.parametrize("own", [b"TAGS\x01own", b""])
+def test_tags_of_the_batch_count_for_each_message(store: MessageStore, count: int, own: bytes) -> None:
     """Its properties are appended to those of each message, and the last TAGS count: also when a queue is rebuilt."""
-    put_batch(store, "T", 0, [(0, b"a", b"TAGS\x01own")] * 50 + [(0, b"a", b"")], batch_properties=b"TAGS\x01all")
-    assert {code for _, _, code in store.get_entries("T", 0, 0, 51)} == {java_hash("all")}
+    put_batch(store, "T", 0, [(0, b"a", own)] * count + [(0, b"longer", b"A\x01b")], batch_properties=b"TAGS\x01all")
+    assert [code for _, _, code in store.get_entries("T", 0, 0, 100)] == [java_hash("all")] * (count + 1)

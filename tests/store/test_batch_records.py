@@ -17,7 +17,6 @@ from spark_rocket.protocol.record.layout import BORN_HOST_V6, MAGIC_V1, STORE_HO
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store.batch import BatchPlan, plan_batch, plan_few
 from spark_rocket.store.batch_columns import plan_many
-from spark_rocket.store.batch_uniform import plan_uniform
 from spark_rocket.store.layout import tags_code
 from spark_rocket.store.results import PutError, PutStatus
 
@@ -34,11 +33,7 @@ Batch = list[tuple[int, bytes, bytes]]
 Planner = Callable[[Any, int, bytes], BatchPlan]
 
 
-def plan_uniform_or_few(raw: Any, overhead: int, extra: bytes) -> BatchPlan:
-    return plan_uniform(raw, overhead, extra) or plan_few(raw, overhead, extra)
-
-
-PLANNERS: tuple[Planner, ...] = (plan_few, plan_many, plan_uniform_or_few, plan_batch)
+PLANNERS: tuple[Planner, ...] = (plan_few, plan_many, plan_batch)
 
 
 @st.composite

@@ -82,6 +82,14 @@ class PropertySpans:
             found, places, rows = found[is_last], places[is_last], rows[is_last]
         return rows, places + len(start), self._ends[found]
 
+    def same_value(self, starts: Ints, ends: Ints) -> bytes | None:
+        """Return the value that is the same at all places; None if they differ, or if there are none."""
+        if not len(starts) or (ends - starts != ends[0] - starts[0]).any():
+            return None
+        first = self._data[starts[0] : ends[0]].tobytes()
+        is_same = not first or blocks(self._data, len(first))[starts].tobytes() == first * len(starts)
+        return first if is_same else None
+
     def words(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
         """Split values at blanks; return the value of each word, and its start and end. Empty words are omitted."""
         blanks = np.flatnonzero(self._data == ord(" "))

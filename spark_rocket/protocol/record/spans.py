@@ -26,7 +26,7 @@ Hashes = npt.NDArray[np.uint32]
 
 _ASCII_END = 0x80
 _LARGE = 512
-_SHORT_BITS = 4  # of the lengths of strings that are hashed together
+_SHORT = 15  # strings of up to this length are hashed together
 _MATRIX_BYTES = 1 << 20  # of strings hashed at once
 
 
@@ -70,19 +70,16 @@ def gather(raw: Bytes, places: Ints, kind: str) -> Ints:
 
 def copy_spans(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
     """Copy strings of ``source`` to ``places`` in ``target``; source and target do not overlap."""
-    for _, rows in _by_bits(lengths, 0):
-        begins, at, sizes = starts[rows], places[rows], lengths[rows]
-        width = int(sizes.min())
-        if not width:
-            continue
+    for rows, width, longest in _groups(lengths, 0):
+        begins, at = starts[rows], places[rows]
         if width >= _LARGE:
-            _copy_one_by_one(source, begins, sizes, target, at)
-            continue
-        read, write = blocks(source, width), blocks(target, width)
-        write[at] = read[begins]
-        rest = sizes - width
-        if rest.any():
-            write[at + rest] = read[begins + rest]
+            _copy_one_by_one(source, begins, lengths[rows], target, at)
+        elif width:
+            read, write = blocks(source, width), blocks(target, width)
+            write[at] = read[begins]
+            if width < longest:
+                rest = lengths[rows] - width
+                write[at + rest] = read[begins + rest]
 
 
 def _copy_one_by_one(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
@@ -93,19 +90,21 @@ def _copy_one_by_one(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, 
         write[place:stop] = read[start:end]
 
 
-def _by_bits(lengths: Ints, least: int) -> Iterator[tuple[int, Any]]:
-    """Yield the numbers of bits of the lengths, but not below ``least``, and an index of their rows."""
-    bits = np.maximum(np.frexp(lengths)[1], least)
-    if not len(bits):
+def _groups(lengths: Ints, small: int) -> Iterator[tuple[Any, int, int]]:
+    """Yield an index of rows, and the smallest and largest length in them.
+
+    The largest is at most twice the smallest, or ``small``.
+    """
+    shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
+    if longest <= max(2 * shortest, small):
+        yield slice(None), shortest, longest
         return
-    first, last = int(bits.min()), int(bits.max())
-    if first == last:
-        yield first, slice(None)
-        return
-    for number in range(first, last + 1):
+    bits = np.frexp(np.maximum(lengths, small))[1]
+    for number in range(int(bits.min()), int(bits.max()) + 1):
         rows = np.flatnonzero(bits == number)
         if len(rows):
-            yield number, rows
+            of_group = lengths[rows]
+            yield rows, int(of_group.min()), int(of_group.max())
 
 
 @cache
@@ -124,22 +123,20 @@ def java_hashes(raw: Bytes, starts: Ints, ends: Ints, before: Hashes | None = No
     """
     lengths = ends - starts
     hashes = np.zeros(len(starts), np.uint32) if before is None else before.copy()
-    for bits, rows in _by_bits(lengths, _SHORT_BITS):
-        of_group = [values[rows] for values in (ends, lengths, hashes)]
-        step = max(_MATRIX_BYTES >> bits, 1)
-        parts = [[values[at : at + step] for values in of_group] for at in range(0, len(of_group[0]), step)]
-        found = [_hash_rows(raw, bits, *part) for part in parts]
-        hashes[rows] = found[0] if len(found) == 1 else np.concatenate(found)
+    for rows, _, width in _groups(lengths, _SHORT):
+        if not width:
+            continue
+        of_group, step = np.arange(len(starts))[rows], max(_MATRIX_BYTES // width, 1)
+        for at in range(0, len(of_group), step):
+            part = of_group[at : at + step]
+            hashes[part] = _hash_rows(raw, width, ends[part], lengths[part], hashes[part])
     return hashes
 
 
-def _hash_rows(raw: Bytes, bits: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
-    """Hash strings with lengths of up to ``bits`` bits, as the rows of a matrix, with zeros on the left."""
-    width = int(lengths.max())
-    if not width:
-        return before
+def _hash_rows(raw: Bytes, width: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
+    """Hash strings of up to ``width`` bytes, as the rows of a matrix, with zeros on the left."""
     cells = blocks(raw, width)[ends - width].view(np.uint8).reshape(-1, width)
-    powers = _powers(1 << bits)[-width - 1 :]
+    powers = _powers(1 << width.bit_length())[-width - 1 :]
     scale: Any = powers[0]
     if int(lengths.min()) < width:
         cells *= np.arange(width) >= (width - lengths)[:, None]
