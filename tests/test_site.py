@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +90,10 @@ def headings(site: Path, page: str) -> set[str]:
     return set(re.findall(r' id="([^"]+)"', built.read_text(encoding="utf-8"))) if built.exists() else set()
 
 
+def search_index(site: Path) -> Any:
+    return json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+
+
 def test_generated_pages(site: Path) -> None:
     notebook = (site / "notebook" / "flights.html").read_text(encoding="utf-8")
     assert notebook.count("data:image/png;base64,") == 3
@@ -129,12 +136,40 @@ def arrivals() -> Iterator[tuple[str, str]]:
 
 
 def test_the_search_ranks_guides_before_the_generated_pages(site: Path) -> None:
-    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    index = search_index(site)
     boosts = {entry["location"]: entry.get("boost", 1.0) for entry in index["docs"]}
     assert (
         boosts["guides/read.html"] > boosts["reference/options.html"] > boosts["architecture.html"] > boosts["api.html"]
     )
     assert index["config"]["fields"]["title"]["boost"] == 10
+
+
+def test_pages_for_contributors_are_not_found_by_the_search(site: Path) -> None:
+    locations = {entry["location"].partition("#")[0] for entry in search_index(site)["docs"]}
+    for page in ("decisions", "releasing", "writing"):
+        assert (site / "internals" / f"{page}.html").is_file()
+        assert f"internals/{page}.html" not in locations
+
+
+@pytest.mark.parametrize(
+    ("page", "language", "other"),
+    [
+        ("index.html", "en", "index.zh.html"),
+        ("index.zh.html", "zh", "index.html"),
+        ("guides/faq.html", "en", "guides/faq.zh.html"),
+        ("guides/faq.zh.html", "zh", "guides/faq.html"),
+        ("guides/read.html", "en", "index.zh.html"),
+    ],
+)
+def test_the_language_switch(site: Path, page: str, language: str, other: str) -> None:
+    text = (site / page).read_text(encoding="utf-8")
+    assert f'<html lang="{language}"' in text
+    links = re.findall(r'<a href="([^"]+)" hreflang="(\w+)" class="md-select__link">', text)
+    targets = {to: str((site / page).parent.joinpath(link).resolve().relative_to(site)) for link, to in links}
+    assert targets == {language: page, ("en" if language == "zh" else "zh"): other}
+    assert ("快速入门" in text.partition('class="md-nav md-nav--primary"')[2].partition("<article")[0]) == (
+        language == "zh"
+    )
 
 
 @pytest.fixture
@@ -165,6 +200,47 @@ def test_names_are_not_broken_in_two_lines(site: Path, driver: Any, page: str, w
     count, broken = driver.execute_script(BROKEN_NAMES)
     assert count > 50
     assert broken == []
+
+
+@pytest.fixture
+def address(site: Path) -> Iterator[str]:
+    """The site as a server has it: the search does not work with files."""
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@browser.needed
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("时区", "faq.zh.html#"),
+        ("消费堆积", "faq.zh.html#"),
+        ("精确一次", "exactly-once.zh.html#"),
+        ("time zone", "faq.html#"),
+    ],
+)
+def test_the_search_finds_words_of_both_languages(address: str, driver: Any, words: str, expected: str) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    driver.get(f"{address}/index.zh.html")
+    driver.execute_script("document.getElementById('__search').click()")
+    driver.execute_script(
+        "const input = document.querySelector('.md-search__input'); input.value = arguments[0];"
+        "input.dispatchEvent(new Event('keyup')); input.focus()",
+        words,
+    )
+    found = "return [...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
+    waiting = WebDriverWait(driver, WAIT_S, poll_frequency=0.05)
+    links = waiting.until(lambda at: at.execute_script(found))
+    assert any(f"/guides/{expected}" in link for link in links[:5]), links[:5]
 
 
 @browser.needed

@@ -1,13 +1,18 @@
 """Pages that are generated when the site is built (a MkDocs hook, named in mkdocs.yml).
 
-``index.md`` is the README with its links changed to the site's pages. ``cli.md`` lists every verb and option of
-``rocket``, taken from the program itself. ``api.md`` lists the public classes and functions; mkdocstrings inserts their
-docstrings. Each notebook becomes a page with its stored outputs and pictures. Old addresses of pages and headings
-redirect to the new ones (``docs/redirects.yml``).
+``index.md`` is the README with its links changed to the site's pages, ``index.zh.md`` the Chinese one. ``cli.md``
+lists every verb and option of ``rocket``, taken from the program itself. ``api.md`` lists the public classes and
+functions; mkdocstrings inserts their docstrings. Each notebook becomes a page with its stored outputs and pictures. Old
+addresses of pages and headings redirect to the new ones (``docs/redirects.yml``).
+
+A page ``x.zh.md`` is the Chinese translation of ``x.md``. It has the theme's Chinese labels, and a switch in the header
+leads from one to the other; pages without a translation lead to the Chinese home page. The search finds Chinese words
+because every Chinese character in the index is followed by a zero-width space, at which the search separates terms.
 """
 
 from __future__ import annotations
 
+import copy
 import html
 import importlib
 import json
@@ -62,11 +67,19 @@ _MAX_NAME_CHARACTERS, _MAX_WORD_CHARACTERS, _MIN_TEXT_CHARACTERS = 36, 13, 20
 #: The weight of a folder or page in the search: readers look for a guide first, and seldom for a single method.
 _SEARCH_BOOSTS = {"guides": 4.0, "recipes": 4.0, "reference": 2.0, "internals": 0.5, "api.md": 0.2, "cli.md": 0.5}
 
+#: The section of the navigation with the Chinese pages.
+_CHINESE_SECTION = "中文"
+
 
 def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
-    pages = {"index.md": home(), "cli.md": command_line(), "api.md": api()}
+    pages = {
+        "index.md": home("README.md"),
+        "index.zh.md": home("README.zh-CN.md"),
+        "cli.md": command_line(),
+        "api.md": api(),
+    }
     for found in list(files):
         if found.src_uri.endswith(".ipynb"):
             pages[found.src_uri.replace(".ipynb", ".md")] = notebook(Path(found.abs_src_path))
@@ -75,10 +88,43 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
-    """Set the weight of the page in the search of the site."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> None:
+    """Set the weight of the page in the search of the site. Pages for contributors are not found."""
     folder = page.file.src_uri.rpartition("/")[0] or page.file.src_uri
-    page.meta["search"] = {"boost": _SEARCH_BOOSTS.get(folder, 1.0)}
+    excluded = config.not_in_nav.match_file(page.file.src_uri)
+    page.meta["search"] = {"boost": _SEARCH_BOOSTS.get(folder, 1.0), "exclude": excluded}
+
+
+def is_chinese(page: Any) -> bool:
+    return bool(page.file.src_uri.endswith(".zh.md"))
+
+
+def on_nav(nav: Any, **_: Any) -> Any:
+    """The links to the previous and the next page stay within a language."""
+    for page in nav.pages:
+        if page.next_page and is_chinese(page) != is_chinese(page.next_page):
+            page.next_page.previous_page = None
+            page.next_page = None
+    return nav
+
+
+def on_page_context(context: Any, page: Any, config: Any, nav: Any) -> Any:
+    """Set the language of the theme, the language switch and the navigation of a page."""
+    chinese = is_chinese(page)
+    pages = {found.file.src_uri: found.url for found in nav.pages}
+    here = page.file.src_uri.replace(".zh.md", ".md")
+    config.theme["language"] = "zh" if chinese else "en"
+    config.extra["alternate"] = [
+        {"name": "English", "lang": "en", "link": pages.get(here, page.url)},
+        {"name": "中文", "lang": "zh", "link": pages.get(here.replace(".md", ".zh.md"), pages["index.zh.md"])},
+    ]
+    context["nav"] = copy.copy(nav)
+    translated = [item for item in nav.items if item.title == _CHINESE_SECTION]
+    others = [item for item in nav.items if item.title != _CHINESE_SECTION]
+    context["nav"].items = [*translated, *others] if chinese else others
+    if chinese:
+        context["nav"].homepage = next(found for found in nav.pages if found.file.src_uri == "index.zh.md")
+    return context
 
 
 def on_page_content(content: str, **_: Any) -> str:
@@ -113,11 +159,21 @@ def text(cell: str) -> str:
 
 
 def on_post_build(config: Any) -> None:
+    separate_chinese_characters(Path(config["site_dir"]) / "search" / "search_index.json")
     redirects = yaml.safe_load((ROOT / "docs" / "redirects.yml").read_text(encoding="utf-8"))
     for old, moved in redirects.items():
         links = {heading: link(old, to) for heading, to in moved.items() if to != f"{old}#{heading}".rstrip("#")}
         if links:
             redirect(Path(config["site_dir"]) / address(old), links)
+
+
+def separate_chinese_characters(index: Path) -> None:
+    """The search separates terms at the zero-width space, and a query into the terms that the index has."""
+    found = json.loads(index.read_text(encoding="utf-8"))
+    for entry in found["docs"]:
+        for field in ("title", "text"):
+            entry[field] = re.sub(r"([\u4e00-\u9fff])", "\\1\u200b", entry[field])
+    index.write_text(json.dumps(found, separators=(",", ":")), encoding="utf-8")
 
 
 def address(source: str) -> str:
@@ -145,9 +201,10 @@ def redirect(page: Path, links: dict[str, str]) -> None:
     page.write_text(text, encoding="utf-8")
 
 
-def home() -> str:
-    """Return the README with links to the site's pages. Files outside docs/ are not on the site."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8").replace("](docs/", "](")
+def home(readme: str) -> str:
+    """Return a README with links to the site's pages. Other files outside docs/ are not on the site."""
+    text = (ROOT / readme).read_text(encoding="utf-8").replace("](docs/", "](")
+    text = text.replace("](README.md)", "](index.md)").replace("](README.zh-CN.md)", "](index.zh.md)")
     return re.sub(r"\[([\w.]+)\]\(\1\)", r"\1", text)
 
 
