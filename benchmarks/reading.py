@@ -17,7 +17,7 @@ from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.readers import reader_of
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.model import Message
 from spark_rocket.system import keep_freed_memory
 
@@ -30,7 +30,7 @@ AS_APACHE = {"maxPullMsgNums": 32, "maxPullBytes": 256 * 1024}
 def _rows_per_cpu_second(name_server: str, topic: str) -> float:
     options = parse_read_options({"subscribe": topic, "nameServer": name_server}, Scope.READ)
     reader = reader_of(options)
-    projection = project(SOURCE_SCHEMA)
+    projection = project(MESSAGE_SCHEMA)
     rows = 0
     begun = time.process_time()
     for queue in reader.queues(topic):

@@ -105,10 +105,11 @@ def first_batch(name_server: str, topic: str, schema: StructType | None = None) 
 
 def _ready_batch(records: bytes | memoryview, schema: StructType | None = None) -> pa.RecordBatch:
     """Return the schema's columns, or all, in Spark's own types."""
-    from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+    from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
+    from spark_rocket.datasource.spark_schema import columns_of
     from spark_rocket.protocol.record.columns import decode_records
 
-    projection = project(schema or SOURCE_SCHEMA)
+    projection = project(MESSAGE_SCHEMA if schema is None else columns_of(schema, None))
     return projection.conform(decode_records(records, projection.columns, broker_name="broker-a"))
 
 

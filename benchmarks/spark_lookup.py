@@ -53,12 +53,12 @@ def _ready(lab: Lab, topic: str) -> DataFrame:
     """Return a source that has the topic's first message in memory."""
     from benchmarks.spark_sources import Ceiling
     from spark_rocket.client import Reader
-    from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+    from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
     from spark_rocket.protocol.record.columns import decode_records
 
     with Reader(lab.cluster.name_server) as reader:
         records = reader.pull(reader.queues(topic)[0], 0, max_msgs=1).records
-        batch = project(SOURCE_SCHEMA).conform(decode_records(records, broker_name="broker-a"))
+        batch = project(MESSAGE_SCHEMA).conform(decode_records(records, broker_name="broker-a"))
     path = lab.scratch / "row.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as stored:
         stored.write_batch(batch)

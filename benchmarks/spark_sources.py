@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 
 
 @cache

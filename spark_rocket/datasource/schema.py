@@ -1,10 +1,10 @@
-"""The columns of ``format("rocket")``, the columns that a ``.schema(...)`` selects, and their exact Arrow types.
+"""The columns of messages, the columns that a schema selects, and their exact Arrow types.
 
 Spark checks only the first Arrow batch of a task against its schema and crashes on a later batch with another schema.
 Every batch is therefore built with exactly the schema that Spark derives (``to_arrow_schema(schema, "UTC")``): same
 order, nullability, microseconds, no dictionaries, no views.
 
-Pure and immutable. Imports pyspark, so only Spark's driver and worker processes load it.
+Pure and immutable.
 """
 
 from __future__ import annotations
@@ -13,43 +13,35 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
-from spark_rocket.datasource.capabilities import arrow_schema
+from spark_rocket.datasource.column_types import TIMESTAMP, type_name
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
 from spark_rocket.protocol.record.arrays import array_of
 
-_TEXT, _INT = StringType(), IntegerType()
+_TEXT, _INT = pa.string(), pa.int32()
 
-SOURCE_SCHEMA = StructType(
+MESSAGE_SCHEMA: pa.Schema = pa.schema(
     [
-        StructField("topic", _TEXT, False),
-        StructField("brokerName", _TEXT, False),
-        StructField("queueId", _INT, False),
-        StructField("queueOffset", LongType(), False),
-        StructField("body", BinaryType(), False),
-        StructField("tags", _TEXT, True),
-        StructField("keys", _TEXT, True),
-        StructField("properties", MapType(_TEXT, _TEXT, False), False),
-        StructField("msgId", _TEXT, False),
-        StructField("bornTimestamp", TimestampType(), False),
-        StructField("storeTimestamp", TimestampType(), False),
-        StructField("bornHost", _TEXT, False),
-        StructField("storeHost", _TEXT, False),
-        StructField("reconsumeTimes", _INT, False),
-        StructField("flag", _INT, False),
-        StructField("sysFlag", _INT, False),
+        pa.field("topic", _TEXT, nullable=False),
+        pa.field("brokerName", _TEXT, nullable=False),
+        pa.field("queueId", _INT, nullable=False),
+        pa.field("queueOffset", pa.int64(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+        pa.field("tags", _TEXT),
+        pa.field("keys", _TEXT),
+        pa.field("properties", pa.map_(_TEXT, pa.field("value", _TEXT, nullable=False)), nullable=False),
+        pa.field("msgId", _TEXT, nullable=False),
+        pa.field("bornTimestamp", TIMESTAMP, nullable=False),
+        pa.field("storeTimestamp", TIMESTAMP, nullable=False),
+        pa.field("bornHost", _TEXT, nullable=False),
+        pa.field("storeHost", _TEXT, nullable=False),
+        pa.field("reconsumeTimes", _INT, nullable=False),
+        pa.field("flag", _INT, nullable=False),
+        pa.field("sysFlag", _INT, nullable=False),
     ]
 )
+"""The columns of a read without ``bodyFormat``: ``ARROW_SCHEMA`` of the decoder, which planning does not import."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +98,23 @@ def canonical(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([retype(batch.column(item.name), item.type) for item in wanted], schema=wanted)
 
 
-def project(schema: StructType) -> Projection:
-    """Check a user's ``.schema(...)`` and return the projection for it."""
-    return Projection(known_columns(schema, SOURCE_SCHEMA, 'format("rocket")'), arrow_schema(schema))
+def owner_of(body: BodySettings | None) -> str:
+    """Return what defines the types of a read's columns, for messages."""
+    if body is None:
+        return 'format("rocket")'
+    return {BodyFormat.JSON: "JSON", BodyFormat.CSV: "CSV"}.get(body.format, f"bodyFormat={body.format.value}")
 
 
-def known_columns(schema: StructType, known: StructType, owner: str) -> tuple[str, ...]:
+def project(schema: pa.Schema) -> Projection:
+    """Check the columns that a user selects and return the projection for them."""
+    return Projection(known_columns(schema, MESSAGE_SCHEMA, owner_of(None)), schema)
+
+
+def known_columns(schema: pa.Schema, known: pa.Schema, owner: str) -> tuple[str, ...]:
     """Return the columns of ``known`` that a schema names, as spelled there. SchemaError for unknown names or types."""
-    by_key = {field.name.lower(): field for field in known.fields}
+    by_key = {field.name.lower(): field for field in known}
     columns: list[str] = []
-    for field in schema.fields:
+    for field in schema:
         mine = by_key.get(field.name.lower())
         if mine is None:
             raise SchemaError(
@@ -128,12 +127,12 @@ def known_columns(schema: StructType, known: StructType, owner: str) -> tuple[st
     return tuple(columns)
 
 
-def check_column(field: StructField, known: StructField, shown: str) -> None:
+def check_column(field: pa.Field, known: pa.Field, shown: str) -> None:
     """Reject another type, and NOT NULL for a nullable column. ``shown`` is the column's name in errors."""
-    kind = known.dataType.simpleString()
-    if field.dataType.simpleString() != kind:
+    kind = type_name(known.type)
+    if type_name(field.type) != kind:
         raise SchemaError(
-            f"the column {shown} is {kind}, not {field.dataType.simpleString()}.",
+            f"the column {shown} is {kind}, not {type_name(field.type)}.",
             remedy=f"Use `{field.name} {kind}` in the schema and cast in the query.",
         )
     if known.nullable and not field.nullable:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_rocket.datasource.batch import RocketBatchReader
-    from spark_rocket.datasource.read.store_directory import StoreDirectoryReader
     from spark_rocket.datasource.stream import RocketStreamReader
     from spark_rocket.datasource.views.views import ViewReader
     from spark_rocket.datasource.write.writer import RocketStreamWriter, RocketWriter
@@ -53,7 +52,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def _schema_of(self, options: Mapping[str, str]) -> StructType:
         from spark_rocket.datasource.options.options import body_of, check_options, is_view
         from spark_rocket.datasource.options.table import READS
-        from spark_rocket.datasource.schema import SOURCE_SCHEMA
+        from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA, spark_schema
 
         if is_view(options):
             from spark_rocket.datasource.views.views import view_schema
@@ -63,11 +62,11 @@ class RocketDataSource(PickledByValue, DataSource):
         if (body := body_of(options)) is not None:
             from spark_rocket.datasource.read.typed_rows import schema_of
 
-            return schema_of(body)
+            return spark_schema(schema_of(body))
         return SOURCE_SCHEMA
 
     @hide_traceback
-    def reader(self, schema: StructType) -> RocketBatchReader | StoreDirectoryReader | ViewReader:
+    def reader(self, schema: StructType) -> RocketBatchReader | ViewReader:
         from spark_rocket.datasource.options.options import is_view, parse_read_options
         from spark_rocket.datasource.options.table import Scope
         from spark_rocket.datasource.read.projection import warn_of_names
@@ -80,11 +79,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
             return ViewReader(checked_view_options(given), schema)
         options = parse_read_options(given, Scope.READ)
-        warn_of_names(options, schema)
-        if options.store_path is not None:
-            from spark_rocket.datasource.read.store_directory import StoreDirectoryReader
-
-            return StoreDirectoryReader(options, schema)
+        warn_of_names(options, schema.names)
         from spark_rocket.datasource.batch import RocketBatchReader
 
         return RocketBatchReader(options, schema)
@@ -99,7 +94,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
         options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)
         check_limits(options)
-        warn_of_names(options, schema)
+        warn_of_names(options, schema.names)
         if HAS_READ_LIMITS:
             from spark_rocket.datasource.stream_limits import LimitedStreamReader
 

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.batch import RangesPartition, read_partition
+from spark_rocket.datasource.batch import TaskPartition, read_partition
 from spark_rocket.datasource.offsets import initial_offset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.projection import projection_of
+from spark_rocket.datasource.spark_schema import columns_of
 from spark_rocket.errors import StateError
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
     """Adapts the stream planner and the reading tasks to Spark's interface, except for ``latestOffset``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        projection_of(options, schema)
         self._options = options
-        self._schema = schema
+        self._columns = columns_of(schema, options.body)
+        projection_of(options, self._columns)
         self._planner: StreamPlanner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -74,10 +75,10 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
         if upto is None:
             return []
         starts = starts_of(parse_stream_offset(start), upto)
-        return [RangesPartition(spans) for spans in self.planner.tasks(upto, ranges_between(starts, upto.ends))]
+        return [TaskPartition(task) for task in self.planner.tasks(upto, ranges_between(starts, upto.ends))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_partition(partition, self._options, self._schema)
+        return read_partition(partition, self._options, self._columns)
 
     def commit(self, end: dict[str, object]) -> None:
         offset = parse_stream_offset(end)

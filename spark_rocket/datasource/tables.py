@@ -47,6 +47,7 @@ from spark_rocket.datasource.options.options import (
     parse_write_options,
 )
 from spark_rocket.datasource.options.table import READS, WRITES, Scope
+from spark_rocket.datasource.spark_schema import spark_schema
 
 _METADATA = "rocket.options"
 _PREFIX = "option."
@@ -106,7 +107,7 @@ def _schema_to_insert(options: Mapping[str, str]) -> StructType:
         return INSERT_SCHEMA
     from spark_rocket.datasource.bodies.codecs import known_columns
 
-    columns = known_columns(body).fields
+    columns = spark_schema(known_columns(body)).fields
     taken = {"body", *(field.name.lower() for field in columns)}
     return StructType([*columns, *(field for field in INSERT_SCHEMA.fields if field.name.lower() not in taken)])
 

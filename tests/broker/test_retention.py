@@ -14,7 +14,7 @@ from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_range
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import DataLossError
 from spark_rocket.protocol.wire.bodies.route import KVTable
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -206,7 +206,7 @@ def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
     options = parse_read_options({**given, "failOnDataLoss": fail}, Scope.READ)
     with Reader(broker.name_server) as reader:
         (queue,) = reader.queues(topic)
-        batches = read_range(OffsetRange(queue, 0, 100), options, project(SOURCE_SCHEMA), reader)
+        batches = read_range(OffsetRange(queue, 0, 100), options, project(MESSAGE_SCHEMA), reader)
         found = next(batches).column("queueOffset").to_pylist()
         keep(here, 1)
         until(lambda: insides.store.min_physical_offset > 0)

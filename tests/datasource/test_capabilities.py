@@ -6,11 +6,11 @@ import pytest
 
 from spark_rocket.client import Producer
 from spark_rocket.datasource import capabilities
-from spark_rocket.datasource.batch import RangesPartition
+from spark_rocket.datasource.batch import TaskPartition
 from spark_rocket.datasource.offsets import initial_offset
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.datasource.stream import UnlimitedStreamReader
 from spark_rocket.errors import OptionError, StateError
 from spark_rocket.model import Message
@@ -40,8 +40,8 @@ def test_the_order_of_spark_4_0s_calls() -> None:
         return UnlimitedStreamReader(parsed(cluster.name_server, startingOffsets="earliest"), SOURCE_SCHEMA)
 
     def planned(of: UnlimitedStreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[int, int]]:
-        found = [each for each in of.partitions(start, end) if isinstance(each, RangesPartition)]
-        return [(span.start, span.end) for each in found for span in each.spans]
+        tasks = [each.task for each in of.partitions(start, end) if isinstance(each, TaskPartition)]
+        return [(span.start, span.end) for task in tasks if isinstance(task, tuple) for span in task]
 
     with LocalCluster() as cluster, Producer("tests", name_server=cluster.name_server) as producer:
         cluster.create_topic("orders", 1)

@@ -11,8 +11,7 @@ from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.options.bodies import BodyFormat
 from spark_rocket.datasource.read import column_hints as module
 from spark_rocket.datasource.read.column_hints import ColumnHints, column_hints
-from spark_rocket.datasource.read.projection import projection_of, rows_of
-from tests.datasource.body_formats.formats import batch_of, columns, reading
+from tests.datasource.body_formats.formats import batch_of, columns, reading, typed_rows
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def read(*bodies: bytes, form: str = "json") -> None:
     options = reading(bodyFormat=form)
     schema = columns(id="bigint", itme="string", note="string")
-    list(rows_of(iter([batch_of(*bodies)]), options, schema, projection_of(options, schema)))
+    typed_rows(options, schema, batch_of(*bodies))
 
 
 def test_a_misspelt_column_is_logged_once(log: pytest.LogCaptureFixture) -> None:

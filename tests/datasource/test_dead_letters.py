@@ -14,7 +14,7 @@ from spark_rocket.datasource.bodies.decoding import reason
 from spark_rocket.datasource.options.options import WriteOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.bad_records import COPIED_COLUMNS, POSITION_COLUMNS, send_dead_letters
-from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.write import task
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import BrokerError, RowError
 from spark_rocket.model import (
@@ -61,7 +61,7 @@ class Broker:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, largest: int = 1 << 30) -> None:
         self.largest = largest
         self.stored: list[tuple[bytes, dict[str, str]]] = []
-        monkeypatch.setattr(writer, "sink_for", self._sink)
+        monkeypatch.setattr(task, "sink_for", self._sink)
 
     def _sink(self, options: WriteOptions) -> Broker:
         return self

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
 
 from spark_rocket.client import Reader
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options, parse_write_options
@@ -23,8 +22,8 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read import fetch
 from spark_rocket.datasource.read.dedupe import DuplicateFilter
 from spark_rocket.datasource.read.fetch import read_deduplicated
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
-from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
+from spark_rocket.datasource.write import task
 from spark_rocket.datasource.write.rows import RowEncoder, write_key
 from spark_rocket.datasource.write.send import Sink
 from spark_rocket.datasource.write.writer import write_rows
@@ -182,7 +181,7 @@ def test_a_task_reads_ids_before_its_range_without_data_loss_errors(
 
     monkeypatch.setattr(fetch, "read_range", read_range)
     reader: Any = Reader()
-    body = project(StructType([SOURCE_SCHEMA["body"]]))
+    body = project(pa.schema([MESSAGE_SCHEMA.field("body")]))
     span = OffsetRange(q(0), 100, 110)
     (batch,) = read_deduplicated(span, replace(options(), retry_timeout_ms=60_000), body, reader, 50)
     assert asked == [
@@ -222,7 +221,7 @@ def test_duplicates_of_repeated_attempts(tmp_path: Path, monkeypatch: pytest.Mon
         def write(size: int, **given: str) -> None:
             options = parse_write_options(raw | given, Scope.WRITE)
             sink = Sink(options)
-            monkeypatch.setattr(writer, "sink_for", lambda _: sink)
+            monkeypatch.setattr(task, "sink_for", lambda _: sink)
             try:
                 write_rows((frame.slice(low, size) for low in range(0, 600, size)), options, "query", "7")
             finally:
@@ -241,7 +240,7 @@ def test_duplicates_of_repeated_attempts(tmp_path: Path, monkeypatch: pytest.Mon
             found: list[Any] = []
             for queue in queues:
                 options_ = options(nameServer=cluster.name_server, subscribe=topic)
-                projection = project(StructType([SOURCE_SCHEMA[column] for column in columns]))
+                projection = project(pa.schema([MESSAGE_SCHEMA.field(column) for column in columns]))
                 for start, end in ((0, 250), (250, reader.max_offset(queue))):
                     span = OffsetRange(queue, start, min(end, reader.max_offset(queue)))
                     for batch in read_deduplicated(span, options_, projection, reader, 1800):

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
@@ -24,7 +23,7 @@ from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.read.projection import projection_of, rows_of
 from spark_rocket.datasource.read.pull import pull_chunks
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,
@@ -146,7 +145,7 @@ def options(**given: str) -> ReadOptions:
 
 
 def read(broker: ListBroker, start: int, end: int, **given: str) -> list[pa.RecordBatch]:
-    projection = project(SOURCE_SCHEMA)
+    projection = project(MESSAGE_SCHEMA)
     batches = list(read_range(OffsetRange(QUEUE, start, end), options(**given), projection, broker))  # type: ignore[arg-type]
     assert all(batch.schema.equals(projection.target, check_metadata=True) for batch in batches)
     return batches
@@ -201,7 +200,7 @@ def test_the_next_pull_is_sent_before_a_batch_is_used() -> None:
     batches = read_range(
         OffsetRange(QUEUE, 0, 100),
         options(arrowBatchRows="10"),
-        project(SOURCE_SCHEMA),
+        project(MESSAGE_SCHEMA),
         broker,  # type: ignore[arg-type]
     )
     next(batches)
@@ -631,7 +630,7 @@ def test_a_body_that_cannot_be_decompressed_is_a_bad_record(policy: str) -> None
             return self.result(PullStatus.FOUND, until, b"".join(records))
 
     given = options(bodyFormat="json", badRecords=policy, metadataColumns="queueOffset")
-    schema = StructType([StructField("id", LongType()), StructField("queueOffset", LongType(), False)])
+    schema = pa.schema([("id", pa.int64()), pa.field("queueOffset", pa.int64(), nullable=False)])
     projection = projection_of(given, schema)
     batches = read_range(OffsetRange(QUEUE, 0, 10), given, projection, Damaged(0, 10))  # type: ignore[arg-type]
     rows = {

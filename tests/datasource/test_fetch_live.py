@@ -14,7 +14,7 @@ from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_deduplicated, read_range
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import DataLossError, RemotingConnectError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
@@ -47,7 +47,7 @@ def test_a_broker_stops_during_a_task(cluster: LocalCluster) -> None:
         def read(**given: str) -> Iterator[int]:
             raw = {"subscribe": topic, "nameServer": cluster.name_server, "arrowBatchRows": "100", **given}
             options = parse_read_options(raw, Scope.READ)
-            for batch in read_range(OffsetRange(queue, 0, COUNT), options, project(SOURCE_SCHEMA), reader):
+            for batch in read_range(OffsetRange(queue, 0, COUNT), options, project(MESSAGE_SCHEMA), reader):
                 offsets = batch.column("queueOffset").to_pylist()
                 assert [int(body.split(b":")[0]) for body in batch.column("body").to_pylist()] == offsets
                 yield from offsets
@@ -88,7 +88,7 @@ def test_queues_and_topics_removed_after_planning(cluster: LocalCluster, dedupe:
         def read(queue: MessageQueue, process: Reader, **given: str) -> int:
             raw = {"subscribe": topic, "nameServer": cluster.name_server, "retryTimeout": "60000"} | dedupe | given
             options = parse_read_options(raw, Scope.READ)
-            projection = project(SOURCE_SCHEMA)
+            projection = project(MESSAGE_SCHEMA)
             span = OffsetRange(queue, 50, 100)
             if options.dedupe_window is not None:
                 batches = read_deduplicated(span, options, projection, process, options.dedupe_window)

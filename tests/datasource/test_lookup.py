@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.lookup import MAX_LOOKUPS, Found, LookupFilter, find
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import BrokerError
 from spark_rocket.model import MessageExt, MessageQueue
 from tests.datasource.fakes import q
@@ -186,7 +185,7 @@ IDS = ["A1", "A10", "a1", "A1 ", "A10", "A1", "B", "C"]
 def test_only_matching_rows_are_kept(look_up: LookUp, rows: list[int], names: tuple[str, ...]) -> None:
     """Other rows that were read, with the same hash or in scanned queues, are removed."""
     columns = {"keys": KEYS, "msgId": IDS, "body": [b"%d" % row for row in range(len(KEYS))]}
-    projection = project(StructType([SOURCE_SCHEMA[name] for name in names]))
+    projection = project(pa.schema([MESSAGE_SCHEMA.field(name) for name in names]))
     lookup_filter = LookupFilter(look_up, projection)
     decoded = lookup_filter.projection
     arrays = [pa.array(columns[name], of.type) for name, of in zip(decoded.columns, decoded.target, strict=True)]

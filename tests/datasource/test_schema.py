@@ -5,14 +5,16 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from spark_rocket.datasource.capabilities import arrow_schema
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA, columns_of
 from spark_rocket.errors import SchemaError
+from spark_rocket.protocol.record.columns import ARROW_SCHEMA
 
 
 def test_all_columns_by_default() -> None:
-    projection = project(SOURCE_SCHEMA)
+    projection = project(MESSAGE_SCHEMA)
     assert projection.columns == tuple(SOURCE_SCHEMA.names)
-    assert projection.target == arrow_schema(SOURCE_SCHEMA)
+    assert projection.target == arrow_schema(SOURCE_SCHEMA) == ARROW_SCHEMA
 
 
 def test_order_case_and_nullability_are_kept() -> None:
@@ -23,7 +25,7 @@ def test_order_case_and_nullability_are_kept() -> None:
             StructField("topic", StringType(), False, {"comment": "kept"}),
         ]
     )
-    projection = project(wanted)
+    projection = project(columns_of(wanted, None))
     assert projection.columns == ("queueOffset", "properties", "topic")
     decoded = pa.record_batch(
         {
@@ -41,12 +43,12 @@ def test_order_case_and_nullability_are_kept() -> None:
 
 def test_unknown_columns_and_other_types_are_refused() -> None:
     with pytest.raises(SchemaError, match=r"no column value.*brokerName"):
-        project(StructType([StructField("value", StringType())]))
+        project(columns_of(StructType([StructField("value", StringType())]), None))
     with pytest.raises(SchemaError, match=r"body is binary, not string.*cast in the query"):
-        project(StructType([StructField("body", StringType())]))
+        project(columns_of(StructType([StructField("body", StringType())]), None))
     with pytest.raises(SchemaError, match="properties is map<string,string>, not map<string,int>"):
-        project(StructType([StructField("properties", MapType(StringType(), IntegerType()))]))
+        project(columns_of(StructType([StructField("properties", MapType(StringType(), IntegerType()))]), None))
     with pytest.raises(SchemaError, match="duplicate column tags"):
-        project(StructType([StructField("tags", StringType()), StructField("TAGS", StringType())]))
+        project(columns_of(StructType([StructField("tags", StringType()), StructField("TAGS", StringType())]), None))
     with pytest.raises(SchemaError, match="column tags is nullable"):
-        project(StructType([StructField("tags", StringType(), False)]))
+        project(columns_of(StructType([StructField("tags", StringType(), False)]), None))

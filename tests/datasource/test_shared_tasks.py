@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType, StructField, StructType
 
 from spark_rocket.client.consume.pull import PullResult
-from spark_rocket.datasource.batch import RangesPartition, read_partition
+from spark_rocket.datasource import batch_tasks
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.plan.tasks import Task
 from spark_rocket.datasource.read.fetch import read_ranges
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import (
     DataLossError,
     ProtocolError,
@@ -74,7 +75,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def rows(spans: Sequence[OffsetRange], reader: Queues, given: ReadOptions) -> Iterator[Row]:
-    for batch in read_ranges(spans, given, project(SOURCE_SCHEMA), reader):  # type: ignore[arg-type]
+    for batch in read_ranges(spans, given, project(MESSAGE_SCHEMA), reader):  # type: ignore[arg-type]
         columns = (batch.column(name).to_pylist() for name in ("brokerName", "queueId", "queueOffset", "body"))
         yield from zip(*columns, strict=True)
 
@@ -96,10 +97,10 @@ def test_ranges_are_read_one_after_the_other() -> None:
 
 def test_small_ranges_of_a_broker_are_one_batch() -> None:
     queues = Queues(*(ListBroker(0, 100) for _ in range(6)))
-    batches = read_ranges(queues.spans(0, 10), options(), project(SOURCE_SCHEMA), queues)  # type: ignore[arg-type]
+    batches = read_ranges(queues.spans(0, 10), options(), project(MESSAGE_SCHEMA), queues)  # type: ignore[arg-type]
     assert [batch.num_rows for batch in batches] == [20, 20, 20]
     few = options(arrowBatchRows="15")
-    batches = read_ranges(queues.spans(0, 10), few, project(SOURCE_SCHEMA), queues)  # type: ignore[arg-type]
+    batches = read_ranges(queues.spans(0, 10), few, project(MESSAGE_SCHEMA), queues)  # type: ignore[arg-type]
     assert [batch.num_rows for batch in batches] == [10] * 6
 
 
@@ -204,9 +205,9 @@ def test_an_unreachable_broker_is_not_tried_for_each_range(no_waiting: list[floa
     assert len(queues.sent) == len(no_waiting) + 1
 
 
-def partition_rows(task: RangesPartition, given: ReadOptions, schema: StructType = SOURCE_SCHEMA) -> list[Any]:
+def partition_rows(task: Task, given: ReadOptions, schema: pa.Schema = MESSAGE_SCHEMA) -> list[Any]:
     task = pickle.loads(pickle.dumps(task))
-    return [row for batch in read_partition(task, given, schema) for row in batch.to_pylist()]
+    return [row for batch in batch_tasks.read(task, given, schema) for row in batch.to_pylist()]
 
 
 @pytest.fixture
@@ -218,9 +219,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Queues], None]:
 def test_a_repeated_task_reads_the_same_rows(use: Callable[[Queues], None], no_waiting: list[float]) -> None:
     queues = Queues(*(ListBroker(0, 100, most=30) for _ in range(4)))
     use(queues)
-    task = RangesPartition(tuple(queues.spans(0, 50)))
+    task = tuple(queues.spans(0, 50))
     wanted = partition_rows(task, options())
-    assert [(row["queueId"], row["queueOffset"]) for row in wanted] == [row[1:3] for row in expected(task.spans)]
+    assert [(row["queueId"], row["queueOffset"]) for row in wanted] == [row[1:3] for row in expected(task)]
     third = [*queues.of.values()][2]
     third.instead[30] = [RemotingConnectError("away")] * 2
     assert partition_rows(task, options()) == wanted, "a retry within the task"
@@ -241,7 +242,7 @@ def test_duplicates_are_those_of_a_queue(use: Callable[[Queues], None]) -> None:
             for at in range(start, end)
         )
     use(queues)
-    task = RangesPartition(tuple(queues.spans(5, 20)))
+    task = tuple(queues.spans(5, 20))
     found = [(row["queueId"], row["queueOffset"]) for row in partition_rows(task, options(dedupeWindow="5"))]
     assert found == [(number, offset) for number in (0, 1) for offset in range(5, 20) if offset != 7]
 
@@ -263,10 +264,9 @@ def test_a_bad_record_of_one_queue(
         broker.records = records  # type: ignore[method-assign]
     use(queues)
     given = options(bodyFormat="json", badRecords=policy, metadataColumns="queueId,queueOffset")
-    integers = [StructField(name, LongType() if name != "queueId" else SOURCE_SCHEMA["queueId"].dataType, False)
-                for name in ("queueId", "queueOffset")]  # fmt: skip
-    schema = StructType([StructField("id", LongType()), *integers])
-    task = RangesPartition(tuple(queues.spans(0, 10)))
+    integers = [MESSAGE_SCHEMA.field(name) for name in ("queueId", "queueOffset")]
+    schema = pa.schema([("id", pa.int64()), *integers])
+    task = tuple(queues.spans(0, 10))
     if policy == "fail":
         with pytest.raises(RecordError, match="orders/broker-0/1 at 5"):
             partition_rows(task, given, schema)

@@ -19,15 +19,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_rocket.datasource.batch import RocketBatchReader
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.store_directory import (
-    SpanPartition,
-    StoreDirectoryReader,
+    SpanTask,
     plan_directory,
-    read_partition,
+    read_span_task,
 )
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.errors import (
     DataLossError,
     OffsetsError,
@@ -52,7 +53,7 @@ from tests.store.helpers import opened, put, put_batch, small
 Row = dict[str, Any]
 
 
-def plan(path: Path, **options: object) -> list[SpanPartition]:
+def plan(path: Path, **options: object) -> list[SpanTask]:
     texts = {name: str(value) for name, value in options.items()}
     return plan_directory(parse_read_options({"storePath": str(path), **texts}, Scope.READ))
 
@@ -61,11 +62,11 @@ def read(path: Path, columns: str | None = None, **options: object) -> list[Row]
     """All rows as executors read them: from pickled partitions, with the schema that Spark requires."""
     texts = {name: str(value) for name, value in options.items()}
     parsed = parse_read_options({"storePath": str(path), **texts}, Scope.READ)
-    fields = [field for field in SOURCE_SCHEMA if columns is None or field.name in columns.split()]
-    projection = project(type(SOURCE_SCHEMA)(fields))
+    fields = [field for field in MESSAGE_SCHEMA if columns is None or field.name in columns.split()]
+    projection = project(pa.schema(fields))
     rows: list[Row] = []
     for partition in plan_directory(parsed):
-        for batch in read_partition(pickle.loads(pickle.dumps(partition)), parsed, projection):
+        for batch in read_span_task(pickle.loads(pickle.dumps(partition)), parsed, projection):
             assert isinstance(batch, pa.RecordBatch)
             assert batch.schema.equals(projection.target)
             assert 0 < batch.num_rows <= parsed.arrow_batch_rows
@@ -248,7 +249,7 @@ def test_a_store_with_parts_on_separate_disks(tmp_path: Path, directory: Path) -
 def test_a_store_without_messages_has_no_rows(store: MessageStore, directory: Path) -> None:
     store.close()
     assert plan(directory) == []
-    reader = StoreDirectoryReader(parse_read_options({"storePath": str(directory)}, Scope.READ), SOURCE_SCHEMA)
+    reader = RocketBatchReader(parse_read_options({"storePath": str(directory)}, Scope.READ), SOURCE_SCHEMA)
     assert reader.partitions() == []
     assert list(reader.read(None)) == []  # type: ignore[arg-type]
 
@@ -808,7 +809,7 @@ def test_executors_without_the_directory_report_it(full: Path) -> None:
     options = parse_read_options({"storePath": str(full)}, Scope.READ)
     shutil.rmtree(full / "commitlog")
     with pytest.raises(StoreError, match="cannot be read on an executor") as caught:
-        list(read_partition(partition, options, project(SOURCE_SCHEMA)))
+        list(read_span_task(partition, options, project(MESSAGE_SCHEMA)))
     assert "visible to all executors" in caught.value.remedy
 
 

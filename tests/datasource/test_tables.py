@@ -5,8 +5,8 @@ import json
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VarcharType
 
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
 from spark_rocket.datasource.source import RocketDataSource, RocketMQDataSource
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.datasource.tables import (
     INSERT_SCHEMA,
     is_two_way,

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.write import task, writer
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.datasource.write.send import Sent, sink_for
 from spark_rocket.datasource.write.writer import (
@@ -166,7 +166,8 @@ class FakeSink:
 def sink(monkeypatch: pytest.MonkeyPatch) -> FakeSink:
     fake = FakeSink()
     pauses: list[float] = []
-    monkeypatch.setattr(writer, "sink_for", lambda options: fake)
+    for module in (task, writer):
+        monkeypatch.setattr(module, "sink_for", lambda options: fake)
     settings = {"clock": lambda: sum(pauses), "sleep": pauses.append}
     monkeypatch.setattr(RetryDeadline.__init__, "__kwdefaults__", settings)
     return fake

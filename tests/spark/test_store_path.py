@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from spark_rocket.client import Producer
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.model import Message
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster

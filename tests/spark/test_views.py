@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.model import Message
 from tests.spark.conftest import Rocket
 

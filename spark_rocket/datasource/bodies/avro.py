@@ -21,27 +21,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, reason
+from spark_rocket.datasource.column_types import TIMESTAMP, TIMESTAMP_NTZ, list_of, type_name
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodySettings
 from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
 from spark_rocket.extras import pip_install
@@ -50,25 +33,25 @@ from spark_rocket.protocol.avro_shape import check_nesting, measure
 _HEADER = b"\xc3\x01"
 _MAX_VALUES = 20_000  # columns and fields; those of a named type count at each use
 _REMEDY = "Read the body as binary, and use from_avro in the query."
-_PLAIN: dict[str, DataType] = {
-    "null": NullType(),
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "bytes": BinaryType(),
-    "string": StringType(),
-    "enum": StringType(),
-    "fixed": BinaryType(),
+_PLAIN: dict[str, pa.DataType] = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "enum": pa.string(),
+    "fixed": pa.binary(),
 }
-_LOGICAL: dict[tuple[str, str], DataType] = {
-    ("int", "date"): DateType(),
-    ("long", "timestamp-millis"): TimestampType(),
-    ("long", "timestamp-micros"): TimestampType(),
-    ("long", "local-timestamp-millis"): TimestampNTZType(),
-    ("long", "local-timestamp-micros"): TimestampNTZType(),
-    ("string", "uuid"): StringType(),
+_LOGICAL: dict[tuple[str, str], pa.DataType] = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): TIMESTAMP,
+    ("long", "timestamp-micros"): TIMESTAMP,
+    ("long", "local-timestamp-millis"): TIMESTAMP_NTZ,
+    ("long", "local-timestamp-micros"): TIMESTAMP_NTZ,
+    ("string", "uuid"): pa.string(),
 }
 # Fastavro converts these to times of day and UUIDs, which Spark's Avro reader returns as numbers and strings.
 _IGNORED = ("time-millis", "time-micros", "uuid")
@@ -78,7 +61,7 @@ _SYMBOL, _MILLIS = "spark-rocket-symbol", "spark-rocket-millis"
 
 
 class AvroSchema:
-    """A parsed schema, its Spark columns, and its single-object header."""
+    """A parsed schema, its columns, and its single-object header."""
 
     def __init__(self, settings: BodySettings) -> None:
         try:
@@ -116,26 +99,26 @@ class AvroSchema:
         self._reading = _for_reading(self.parsed)
         self._named: dict[str, Any] = {}
         _collect(self.parsed, self._named)
-        kind = self._spark_type(self.parsed)
-        if not isinstance(kind, StructType):
+        kind = self._column_type(self.parsed)
+        if not pa.types.is_struct(kind):
             raise OptionError(
-                f"option avroSchema describes {kind.simpleString()}, not a record.", remedy="Bodies must be records."
+                f"option avroSchema describes {type_name(kind)}, not a record.", remedy="Bodies must be records."
             )
-        self.columns = kind
+        self.columns = pa.schema(list(kind))
         self._to_write = _map_converter(kind) or _same
 
-    def _spark_type(self, schema: Any) -> DataType:
+    def _column_type(self, schema: Any) -> pa.DataType:
         if isinstance(schema, list):
             rest = [branch for branch in schema if _type_name(branch) != "null"]
             if len(rest) == 1:
-                return self._spark_type(rest[0])
+                return self._column_type(rest[0])
             names = {_type_name(branch) for branch in rest}
             if names and names <= {"int", "long"}:
-                return LongType()
+                return pa.int64()
             if names and names <= {"float", "double"}:
-                return DoubleType()
+                return pa.float64()
             if not rest:
-                return NullType()
+                return pa.null()
             raise SchemaError(
                 f"the Avro schema has a union of {', '.join(sorted(names))}, which is not a column type.",
                 remedy=_REMEDY,
@@ -143,26 +126,24 @@ class AvroSchema:
         if isinstance(schema, str):
             if schema in _PLAIN:
                 return _PLAIN[schema]
-            return self._spark_type(self._named[schema])
+            return self._column_type(self._named[schema])
         kind, logical = schema["type"], schema.get("logicalType", "")
         if kind in ("record", "error"):
-            return StructType(
-                [StructField(field["name"], self._spark_type(field["type"])) for field in schema["fields"]]
-            )
+            return pa.struct([(field["name"], self._column_type(field["type"])) for field in schema["fields"]])
         if kind == "array":
-            return ArrayType(self._spark_type(schema["items"]))
+            return list_of(self._column_type(schema["items"]))
         if kind == "map":
-            return MapType(StringType(), self._spark_type(schema["values"]))
+            return pa.map_(pa.string(), self._column_type(schema["values"]))
         if logical == "decimal" and kind in ("bytes", "fixed"):
             if schema["precision"] > _MAX_DIGITS:
                 raise SchemaError(
                     f"the Avro schema has a decimal of {schema['precision']} digits, above Spark's {_MAX_DIGITS}.",
                     remedy="Read the body as binary, and decode it in the query.",
                 )
-            return DecimalType(schema["precision"], schema.get("scale", 0))
+            return pa.decimal128(schema["precision"], schema.get("scale", 0))
         if isinstance(kind, (dict, list)):
-            return self._spark_type(kind)
-        return _LOGICAL.get((kind, logical)) or self._spark_type(kind)
+            return self._column_type(kind)
+        return _LOGICAL.get((kind, logical)) or self._column_type(kind)
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Decode a body; all of its bytes must be used."""
@@ -195,23 +176,23 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _map_converter(kind: DataType) -> Callable[[Any], Any] | None:
+def _map_converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
     """Return a function that converts lists of pairs to dicts, as which Arrow returns maps; None if a type has none.
 
     The type tells an empty map from an empty list.
     """
-    if isinstance(kind, StructType):
-        members = {field.name: found for field in kind if (found := _map_converter(field.dataType))}
+    if pa.types.is_struct(kind):
+        members = {item.name: found for item in kind if (found := _map_converter(item.type))}
         if not members:
             return None
         return lambda value: (
             value and value | {name: convert(value[name]) for name, convert in members.items() if name in value}
         )
-    if isinstance(kind, ArrayType):
-        item = _map_converter(kind.elementType)
+    if pa.types.is_list(kind):
+        item = _map_converter(kind.value_type)
         return item and (lambda value: value and [item(one) for one in value])
-    if isinstance(kind, MapType):
-        held = _map_converter(kind.valueType) or _same
+    if pa.types.is_map(kind):
+        held = _map_converter(kind.item_type) or _same
         return lambda value: None if value is None else {name: held(one) for name, one in dict(value).items()}
     return None
 

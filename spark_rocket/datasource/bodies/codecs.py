@@ -6,14 +6,12 @@ Pure.
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructField, StructType, VariantType
 
-from spark_rocket.datasource.bodies.columns import same_types
 from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
-from spark_rocket.datasource.bodies.json_values import parse_value, variant_of
+from spark_rocket.datasource.bodies.json_values import parse_value, variant_reader
 from spark_rocket.datasource.bodies.nullability import all_nullable
 from spark_rocket.datasource.bodies.types import check_types
-from spark_rocket.datasource.capabilities import arrow_schema
+from spark_rocket.datasource.column_types import VARIANT, same_types, type_name
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
 
@@ -39,12 +37,12 @@ class TextDecoder:
             return Decoded([pa.array(texts, pa.string())], bad)
 
 
-def known_columns(settings: BodySettings) -> StructType:
+def known_columns(settings: BodySettings) -> pa.Schema:
     """Return the columns of the format, for reads without a schema."""
     if settings.format is BodyFormat.TEXT:
-        return StructType([StructField("value", StringType())])
+        return pa.schema([pa.field("value", pa.string())])
     if settings.format is BodyFormat.VARIANT:
-        return StructType([StructField("value", VariantType())])
+        return pa.schema([pa.field("value", VARIANT)])
     if settings.format is BodyFormat.AVRO:
         from spark_rocket.datasource.bodies.avro import AvroSchema
 
@@ -60,15 +58,15 @@ def known_columns(settings: BodySettings) -> StructType:
     )
 
 
-def decoder(settings: BodySettings, body: StructType) -> Decoder:
+def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
     """Return the decoder for the columns ``body``; SchemaError if it is impossible. Modules are imported lazily.
 
     It ignores NOT NULL (``nullability.py``).
     """
     form = settings.format
-    check_types(body, form, reading=True)
-    fields = pa.schema([item.with_type(all_nullable(item.type)) for item in arrow_schema(body)])
-    if not body.fields and form in (BodyFormat.CSV, BodyFormat.ARROW):
+    check_types(body, settings, reading=True)
+    fields = pa.schema([item.with_type(all_nullable(item.type)) for item in body])
+    if not len(body) and form in (BodyFormat.CSV, BodyFormat.ARROW):
         raise SchemaError(
             f"bodyFormat={form.value} needs at least one column of the body.", remedy="Declare all of them."
         )
@@ -97,30 +95,30 @@ def decoder(settings: BodySettings, body: StructType) -> Decoder:
             kind = ProtobufType(settings)
             check_known(body, kind.columns, "protobufMessage")
             return OneByOneDecoder(fields, kind.reader(fields.names), kind.errors)
-    wanted = VariantType() if form is BodyFormat.VARIANT else StringType()
-    if [field.dataType for field in body.fields] != [wanted]:
+    wanted = VARIANT if form is BodyFormat.VARIANT else pa.string()
+    if [type_name(kind) for kind in body.types] != [type_name(wanted)]:
         raise SchemaError(
-            f"bodyFormat={form.value} has one column of type {wanted.simpleString()}, but the schema has "
-            f"{body.simpleString() if body.fields else 'none'}.",
-            remedy=f"Declare `value {wanted.simpleString()}`; name columns of the message in metadataColumns.",
+            f"bodyFormat={form.value} has one column of type {type_name(wanted)}, but the schema has "
+            f"{type_name(pa.struct(list(body))) if len(body) else 'none'}.",
+            remedy=f"Declare `value {type_name(wanted)}`; name columns of the message in metadataColumns.",
         )
     if form is BodyFormat.TEXT:
         return TextDecoder(fields)
-    name = fields.names[0]
+    name, variant_of = fields.names[0], variant_reader()
     return OneByOneDecoder(fields, lambda body: {name: variant_of(parse_value(body))})
 
 
-def check_known(body: StructType, known: StructType, option: str) -> None:
+def check_known(body: pa.Schema, known: pa.Schema, option: str) -> None:
     """Reject columns that the format's own schema does not have, or has with another type."""
-    for field in body.fields:
+    for field in body:
         if field.name not in known.names:
             raise SchemaError(
                 f"the schema has a column {field.name}, which is missing in {option}.",
                 remedy=f"It has {', '.join(known.names)}; name columns of the message in metadataColumns.",
             )
-        wanted = known[field.name].dataType
-        if not same_types(field.dataType, wanted):
+        wanted = known.field(field.name).type
+        if not same_types(field.type, wanted):
             raise SchemaError(
-                f"the column {field.name} is {wanted.simpleString()}, not {field.dataType.simpleString()}.",
+                f"the column {field.name} is {type_name(wanted)}, not {type_name(field.type)}.",
                 remedy="Declare that type and cast in the query, or omit the schema.",
             )

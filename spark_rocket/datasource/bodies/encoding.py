@@ -20,15 +20,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import is_variant
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VariantType
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
 from spark_rocket.datasource.bodies.decoding import BAD, reason
-from spark_rocket.datasource.bodies.types import check_types
+from spark_rocket.datasource.bodies.types import TO_WRITE, check_types
+from spark_rocket.datasource.column_types import is_variant
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
+from spark_rocket.datasource.spark_schema import columns_of
 from spark_rocket.errors import RowError, SchemaError
 from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, string_scalar, strings_of
 
@@ -243,7 +244,8 @@ class BodyEncoder:
                 f"{', '.join(sorted(kept))}.",
                 remedy="Rename the columns with values, or remove bodyFormat and write a column body.",
             )
-        check_types(self._body, settings.format, reading=False)
+        self._columns = columns_of(self._body, settings, TO_WRITE)
+        check_types(self._columns, settings, reading=False)
         self._check_columns()
         self._encode_row = self._row_encoder()
 
@@ -293,13 +295,13 @@ class BodyEncoder:
             from spark_rocket.datasource.bodies.avro import AvroSchema
 
             schema = AvroSchema(self._settings)
-            check_known(self._body, schema.columns, "avroSchema")
+            check_known(self._columns, schema.columns, "avroSchema")
             return schema.write
         if self._settings.format is BodyFormat.PROTOBUF:
             from spark_rocket.datasource.bodies.protobuf import ProtobufType
 
             kind = ProtobufType(self._settings)
-            check_known(self._body, kind.columns, "protobufMessage")
+            check_known(self._columns, kind.columns, "protobufMessage")
             return kind.write
         name = self._body.names[0]
         return lambda row: variant_text(row[name]).encode()

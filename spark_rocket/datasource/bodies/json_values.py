@@ -16,10 +16,10 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import is_variant
-from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.decoding import BAD, ColumnError, reason
+from spark_rocket.datasource.column_types import is_variant
+from spark_rocket.extras import requires
 
 Convert = Callable[[Any], Any]
 
@@ -129,7 +129,7 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
     types = pa.types
     if types.is_struct(kind):
         if is_variant(kind):
-            return variant_of
+            return variant_reader()
         members = {item.name: converter(item.type, f"{path}.{item.name}") for item in kind}
         return lambda value: {name: convert(_dict(value).get(name)) for name, convert in members.items()}
     if types.is_list(kind):
@@ -150,11 +150,17 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
     return next(convert for check, convert in _PLAIN if check(kind))
 
 
-def variant_of(value: Any) -> dict[str, bytes]:
-    """Return a variant in the form of Spark's Arrow batches. It cannot hold a member twice."""
-    _check_members(value)
-    content, metadata = VariantUtils.parse_json(write_compact(value))
-    return {"value": bytes(content), "metadata": bytes(metadata)}
+def variant_reader() -> Convert:
+    """Return a converter to variants in the form of Spark's Arrow batches. They cannot hold a member twice."""
+    with requires("A column of type variant"):
+        from pyspark.sql.variant_utils import VariantUtils
+
+    def variant_of(value: Any) -> dict[str, bytes]:
+        _check_members(value)
+        content, metadata = VariantUtils.parse_json(write_compact(value))
+        return {"value": bytes(content), "metadata": bytes(metadata)}
+
+    return variant_of
 
 
 def _check_members(value: Any) -> None:

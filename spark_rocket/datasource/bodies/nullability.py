@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import is_variant
 
 from spark_rocket.datasource.bodies.decoding import I64
+from spark_rocket.datasource.column_types import is_variant
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 

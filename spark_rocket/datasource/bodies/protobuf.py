@@ -14,24 +14,10 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, reason
+from spark_rocket.datasource.column_types import TIMESTAMP, list_of
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.errors import OptionError, SchemaError, StateError
 from spark_rocket.extras import pip_install
@@ -39,23 +25,23 @@ from spark_rocket.extras import pip_install
 _WELL_KNOWN = ("timestamp", "duration", "any", "wrappers", "struct", "empty", "field_mask")
 _TIMESTAMP = "google.protobuf.Timestamp"
 # By FieldDescriptorProto.Type.
-_PLAIN: dict[int, DataType] = {
-    1: DoubleType(),
-    2: FloatType(),
-    3: LongType(),
-    4: DecimalType(20, 0),
-    5: IntegerType(),
-    6: DecimalType(20, 0),
-    7: LongType(),
-    8: BooleanType(),
-    9: StringType(),
-    12: BinaryType(),
-    13: LongType(),
-    14: StringType(),
-    15: IntegerType(),
-    16: LongType(),
-    17: IntegerType(),
-    18: LongType(),
+_PLAIN: dict[int, pa.DataType] = {
+    1: pa.float64(),
+    2: pa.float32(),
+    3: pa.int64(),
+    4: pa.decimal128(20, 0),
+    5: pa.int32(),
+    6: pa.decimal128(20, 0),
+    7: pa.int64(),
+    8: pa.bool_(),
+    9: pa.string(),
+    12: pa.binary(),
+    13: pa.int64(),
+    14: pa.string(),
+    15: pa.int32(),
+    16: pa.int64(),
+    17: pa.int32(),
+    18: pa.int64(),
 }
 _ENUM = 14
 _UNSIGNED_64 = (4, 6)
@@ -63,7 +49,7 @@ Read = Callable[[Any], Any]
 
 
 class ProtobufType:
-    """A message type, its Spark columns, and its reader and writer."""
+    """A message type, its columns, and its reader and writer."""
 
     def __init__(self, settings: BodySettings) -> None:
         try:
@@ -93,7 +79,7 @@ class ProtobufType:
         self.errors = (*BAD, message.DecodeError, message.EncodeError)
         self._class = message_factory.GetMessageClass(found)
         self._descriptor: Any = found
-        self.columns = _struct(found, ())
+        self.columns = pa.schema(list(_struct(found, ())))
 
     def reader(self, names: list[str]) -> Callable[[bytes], dict[str, Any]]:
         """Return a function that reads these fields of a body."""
@@ -145,28 +131,28 @@ def _entry(field: Any) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _struct(descriptor: Any, inside: tuple[str, ...]) -> StructType:
+def _struct(descriptor: Any, inside: tuple[str, ...]) -> pa.DataType:
     if descriptor.full_name in inside:
         raise SchemaError(
             f"the Protobuf message {descriptor.full_name} is recursive, which a column type does not support.",
             remedy="Read the body as binary, and use from_protobuf in the query.",
         )
     inside = (*inside, descriptor.full_name)
-    return StructType([StructField(field.name, _spark_type(field, inside)) for field in descriptor.fields])
+    return pa.struct([(field.name, _column_type(field, inside)) for field in descriptor.fields])
 
 
-def _spark_type(field: Any, inside: tuple[str, ...]) -> DataType:
+def _column_type(field: Any, inside: tuple[str, ...]) -> pa.DataType:
     if _entry(field):
         key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
-        return MapType(_single_type(key, inside), _single_type(value, inside))
+        return pa.map_(_single_type(key, inside), _single_type(value, inside))
     single = _single_type(field, inside)
-    return ArrayType(single) if _repeated(field) else single
+    return list_of(single) if _repeated(field) else single
 
 
-def _single_type(field: Any, inside: tuple[str, ...]) -> DataType:
+def _single_type(field: Any, inside: tuple[str, ...]) -> pa.DataType:
     if field.message_type is None:
         return _PLAIN[field.type]
-    return TimestampType() if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, inside)
+    return TIMESTAMP if field.message_type.full_name == _TIMESTAMP else _struct(field.message_type, inside)
 
 
 def _message_reader(fields: list[Any]) -> Callable[[Any], dict[str, Any]]:

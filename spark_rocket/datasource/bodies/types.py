@@ -6,81 +6,74 @@ JSON                  scalars, ``binary``, ``variant``, structs, arrays, maps. M
 CSV                   scalars: booleans, numbers, strings, dates, timestamps
 text, variant         one column of type string or variant (``codecs.py``, ``encoding.py``)
 Avro, Protobuf        the types of the format's own schema (``codecs.check_known``)
-Arrow                 every type that Spark converts to Arrow
+Arrow                 every type of ``column_types``
 ====================  =============================================================================================
 
-No format supports types that Spark does not convert to Arrow, such as year-month intervals.
+No format supports types that Spark does not have, such as unsigned integers.
 
 Pure. Corresponds to ``supportsDataType`` of Spark's file formats.
 """
 
 from __future__ import annotations
 
-from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    MapType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    UserDefinedType,
-    VariantType,
-)
+import pyarrow as pa
 
-from spark_rocket.datasource.capabilities import arrow_schema
+from spark_rocket.datasource.column_types import is_known, is_variant, mark_of, type_name
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options.bodies import BodyFormat
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
+from spark_rocket.datasource.schema import owner_of
 
-_SCALARS = (BooleanType, NumericType, StringType, DateType, TimestampType, TimestampNTZType)
-_TO_WRITE = "Cast it to a supported type such as string, or drop it."
+TO_WRITE = "Cast it to a supported type such as string, or drop it."
 _TO_READ = "Declare it as string, and convert it in the query."
 
 
-def check_types(schema: StructType, form: BodyFormat, *, reading: bool) -> None:
+def check_types(columns: pa.Schema, settings: BodySettings, *, reading: bool) -> None:
     """Reject the first column, or member of a column, that a format does not support, by its path."""
-    for field in schema.fields:
-        _check(field.dataType, field.name, form, reading)
+    for item in columns:
+        _check(item.type, item.name, settings, reading)
 
 
-def _check(kind: DataType, path: str, form: BodyFormat, reading: bool) -> None:
-    if isinstance(kind, UserDefinedType):
-        return _check(kind.sqlType(), path, form, reading)
+def _check(kind: pa.DataType, path: str, settings: BodySettings, reading: bool) -> None:
+    types, form = pa.types, settings.format
     is_refused = not _is_supported(kind, form)
-    if isinstance(kind, StructType):
-        is_refused |= form is BodyFormat.JSON and not reading and not kind.fields
-    elif isinstance(kind, MapType) and form is BodyFormat.JSON:
-        is_refused |= not isinstance(kind.keyType, StringType if reading else _SCALARS)
+    if types.is_struct(kind):
+        is_refused |= form is BodyFormat.JSON and not reading and not kind.num_fields
+    elif types.is_map(kind) and form is BodyFormat.JSON:
+        is_refused |= not (types.is_string(kind.key_type) if reading else _is_scalar(kind.key_type))
     if is_refused:
-        name = {BodyFormat.JSON: "JSON", BodyFormat.CSV: "CSV"}.get(form, f"bodyFormat={form.value}")
-        hint = _TO_READ if reading else _TO_WRITE
-        raise error("BAD_SCHEMA.TYPE", column=path, kind=kind.simpleString(), format=name, hint=hint)
-    if isinstance(kind, StructType):
-        for field in kind.fields:
-            _check(field.dataType, f"{path}.{field.name}", form, reading)
-    elif isinstance(kind, ArrayType):
-        _check(kind.elementType, f"{path}.element", form, reading)
-    elif isinstance(kind, MapType):
-        _check(kind.keyType, f"{path}.key", form, reading)
-        _check(kind.valueType, f"{path}.value", form, reading)
-    return None
+        hint = _TO_READ if reading else TO_WRITE
+        raise error("BAD_SCHEMA.TYPE", column=path, kind=type_name(kind), format=owner_of(settings), hint=hint)
+    for name, member in _members(kind):
+        _check(member, f"{path}.{name}", settings, reading)
 
 
-def _is_supported(kind: DataType, form: BodyFormat) -> bool:
+def _members(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    if mark_of(kind) is not None:
+        return []
+    if pa.types.is_struct(kind):
+        return [(item.name, item.type) for item in kind]
+    if pa.types.is_list(kind):
+        return [("element", kind.value_type)]
+    return [("key", kind.key_type), ("value", kind.item_type)] if pa.types.is_map(kind) else []
+
+
+def _is_scalar(kind: pa.DataType) -> bool:
+    types = pa.types
+    return is_known(kind) and any(
+        check(kind)
+        for check in (
+            types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_string, types.is_date,
+            types.is_timestamp,
+        )
+    )  # fmt: skip
+
+
+def _is_supported(kind: pa.DataType, form: BodyFormat) -> bool:
+    types = pa.types
     if form is BodyFormat.CSV:
-        return isinstance(kind, _SCALARS)
-    if isinstance(kind, (StructType, ArrayType, MapType)):
-        return True
-    if form is BodyFormat.JSON:
-        return isinstance(kind, (*_SCALARS, BinaryType, VariantType))
-    try:
-        arrow_schema(StructType([StructField("value", kind)]))
-    except PySparkException:
-        return False
-    return True
+        return _is_scalar(kind)
+    if form is BodyFormat.JSON and not types.is_nested(kind):
+        return _is_scalar(kind) or types.is_binary(kind)
+    if form is BodyFormat.JSON and mark_of(kind) is not None:
+        return is_variant(kind)
+    return is_known(kind)

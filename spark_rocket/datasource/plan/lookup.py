@@ -32,15 +32,13 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructType
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.responses import error_of
-from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.model import UNIQ_KEY, MessageExt, MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id
@@ -117,7 +115,7 @@ class LookupFilter:
         self._width = len(projection.columns)
         self.projection = projection
         if look_up.column not in projection.columns:
-            compared = arrow_schema(StructType([SOURCE_SCHEMA[look_up.column]])).field(0)
+            compared = MESSAGE_SCHEMA.field(look_up.column)
             columns = (*projection.columns, look_up.column)
             self.projection = replace(projection, columns=columns, target=projection.target.append(compared))
         self._compared = self.projection.columns.index(look_up.column)

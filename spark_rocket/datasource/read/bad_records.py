@@ -88,7 +88,7 @@ def place(batch: pa.RecordBatch, index: int) -> str:
 
 def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:
     """Send the bad records of a batch, with the reasons, to ``topic``."""
-    from spark_rocket.datasource.write.writer import write_rows
+    from spark_rocket.datasource.write.task import send_rows
 
     indexes = sorted(bad)
     letters = _build_dead_letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes])
@@ -110,7 +110,7 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
     )
     try:
         # The position of the first one identifies the rows: a retry of the same dead letters uses the same ids.
-        write_rows(iter([letters]), write, f"dead letters of {place(batch, indexes[0])}", "")
+        send_rows(iter([letters]), write, f"dead letters of {place(batch, indexes[0])}")
         return
     except RowError as error:
         log.warning("sending dead letters one by one, truncated if necessary: %s", error)
@@ -120,7 +120,7 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
         lengths = [length, *(cut for cut in _TRUNCATED_LENGTHS if cut < length)]
         for most in lengths:
             try:
-                write_rows(iter([_cut(letter, most)]), write, f"dead letter of {place(batch, index)}", "")
+                send_rows(iter([_cut(letter, most)]), write, f"dead letter of {place(batch, index)}")
                 break
             except RowError:
                 if most == lengths[-1]:

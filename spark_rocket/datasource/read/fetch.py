@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.loss_policy import LossPolicy
@@ -27,7 +26,7 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.pull import Chunk, is_filtered, is_gone, pull_ranges
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, Projection, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection, project
 from spark_rocket.errors import ProtocolError, QueueNotFoundError, RunTooLargeError, TopicNotFoundError
 from spark_rocket.protocol.record.arrays import numpy_of
 from spark_rocket.protocol.record.columns import decode_records
@@ -106,7 +105,7 @@ def read_deduplicated(
     if start < span.start:
         # Messages before the range were read earlier: if they are deleted now, nothing is lost.
         before = replace(options, fail_on_data_loss=False)
-        ids = project(StructType([SOURCE_SCHEMA[column] for column in NEEDED]))
+        ids = project(pa.schema([MESSAGE_SCHEMA.field(column) for column in NEEDED]))
         for _ in read_range(OffsetRange(span.queue, start, span.start), before, ids, reader, duplicate_filter):
             pass
     duplicate_filter.count = 0

@@ -1,4 +1,4 @@
-"""The message columns that a read requires, and its rows in Spark's schema.
+"""The message columns that a read requires, and its rows in the schema of the read.
 
 Typed rows are imported only with ``bodyFormat``: a read without it starts faster.
 
@@ -7,7 +7,7 @@ Pure functions over the options and the schema; the rows belong to one task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from spark_rocket.datasource.options.options import ReadOptions
@@ -15,10 +15,9 @@ from spark_rocket.datasource.schema import Projection, project
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
 
-def projection_of(options: ReadOptions, schema: StructType) -> Projection:
+def projection_of(options: ReadOptions, schema: pa.Schema) -> Projection:
     """Return the message columns that a read requires; SchemaError if the schema is invalid."""
     if options.body is None:
         return project(schema)
@@ -28,9 +27,9 @@ def projection_of(options: ReadOptions, schema: StructType) -> Projection:
 
 
 def rows_of(
-    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: StructType, projection: Projection
+    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: pa.Schema, projection: Projection
 ) -> Iterator[pa.RecordBatch]:
-    """Convert a task's batches, read with ``projection``, to Spark's schema."""
+    """Convert a task's batches, read with ``projection``, to the schema of the read."""
     if options.body is None:
         return batches
     from spark_rocket.datasource.read.typed_rows import TypedRows
@@ -38,9 +37,9 @@ def rows_of(
     return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
 
 
-def warn_of_names(options: ReadOptions, schema: StructType) -> None:
+def warn_of_names(options: ReadOptions, columns: Sequence[str]) -> None:
     """Log on the driver which columns have the name of a message column but are read from the body."""
     if options.body is not None:
         from spark_rocket.datasource.read.typed_rows import log_message_names
 
-        log_message_names(options.body, schema)
+        log_message_names(options.body, columns)

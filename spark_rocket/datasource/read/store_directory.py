@@ -18,7 +18,7 @@ incomplete records                   an error with file and offset, or skipped (
 
 Planning holds a shared lock on the store. Each task reads one span of one file (``store.log.span``) and decodes it in
 columns. Records are selected by topic, time and position before they are decoded. No other module of the data source
-uses the store. Holds only values: Spark pickles readers and partitions. Corresponds to nothing in RocketMQ.
+uses the store. Tasks hold only values: Spark pickles them. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
@@ -36,14 +36,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.offsets import LATEST, Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_user_topic
-from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
-from spark_rocket.datasource.read.projection import projection_of, rows_of
 from spark_rocket.datasource.schema import Projection
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records
@@ -124,8 +120,8 @@ Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass
-class SpanPartition(InputPartition):
-    """A Spark partition: a span of the log, and the store's data that its task requires."""
+class SpanTask:
+    """A task: a span of the log, and the store's data that its task requires."""
 
     span: LogSpan
     store_path: Path
@@ -140,32 +136,11 @@ class SpanPartition(InputPartition):
     """Whether a topic without a consume queue and without an entry in ``config/topics.json`` was deleted."""
 
 
-class StoreDirectoryReader(PickledByValue, DataSourceReader):
-    """Plan on the driver and read in the executors."""
-
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        projection_of(options, schema)
-        self._options = options
-        self._schema = schema
-
-    @hide_traceback
-    def partitions(self) -> list[InputPartition]:
-        return [*plan_directory(self._options)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition. Spark passes ``InputPartition(None)`` for an empty plan; it has no rows."""
-        if not isinstance(partition, SpanPartition):
-            return iter(())
-        settle_worker()
-        projection = projection_of(self._options, self._schema)
-        return rows_of(read_partition(partition, self._options, projection), self._options, self._schema, projection)
-
-
 # --- planning: on the driver ------------------------------------------------------------------------------------
 
 
-def plan_directory(options: ReadOptions) -> list[SpanPartition]:
-    """Find the store, reject unsupported ones, and split its log into partitions."""
+def plan_directory(options: ReadOptions) -> list[SpanTask]:
+    """Find the store, reject unsupported ones, and split its log into tasks."""
     given = Path(options.store_path or "")
     path = locate(given)
     broker_name = options.broker_name or broker_name_of(path, given)
@@ -194,7 +169,7 @@ def plan_directory(options: ReadOptions) -> list[SpanPartition]:
         queued_end = 0 if view.is_killed else queued_end
         spans = plan_spans(view.log, size, queued_end=queued_end, cut=cut_of(view), lost=_lost(options))
         return [
-            SpanPartition(
+            SpanTask(
                 span,
                 path,
                 view.config.consume_queue_path,
@@ -315,23 +290,23 @@ def _lost(options: ReadOptions) -> Lost:
 # --- reading: in the executors ----------------------------------------------------------------------------------
 
 
-def read_partition(partition: SpanPartition, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
+def read_span_task(task: SpanTask, options: ReadOptions, projection: Projection) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a span in the log's order, as batches of Spark's own schema."""
-    selection = _Selection(partition, options)
+    selection = _Selection(task, options)
     bounds = _Bounds(options)
     columns = [*projection.columns, *(column for column in bounds.columns if column not in projection.columns)]
     rows = options.arrow_batch_rows
     tags = None if options.tags is None else frozenset(options.tags)
-    blocks = read_span(partition.span, _lost(options), chunk=options.arrow_batch_bytes)
-    while (block := _next(blocks, partition)) is not None:
+    blocks = read_span(task.span, _lost(options), chunk=options.arrow_batch_bytes)
+    while (block := _next(blocks, task)) is not None:
         run = selection.run(block)
         if not len(run):
             continue
         try:
-            batch = decode_records(run, columns, broker_name=partition.broker_name, tags=tags)
+            batch = decode_records(run, columns, broker_name=task.broker_name, tags=tags)
         except ProtocolError as error:
             raise ProtocolError(
-                f"{partition.span.path}: a record from offset {block.base} to {block.base + len(block.data)} cannot "
+                f"{task.span.path}: a record from offset {block.base} to {block.base + len(block.data)} cannot "
                 f"be decoded: {error.message}",
                 remedy="Narrow it down with arrowBatchBytes=1024. Select columns without body (.schema(…)) if only "
                 "bodies are unreadable, or begin after the record with startingOffsets as JSON.",
@@ -341,12 +316,12 @@ def read_partition(partition: SpanPartition, options: ReadOptions, projection: P
             yield projection.conform(batch.slice(start, rows))
 
 
-def _next(blocks: Iterator[RecordBlock], partition: SpanPartition) -> RecordBlock | None:
+def _next(blocks: Iterator[RecordBlock], task: SpanTask) -> RecordBlock | None:
     try:
         return next(blocks, None)
     except OSError as error:
         raise StoreError(
-            f"{partition.span.path} cannot be read on an executor: {error.strerror or error}.",
+            f"{task.span.path} cannot be read on an executor: {error.strerror or error}.",
             remedy="storePath must be visible to all executors under the same path, and no broker may run on it.",
         ) from None
 
@@ -354,13 +329,13 @@ def _next(blocks: Iterator[RecordBlock], partition: SpanPartition) -> RecordBloc
 class _Selection:
     """Selects the records of a block that are messages to read. Topics and queues are compared as numbers."""
 
-    def __init__(self, partition: SpanPartition, options: ReadOptions) -> None:
-        self._partition = partition
+    def __init__(self, task: SpanTask, options: ReadOptions) -> None:
+        self._task = task
         self._options = options
         self._first_time, self._last_time = _time(options.starting), _time(options.ending)
         self._numbers: dict[bytes, int] = {}
         self._valid_from: list[int] = []
-        firsts = {(self._number(topic.encode()), queue): at for (topic, queue), at in partition.firsts.items()}
+        firsts = {(self._number(topic.encode()), queue): at for (topic, queue), at in task.firsts.items()}
         order = sorted(firsts)
         self._first_keys = np.array([_key(number, queue) for number, queue in order], np.int64)
         self._first_numbers = np.array([firsts[key][0] for key in order], np.int64)
@@ -369,7 +344,7 @@ class _Selection:
 
     @cached_property
     def _topics_on_record(self) -> frozenset[str] | None:
-        return topics_on_record(self._partition.store_path)
+        return topics_on_record(self._task.store_path)
 
     def _number(self, topic: bytes) -> int:
         number = self._numbers.get(topic)
@@ -382,10 +357,10 @@ class _Selection:
         """Return the physical offset from which a topic's records are read."""
         if not _is_wanted(topic, self._options) or not is_storable(topic, 0):
             return _NO_OFFSET
-        queues = self._partition.queues_path / topic
-        if self._partition.lists_topics and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
+        queues = self._task.queues_path / topic
+        if self._task.lists_topics and not queues.is_dir() and is_deleted(topic, self._topics_on_record):
             return _NO_OFFSET
-        return self._partition.deleted.get(topic, 0)
+        return self._task.deleted.get(topic, 0)
 
     def run(self, block: RecordBlock) -> memoryview:
         """Return the records to read, concatenated."""

@@ -9,36 +9,34 @@ Belongs to one task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StringType, StructType
 
 from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.columns import default_schema, layout, looks_like_metadata
 from spark_rocket.datasource.bodies.decoding import Decoded, raw
 from spark_rocket.datasource.bodies.nullability import NullChecker
-from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.read.bad_records import BadRecordCounter, row_mask
 from spark_rocket.datasource.read.column_hints import column_hints
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project, retype
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project, retype
 
 log = logging.getLogger("spark_rocket.datasource")
 
 
-def schema_of(settings: BodySettings) -> StructType:
+def schema_of(settings: BodySettings) -> pa.Schema:
     """Return the schema of a read without a user-specified schema."""
     return default_schema(settings, known_columns(settings))
 
 
-def log_message_names(settings: BodySettings, schema: StructType) -> None:
+def log_message_names(settings: BodySettings, columns: Sequence[str]) -> None:
     """Log which columns have the name of a message column but are read from the body."""
-    if names := looks_like_metadata(settings, schema):
+    if names := looks_like_metadata(settings, columns):
         _log_names(tuple(names))
 
 
@@ -60,25 +58,24 @@ class TypedRows:
         self,
         options: ReadOptions,
         settings: BodySettings,
-        schema: StructType,
+        schema: pa.Schema,
         damaged: dict[int, str] | None = None,
     ) -> None:
         self._damaged = {} if damaged is None else damaged
         self._layout = layout(settings, schema)
         self._names = self._layout.body.names
         self._decoder = decoder(settings, self._layout.body)
-        self._nulls = NullChecker(arrow_schema(self._layout.body))
+        self._nulls = NullChecker(self._layout.body)
         topics = ", ".join(options.topics) or options.topic_pattern or "the store directory"
         self._hints = column_hints(settings.format, tuple(self._names), topics)
         self._counter = BadRecordCounter(options, settings)
-        self._target = arrow_schema(schema)
+        self._target = schema
         self._limit = options.arrow_batch_rows
         self._max_bytes = options.arrow_batch_bytes
-        self._bad_text = self._layout.bad_column is not None and isinstance(
-            schema[self._layout.bad_column].dataType, StringType
-        )
+        bad_column = self._layout.bad_column
+        self._bad_text = bad_column is not None and pa.types.is_string(schema.field(bad_column).type)
         needed = {"body", *self._layout.metadata.values(), *self._counter.needed()}
-        projection = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in needed]))
+        projection = project(pa.schema([field for field in MESSAGE_SCHEMA if field.name in needed]))
         self.projection = replace(projection, damaged=self._damaged)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.plan.planner import batch_ranges
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.readers import reader_of
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import BENCHMARK_TOPIC, DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.auth import Credentials
@@ -329,7 +329,7 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
     reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     requests = ViewRequests(options, _admin_for(options))
-    columns = project(SOURCE_SCHEMA)
+    columns = project(MESSAGE_SCHEMA)
     for topic in options.topics:
         brokers = {queue.broker_name: queue for queue in reader.refresh(topic)}
         for name, queue in sorted(brokers.items()):
@@ -376,7 +376,7 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         return  # the group never had a dead letter
     reader = reader_of(options)
     for span in spans:
-        for batch in read_range(span, reading, project(SOURCE_SCHEMA), reader):
+        for batch in read_range(span, reading, project(MESSAGE_SCHEMA), reader):
             properties = batch.column("properties")
             first = [
                 pc.coalesce(*(pc.map_lookup(properties, pa.scalar(name), "first") for name in names))

@@ -33,7 +33,8 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.processes import PickledByValue
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, known_columns
+from spark_rocket.datasource.schema import known_columns
+from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 
 _TEXT, _INT, _LONG, _TIME, _FLAG = StringType(), IntegerType(), LongType(), TimestampType(), BooleanType()
 _TEXTS, _MAP = ArrayType(StringType(), False), MapType(StringType(), StringType(), False)
@@ -172,7 +173,8 @@ class ViewReader(PickledByValue, DataSourceReader):
 
     def __init__(self, options: ViewOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = known_columns(schema, VIEWS[options.view].schema, f"the view {options.view}")
+        whole = arrow_schema(VIEWS[options.view].schema)
+        self._columns = known_columns(arrow_schema(schema), whole, f"the view {options.view}")
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:

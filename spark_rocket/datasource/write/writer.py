@@ -14,7 +14,6 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -40,12 +39,12 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
-from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, canonical
-from spark_rocket.datasource.write.rows import RowEncoder, column_or_property, write_key
-from spark_rocket.datasource.write.send import BlockSender, Sent, sink_for
-from spark_rocket.errors import OptionError, RowError, SchemaError, StateError, TopicNotFoundError
-from spark_rocket.model import TAGS, MessageQueue
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, canonical
+from spark_rocket.datasource.write.rows import column_or_property
+from spark_rocket.datasource.write.send import Sent, sink_for
+from spark_rocket.datasource.write.task import send_rows
+from spark_rocket.errors import OptionError, RowError, SchemaError, StateError
+from spark_rocket.model import TAGS
 from spark_rocket.protocol.filter.tags import UNSELECTABLE_TAG
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ _OTHER_NAMES = {
     "timestamp": " Brokers set the time; use deliverAt for delayed delivery.",
 } | {
     name.lower(): " It is set when the message is sent and stored."
-    for name in SOURCE_SCHEMA.names
+    for name in MESSAGE_SCHEMA.names
     if name.lower() not in _COLUMNS
 }
 
@@ -221,32 +220,7 @@ def refuse_values(batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> It
 def write_rows(batches: Iterator[pa.RecordBatch], options: WriteOptions, name: str, batch_id: str) -> Written:
     """Encode and send a task's rows."""
     settle_worker()
-    partition = _partition()
-    sink = sink_for(options)
-    key = write_key(name, batch_id, partition)
-
-    def queues_of(topic: str, *, ordered: bool = False) -> list[MessageQueue]:
-        try:
-            return sink.ordered_queues_of(topic) if ordered else sink.queues_of(topic)
-        except TopicNotFoundError as problem:
-            # The option names the topic, so an unavailable broker is likelier than a missing topic.
-            problem.retriable = topic == options.topic
-            raise
-
-    encoder = RowEncoder(options, partial(queues_of, ordered=True), key, f"partition {partition}")
-    sender = BlockSender(
-        sink.submit,
-        queues_of,
-        limit=options.max_requests_in_flight,
-        delayed_limit=options.max_delayed_in_flight,
-        key=key,
-        retry_deadline=lambda: RetryDeadline(options.retry_timeout_ms),
-        where=f"partition {partition}",
-    )
-    for batch in batches:
-        for block in encoder.blocks(batch):
-            sender.put(block)
-    sender.finish()
+    sender = send_rows(batches, options, name, batch_id, _partition())
     return Written(sender.topics, sender.retries, sender.unconfirmed)
 
 

@@ -22,11 +22,15 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from spark_rocket.datasource.bodies import codecs
 from spark_rocket.datasource.bodies.decoding import Decoded, Decoder
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.schema import SOURCE_SCHEMA, project
+from spark_rocket.datasource.read.projection import projection_of
+from spark_rocket.datasource.read.projection import rows_of as rows_of_read
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA
+from spark_rocket.datasource.spark_schema import columns_of, spark_schema
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -49,6 +53,20 @@ def list_of(kind: DataType) -> ArrayType:
 
 def map_to(kind: str | DataType) -> MapType:
     return MapType(StringType(), _PLAIN[kind] if isinstance(kind, str) else kind)
+
+
+def decoder(settings: BodySettings, schema: StructType) -> Decoder:
+    return codecs.decoder(settings, columns_of(schema, settings))
+
+
+def typed_rows(options: ReadOptions, schema: StructType, messages: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """The batches of a read with this schema."""
+    wanted = columns_of(schema, options.body)
+    return list(rows_of_read(iter([messages]), options, wanted, projection_of(options, wanted)))
+
+
+def known_columns(settings: BodySettings) -> StructType:
+    return spark_schema(codecs.known_columns(settings))
 
 
 AVRO = json.dumps(
@@ -139,7 +157,7 @@ def batch_of(*bodies: bytes) -> pa.RecordBatch:
         "properties": [[("mine", "1"), ("UNIQ_KEY", "U"), ("TAGS", "T"), ("DELAY", "3")]] * count,
         "msgId": ["U"] * count,
     }
-    target = project(StructType([field for field in SOURCE_SCHEMA.fields if field.name in made])).target
+    target = pa.schema([field for field in MESSAGE_SCHEMA if field.name in made])
     return pa.RecordBatch.from_pydict(made, schema=target)
 
 

@@ -19,6 +19,7 @@ from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.typed_rows import TypedRows
+from spark_rocket.datasource.spark_schema import columns_of
 from tests.datasource.body_formats.formats import bodies, columns, map_to, rows_of
 
 IDS = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -132,7 +133,7 @@ def test_long_message_columns_are_repeated_per_batch(monkeypatch: pytest.MonkeyP
     )
     assert options.body is not None
     schema = columns(id="bigint", keys="string", properties=map_to("string"))
-    rows = TypedRows(options, options.body, schema)
+    rows = TypedRows(options, options.body, columns_of(schema, options.body))
     count = 3_100
     body = stream(pa.record_batch({"id": pa.array(range(count))}))
     plain = {"topic": "orders", "brokerName": "broker-a", "queueId": 0, "queueOffset": 7, "properties": []}

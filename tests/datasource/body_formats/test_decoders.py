@@ -21,13 +21,13 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder, write_stream
 from spark_rocket.datasource.bodies.avro import AvroSchema
-from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import BAD, Decoder, OneByOneDecoder, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
+from spark_rocket.datasource.spark_schema import spark_schema
 from spark_rocket.errors import OptionError, SchemaError
 from tests.datasource.body_formats.formats import (
     UTC,
@@ -35,6 +35,8 @@ from tests.datasource.body_formats.formats import (
     bodies,
     check_alone,
     columns,
+    decoder,
+    known_columns,
     list_of,
     map_to,
     protobuf,
@@ -607,11 +609,11 @@ ORDER = {
 
 def test_avro() -> None:
     schema = AvroSchema(avro())
-    assert schema.columns == columns(
+    assert spark_schema(schema.columns) == columns(
         id="bigint", item="string", at="timestamp", price="price", marks=map_to("int"), kind="string",
         lines=list_of(columns(n="int")), later=columns(n="int"), uid="string", clock="int",
     )  # fmt: skip
-    fields = arrow_schema(schema.columns)
+    fields = schema.columns
     avro_decoder = OneByOneDecoder(fields, schema.read)
     single = schema.write(ORDER)
     assert single[:10] == schema.header
@@ -719,7 +721,7 @@ def test_avro_uuids_are_the_written_strings(text: str) -> None:
         "type": "string", "logicalType": "uuid"}]}]}  # fmt: skip
     schema = AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record)))
     fields = pa.schema([("c", pa.string())])
-    assert schema.columns == columns(c="string")
+    assert schema.columns == fields
     assert OneByOneDecoder(fields, schema.read).decode(bodies(schema.write({"c": text}))).columns[0].to_pylist() == [
         text
     ]
@@ -769,7 +771,7 @@ def test_avro_arrays_of_zero_byte_elements(items: Any) -> None:
 @given(st.lists(st.binary(max_size=40), max_size=6))
 def test_any_avro_does_not_affect_other_rows(values: list[bytes]) -> None:
     schema = AvroSchema(avro())
-    fields = arrow_schema(schema.columns)
+    fields = schema.columns
     check_alone(OneByOneDecoder(fields, schema.read), fields, [*values, schema.write(ORDER)])
 
 

@@ -16,12 +16,21 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BooleanType, DateType, DoubleType, FloatType, StructType, TimestampNTZType
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.bodies.encoding import BodyEncoder
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import RowError, SchemaError
-from tests.datasource.body_formats.formats import UTC, avro, columns, list_of, map_to, protobuf, rows_of
+from tests.datasource.body_formats.formats import (
+    UTC,
+    avro,
+    columns,
+    decoder,
+    known_columns,
+    list_of,
+    map_to,
+    protobuf,
+    rows_of,
+)
 
 KEPT = frozenset({"keys", "properties", "queueid"})
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)

@@ -20,9 +20,8 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.capabilities import arrow_schema
-from spark_rocket.datasource.read.projection import projection_of, rows_of
 from spark_rocket.errors import RecordError, SchemaError
-from tests.datasource.body_formats.formats import batch_of, columns, reading
+from tests.datasource.body_formats.formats import batch_of, columns, reading, typed_rows
 
 TEXT, INT = StringType(), IntegerType()
 
@@ -34,8 +33,7 @@ def struct(kind: DataType, *, nullable: bool = False) -> StructType:
 def read(schema: StructType, *bodies: bytes, form: str = "json", **options: str) -> list[dict[str, Any]]:
     parsed = reading(bodyFormat=form, metadataColumns="queueOffset", **options)
     schema = StructType([*schema.fields, *columns(queueOffset="bigint").fields])
-    projection = projection_of(parsed, schema)
-    found = list(rows_of(iter([batch_of(*bodies)]), parsed, schema, projection))
+    found = typed_rows(parsed, schema, batch_of(*bodies))
     for batch in found:
         assert batch.schema.equals(arrow_schema(schema), check_metadata=True)
         batch.validate(full=True)

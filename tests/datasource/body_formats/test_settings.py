@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from spark_rocket.datasource.bodies.codecs import known_columns
 from spark_rocket.datasource.options.bodies import AvroEncoding, BadRecords, BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import (
     WriteOptions,
@@ -20,12 +19,22 @@ from spark_rocket.datasource.options.options import (
     parse_write_options,
 )
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.projection import projection_of, rows_of, warn_of_names
-from spark_rocket.datasource.read.typed_rows import TypedRows, schema_of
-from spark_rocket.datasource.schema import SOURCE_SCHEMA
-from spark_rocket.datasource.write import writer
+from spark_rocket.datasource.read.projection import warn_of_names
+from spark_rocket.datasource.read.typed_rows import schema_of
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA
+from spark_rocket.datasource.spark_schema import spark_schema
+from spark_rocket.datasource.write import task
 from spark_rocket.errors import OptionError, RecordError, RocketError, SchemaError, StateError
-from tests.datasource.body_formats.formats import AVRO, avro, batch_of, columns, protobuf, reading
+from tests.datasource.body_formats.formats import (
+    AVRO,
+    avro,
+    batch_of,
+    columns,
+    known_columns,
+    protobuf,
+    reading,
+    typed_rows,
+)
 
 
 def test_a_read_and_a_write(tmp_path: Path) -> None:
@@ -93,7 +102,7 @@ def test_a_dead_letter_topic_that_matches_the_pattern() -> None:
 
 def test_schemas_without_a_schema() -> None:
     text = BodySettings(BodyFormat.TEXT, metadata=(("queueOffset", "at"),), bad_records=BadRecords.COLUMN)
-    assert schema_of(text) == StructType(
+    assert spark_schema(schema_of(text)) == StructType(
         [
             StructField("value", StringType()),
             StructField("at", LongType(), False),
@@ -101,7 +110,7 @@ def test_schemas_without_a_schema() -> None:
         ]
     )
     everything = schema_of(BodySettings(BodyFormat.TEXT, metadata=None)).names
-    assert everything == ["value", *(name for name in SOURCE_SCHEMA.names if name != "body")]
+    assert everything == ["value", *(name for name in MESSAGE_SCHEMA.names if name != "body")]
     for form in (BodyFormat.JSON, BodyFormat.CSV, BodyFormat.ARROW):
         with pytest.raises(SchemaError, match=f"bodyFormat={form.value} needs a schema"):
             schema_of(BodySettings(form))
@@ -113,7 +122,7 @@ def test_schemas_without_a_schema() -> None:
 
 def wrong_schema(schema: StructType, **options: str) -> str:
     with pytest.raises(SchemaError) as raised:
-        projection_of(reading(bodyFormat="json", **options), schema)
+        typed_rows(reading(bodyFormat="json", **options), schema, batch_of())
     return str(raised.value)
 
 
@@ -130,7 +139,7 @@ def test_invalid_schemas() -> None:
 def test_columns_with_names_of_message_columns(caplog: pytest.LogCaptureFixture) -> None:
     def said(**options: str) -> int:
         caplog.clear()
-        warn_of_names(reading(**options), columns(id="int", queueOffset="bigint", tags="string"))
+        warn_of_names(reading(**options), ["id", "queueOffset", "tags"])
         return caplog.text.count('"metadataColumns", "queueOffset, tags"')
 
     caplog.set_level(logging.WARNING)
@@ -143,9 +152,7 @@ GOOD, BAD = b'{"id": 1}', b'{"id": "x"}'
 
 def typed(schema: StructType, *bodies: bytes, **options: str) -> list[dict[str, Any]]:
     parsed = reading(bodyFormat="json", metadataColumns="queueOffset", **options)
-    assert set(projection_of(parsed, schema).columns) <= set(batch_of().schema.names)
-    batches = rows_of(iter([batch_of(*bodies)]), parsed, schema, projection_of(parsed, schema))
-    return [row for batch in batches for row in batch.to_pylist()]
+    return [row for batch in typed_rows(parsed, schema, batch_of(*bodies)) for row in batch.to_pylist()]
 
 
 def test_modes_of_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -166,10 +173,10 @@ def test_modes_of_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
     assert [row["worst"] for row in found] == [None, '{"id": "x"}', None, "", "\ufffd"]
     sent: list[tuple[list[dict[str, Any]], WriteOptions, str]] = []
 
-    def write_rows(batches: Any, options: WriteOptions, name: str, batch_id: str) -> None:
+    def send_rows(batches: Any, options: WriteOptions, name: str) -> None:
         sent.extend((batch.to_pylist(), options, name) for batch in batches)
 
-    monkeypatch.setattr(writer, "write_rows", write_rows)
+    monkeypatch.setattr(task, "send_rows", send_rows)
     assert typed(schema, *values, badRecords="deadLetter", deadLetterTopic="bad") == [rows[0], rows[2]]
     ((letters, options, name),) = sent
     assert (options.topic, name) == ("bad", "dead letters of orders/broker-a/3 at 101")
@@ -187,7 +194,7 @@ def test_modes_of_bad_records(monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
             ("ROCKET_BAD_RECORD_REASON", 'the column id: "x" is not an integer'),
         ],
     }
-    monkeypatch.setattr(writer, "write_rows", lambda *_: (_ for _ in ()).throw(RocketError("away")))
+    monkeypatch.setattr(task, "send_rows", lambda *_: (_ for _ in ()).throw(RocketError("away")))
     with pytest.raises(RocketError, match="away"):
         typed(schema, *values, badRecords="deadLetter", deadLetterTopic="bad")
 
@@ -196,12 +203,10 @@ def test_batches_have_sparks_schema_and_bounded_size() -> None:
     """Later batches that differ would crash the JVM; bodies of many rows make many batches."""
     schema = columns(s="string", queueOffset="bigint", id="int")
     options = reading(bodyFormat="arrow", metadataColumns="queueOffset", arrowBatchRows="4")
-    assert options.body is not None
-    rows = TypedRows(options, options.body, schema)
     from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 
     stream = write_stream(pa.record_batch({"id": pa.array(range(10), pa.int64()), "s": ["x"] * 10}))
-    found = list(rows.rows(iter([batch_of(stream, stream)])))
+    found = typed_rows(options, schema, batch_of(stream, stream))
     assert [batch.num_rows for batch in found] == [4, 4, 4, 4, 4]
     assert all(batch.schema.equals(found[0].schema, check_metadata=True) for batch in found)
     assert [row["queueOffset"] for batch in found for row in batch.to_pylist()] == [100] * 10 + [101] * 10

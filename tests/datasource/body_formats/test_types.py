@@ -39,14 +39,13 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.variant_utils import VariantUtils
 
-from spark_rocket.datasource.bodies.codecs import decoder, known_columns
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.write.writer import check_columns, with_bodies
 from spark_rocket.errors import RowError, SchemaError
-from tests.datasource.body_formats.formats import avro, columns, protobuf, rows_of
+from tests.datasource.body_formats.formats import avro, columns, decoder, known_columns, protobuf, rows_of
 
 TEXT, INT = StringType(), IntegerType()
 LINE = columns(name="string", blob="binary", inner=columns(x="int", s="string"))
