@@ -22,11 +22,15 @@ import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+
+from spark_rocket.errors import StateError
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 CALLBACK_IDLE_S = 10.0  # a callback thread without work ends after this time
 _STOP_TIMEOUT_S = 2.0
@@ -148,6 +152,18 @@ class LoopThread:
     def call_at(self, when: float, call: Callable[[], object]) -> None:
         """Run a short call on the loop at ``when`` (``time.monotonic``) or soon after."""
         self.post(lambda: self.loop.call_later(max(0.0, when - self.loop.time()), _logged, call))
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop, and wait for its result. An interrupt (Ctrl-C) cancels it."""
+        if not self.is_alive() or self.is_current():
+            coroutine.close()
+            raise StateError("The event loop of the clients has ended with the interpreter, or this is its thread.")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
     def _run_calls(self) -> None:
         self._is_woken = False  # first: a call that is appended from now on wakes the loop again

@@ -16,6 +16,7 @@ from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.fakes import FakeCluster, route, says
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -109,29 +110,15 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
 
 
 @pytest.mark.parametrize("how", ["invoke", "invoke_async"])
-def test_routes_are_refreshed_once_after_a_lost_broker(
-    fake: Callable[..., FakeCluster], monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr("spark_rocket.client.core.routes.MIN_REFRESH_INTERVAL_S", 3600.0)
+def test_routes_are_refreshed_once_after_a_lost_broker(fake: Callable[..., FakeCluster], how: str) -> None:
     cluster = fake(2)
     old, new = cluster.brokers
     cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: old.address}})
     new.answers[RequestCode.PULL_MESSAGE] = says(0, None, POSITION)
     queue = MessageQueue("t", "b0", 0)
-    before = set(threading.enumerate())
     with Reader(cluster.name_server.address) as reader:
         assert reader.address(queue) == old.address
-        routes = reader.instance().routes
-        (thread,) = [one for one in set(threading.enumerate()) - before if one.name == "rocket-routes"]
-        looked, refresh = threading.Semaphore(0), routes.refresh_used
-
-        def watched() -> bool:
-            try:
-                return refresh()
-            finally:
-                looked.release()
-
-        monkeypatch.setattr(routes, "refresh_used", watched)
+        assert cluster.name_server.arrived.acquire(timeout=10)
         cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: new.address}})
         old.close()
 
@@ -140,13 +127,9 @@ def test_routes_are_refreshed_once_after_a_lost_broker(
 
         with pytest.raises(RemotingConnectError):
             pull()
-        assert looked.acquire(timeout=10), "long before the 30 s between refreshes are over"
+        assert cluster.name_server.arrived.acquire(timeout=10), "long before the 30 s between refreshes are over"
+        until(lambda: reader.address(queue) == new.address)
         assert pull()
-        for _ in range(3):
-            routes.mark_unavailable(old.address)
-        assert not looked.acquire(blocking=False)
-    thread.join(10)
-    assert not thread.is_alive(), "closing ends the pause"
 
 
 def test_system_exit_in_a_task_does_not_end_the_thread() -> None:

@@ -1,252 +1,353 @@
-"""Routes: requested once, refreshed, and cached while no name server responds."""
+"""Routes and name servers without sockets: requested once, refreshed, and cached while no name server responds."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from unittest.mock import Mock
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
-from spark_rocket.client.core.config import ClientConfig
-from spark_rocket.client.core.routes import UNAVAILABLE_SECONDS, NameServers, RouteTable
-from spark_rocket.errors import BrokerError, NameServerUnreachableError, QueueNotFoundError, TopicNotFoundError
+from spark_rocket.client.core import name_servers
+from spark_rocket.client.core.config import DEFAULT_NAME_SERVER, ClientConfig
+from spark_rocket.client.core.name_servers import NameServers
+from spark_rocket.client.core.routes import UNAVAILABLE_SECONDS, Routes
+from spark_rocket.errors import (
+    BrokerError,
+    NameServerUnreachableError,
+    QueueNotFoundError,
+    RemotingConnectError,
+    TopicNotFoundError,
+)
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.remoting.client.client import RemotingClient
-from tests.client.fakes import Fake, FakeCluster, route, says
+from spark_rocket.protocol.wire.command import RemotingCommand
+from tests.client.fakes import Answer, route, says
 
-pytestmark = pytest.mark.live
+BROKERS = {"b0": {0: "b0:1"}, "b1": {0: "b1:1"}}
 
-ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+class World:
+    """Name servers that know ``topics``, unless ``answers`` has something else for their address; None: no response."""
+
+    def __init__(self, *addresses: str, url: str = "") -> None:
+        self.now = 100.0
+        self.topics: dict[str, TopicRouteData] = {}
+        self.answers: dict[str, Answer | None] = {}
+        self.requests: list[tuple[str, RemotingCommand]] = []
+        self.servers = NameServers(self, addresses or ("ns:1",) * (not url), url, timeout=3.0, monotonic=self.clock)
+        self.routes = Routes(self.servers, ClientConfig(), clock=self.clock)
+
+    def clock(self) -> float:
+        return self.now
+
+    def add(self, topic: str, queues: int = 2, perm: int = 6) -> None:
+        self.topics[topic] = route(dict.fromkeys(BROKERS, (queues, queues, perm)), BROKERS)
+
+    async def invoke(self, address: str, request: RemotingCommand, seconds: float) -> RemotingCommand:
+        self.requests.append((address, request))
+        await asyncio.sleep(0)
+        answer = self.answers.get(address, self._route)
+        found = None if answer is None else answer(request)
+        if found is None:
+            raise RemotingConnectError(f"No connection to {address}.")
+        return found
+
+    def _route(self, request: RemotingCommand) -> RemotingCommand:
+        found = self.topics.get(request.ext_fields["topic"])
+        return (says(17) if found is None else says(0, body=found.to_json(standard=True)))(request)
+
+    def asked(self) -> list[str]:
+        """Return the topics of the requests since the last call."""
+        topics = [request.ext_fields["topic"] for _, request in self.requests]
+        self.requests.clear()
+        return topics
+
+    async def settle(self) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
 
 
 @pytest.fixture
-def table() -> Iterator[Callable[..., RouteTable]]:
-    client = RemotingClient()
-    tables: list[RouteTable] = []
-
-    def build(*addresses: str, interval: float = 3600.0, clock: Callable[[], float] | None = None) -> RouteTable:
-        config = ClientConfig(addresses, route_refresh_interval=interval)
-        tables.append(RouteTable(client, config) if clock is None else RouteTable(client, config, clock=clock))
-        return tables[-1]
-
-    yield build
-    for each in tables:
-        each.close()
-    client.close()
+def world() -> World:
+    return World()
 
 
-def test_a_route_is_requested_once(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
-    cluster = fake(2)
-    cluster.add("t", queues=2)
-    routes = table(cluster.name_server.address)
-    wanted = [
-        MessageQueue("t", "b0", 0),
-        MessageQueue("t", "b0", 1),
-        MessageQueue("t", "b1", 0),
-        MessageQueue("t", "b1", 1),
-    ]
-    for _ in range(3):
-        assert list(routes.route("t").readable) == list(routes.route("t").writable) == wanted
-        assert routes.master(wanted[2]) == cluster.brokers[1].address
-        assert routes.reader(wanted[2]) == (cluster.brokers[1].address, True)
-    assert cluster.name_server.codes() == [ROUTE]
-    sent = cluster.name_server.requests[0]
-    assert sent.ext_fields == {"topic": "t", "acceptStandardJsonOnly": "true"}
-    assert sent.version >= 401
+async def test_a_route_is_requested_once(world: World) -> None:
+    world.add("t")
+    wanted = [MessageQueue("t", f"b{broker}", queue) for broker in (0, 1) for queue in (0, 1)]
+    for found in await asyncio.gather(*(world.routes.route("t") for _ in range(3))):
+        assert list(found.readable) == list(found.writable) == wanted
+    assert await world.routes.master(wanted[2]) == "b1:1"
+    assert world.routes.reader(wanted[2], await world.routes.addresses(wanted[2])) == ("b1:1", True)
+    ((_, sent),) = world.requests
+    assert (sent.code, sent.ext_fields) == (
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        {"topic": "t", "acceptStandardJsonOnly": "true"},
+    )
 
 
-def test_permissions_and_missing_masters(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
-    cluster = fake(1)
-    cluster.topics["t"] = route(
+async def test_permissions_and_missing_masters(world: World) -> None:
+    world.topics["t"] = route(
         {"read": (2, 2, 4), "write": (2, 1, 2), "slave-only": (1, 1, 6), "gone": (1, 1, 6)},
         {"read": {0: "r:1"}, "write": {0: "w:1"}, "slave-only": {3: "s:3", 1: "s:1"}},
     )
-    routes = table(cluster.name_server.address)
-    found = routes.route("t")
+    found = await world.routes.route("t")
     assert [(q.broker_name, q.queue_id) for q in found.readable] == [("read", 0), ("read", 1), ("slave-only", 0)]
     assert [(q.broker_name, q.queue_id) for q in found.writable] == [("write", 0)]
-    assert routes.reader(MessageQueue("t", "slave-only", 0)) == ("s:1", False)
+    queue = MessageQueue("t", "slave-only", 0)
+    assert world.routes.reader(queue, await world.routes.addresses(queue)) == ("s:1", False)
     with pytest.raises(QueueNotFoundError, match="no master") as caught:
-        routes.master(MessageQueue("t", "slave-only", 0))
+        await world.routes.master(queue)
     assert caught.value.retriable
     with pytest.raises(QueueNotFoundError, match="elsewhere"):
-        routes.master(MessageQueue("t", "elsewhere", 0))
+        await world.routes.master(MessageQueue("t", "elsewhere", 0))
 
 
-def test_the_unquoted_spelling_of_older_name_servers(table: Callable[..., RouteTable]) -> None:
-    body = (
-        b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"b","cluster":"c"}],'
-        b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":1,"writeQueueNums":1}]}'
+async def test_the_unquoted_spelling_of_older_name_servers(world: World) -> None:
+    world.answers["ns:1"] = says(
+        0,
+        body=b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"b","cluster":"c"}],'
+        b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":1,"writeQueueNums":1}]}',
     )
-    server = Fake({ROUTE: says(0, body=body)})
-    try:
-        assert table(server.address).master(MessageQueue("t", "b", 0)) == "10.0.0.1:10911"
-    finally:
-        server.close()
+    assert await world.routes.master(MessageQueue("t", "b", 0)) == "10.0.0.1:10911"
 
 
-def test_the_next_name_server_is_tried_and_reused(
-    fake: Callable[..., FakeCluster], table: Callable[..., RouteTable], nobody: str
-) -> None:
-    cluster = fake(1)
-    cluster.add("t")
-    cluster.add("u")
-    broken = Fake({ROUTE: says(1, "out of order")})
-    try:
-        routes = table(nobody, broken.address, cluster.name_server.address)
-        assert routes.route("t").readable
-        assert routes.route("u").readable
-        assert len(broken.requests) == 1, "the server that answered is asked first from then on"
-        with pytest.raises(BrokerError, match="out of order"):
-            table(nobody, broken.address).route("t")
-    finally:
-        broken.close()
+async def test_the_next_name_server_is_tried_and_reused() -> None:
+    world = World("silent:1", "broken:1", "good:1")
+    world.add("t")
+    world.add("u")
+    world.answers |= {"silent:1": None, "broken:1": says(1, "out of order")}
+    assert (await world.routes.route("t")).readable
+    assert (await world.routes.route("u")).readable
+    assert [address for address, _ in world.requests] == ["silent:1", "broken:1", "good:1", "good:1"]
+    for addresses in (("silent:1", "broken:1"), ("broken:1", "silent:1")):
+        other = World(*addresses)
+        other.answers = world.answers
+        with pytest.raises(BrokerError, match=r"Name server broken:1 rejected .*out of order"):
+            await other.routes.route("t")
 
 
-def test_no_name_server_available(table: Callable[..., RouteTable], nobody: str) -> None:
-    with pytest.raises(NameServerUnreachableError) as caught:
-        table(nobody, "127.0.0.1:1").route("t")
-    assert nobody in str(caught.value)
-    assert "127.0.0.1:1" in str(caught.value)
-    assert "rocket up" in str(caught.value)
-    assert "name_server" in str(caught.value)
-    assert "that was set before" not in str(caught.value)
+async def test_no_name_server_available() -> None:
+    world = World("silent:1", "silent:2")
+    world.answers = {"silent:1": None, "silent:2": None}
+    with pytest.raises(NameServerUnreachableError, match=r"silent:1.*silent:2") as caught:
+        await world.routes.route("t")
     assert caught.value.retriable
-    of_default = NameServers(Mock(), ClientConfig())._unreachable(["No server responds."])
-    assert "is the default address without nameServer and NAMESRV_ADDR" in of_default.remedy
-    assert "that was set before the session started" in of_default.remedy
+    assert "rocket up" in caught.value.remedy
+    assert "name_server" in caught.value.remedy
+    assert "that was set before" not in caught.value.remedy
+    default = World(DEFAULT_NAME_SERVER)
+    default.answers[DEFAULT_NAME_SERVER] = None
+    with pytest.raises(NameServerUnreachableError, match="that was set before the session started") as caught:
+        await default.routes.route("t")
+    assert "is the default address without nameServer and NAMESRV_ADDR" in caught.value.remedy
 
 
-def test_unknown_topic(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
-    cluster = fake(1)
-    routes = table(cluster.name_server.address)
-    with pytest.raises(TopicNotFoundError, match=r"'missing'.*Admin\.create_topic"):
-        routes.route("missing")
-    with pytest.raises(TopicNotFoundError):
-        routes.publish_route("missing")
-    cluster.add("missing")
-    assert routes.route("missing").readable, "that a topic is missing is not remembered"
+async def test_an_unresponsive_name_server_leaves_time_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World("silent:1", "silent:2", "good:1")
+    world.add("t")
+    allowed: list[float] = []
+    monkeypatch.setattr(name_servers, "time", SimpleNamespace(monotonic=world.clock))
+
+    async def invoke(address: str, request: RemotingCommand, seconds: float) -> RemotingCommand:
+        allowed.append(seconds)
+        world.now += seconds  # all that was allowed
+        return await World.invoke(world, address, request, seconds)
+
+    monkeypatch.setattr(world, "invoke", invoke)
+    world.answers |= {"silent:1": None, "silent:2": None}
+    assert (await world.routes.route("t", 1.5)).readable
+    assert allowed == pytest.approx([0.5, 0.5, 0.5])
 
 
-def test_a_cached_route_survives_name_servers_that_lost_it(
-    fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
-) -> None:
-    cluster = fake(1)
-    cluster.add("t")
-    routes = table(cluster.name_server.address)
-    before = routes.route("t")
-    del cluster.topics["t"]
-    assert routes.refresh("t") is before
-    # 5.x with needWaitForService, in its first 45 s
-    cluster.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = says(1, "name server not ready")
-    assert routes.refresh("t") is before
-    cluster.name_server.close()
-    assert routes.refresh("t") is before
-    assert routes.refresh_used()
-    assert routes.route("t") is before
-    routes.forget("t")
+async def test_changes_go_to_each_name_server() -> None:
+    world = World("a:1", "b:1")
+    world.answers = {"a:1": says(0), "b:1": says(0)}
+
+    def change() -> RemotingCommand:
+        return RemotingCommand.request(RequestCode.PUT_KV_CONFIG, {})
+
+    assert len(await world.servers.ask_each(change, "the change")) == 2
+    world.answers["b:1"] = says(1, "read-only")
+    with pytest.raises(BrokerError, match="Name server b:1 rejected the change"):
+        await world.servers.ask_each(change, "the change")
+    world.answers["a:1"] = None
     with pytest.raises(NameServerUnreachableError):
-        routes.route("t")
+        await world.servers.ask_each(change, "the change")
 
 
-def test_topics_created_by_sending(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
-    cluster = fake(2)
-    cluster.add("TBW102", queues=8, perm=7)
-    routes = table(cluster.name_server.address)
-    queues = routes.publish_route("new")
+async def test_an_address_server_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    says_now: list[str] = []
+
+    def look_up(url: str, seconds: float) -> tuple[str, ...]:
+        if not says_now:
+            raise NameServerUnreachableError(f"The address server {url} returned no name servers.")
+        return tuple(says_now)
+
+    monkeypatch.setattr(name_servers, "look_up", look_up)
+    world = World(url="http://a:8080/rocketmq/nsaddr")
+    world.add("t")
+
+    async def asked() -> list[str]:
+        world.requests.clear()
+        await world.routes.refresh("t")
+        return [address for address, _ in world.requests]
+
+    with pytest.raises(NameServerUnreachableError, match="http://a:8080"):
+        await asked()
+    says_now.append("first:1")
+    assert await asked() == ["first:1"]
+    assert str(world.servers) == "http://a:8080/rocketmq/nsaddr"
+    says_now[:] = ["second:1"]
+    world.now += 60
+    assert await asked() == ["first:1"]
+    world.now += 600
+    assert await asked() == ["second:1"]
+    says_now.clear()  # out of order: nothing changes
+    world.now += 600
+    assert await asked() == ["second:1"]
+
+
+async def test_unknown_topic(world: World) -> None:
+    for find in (world.routes.route, world.routes.publish_route, world.routes.fetch):
+        with pytest.raises(TopicNotFoundError, match=r"'missing'.*Admin\.create_topic"):
+            await find("missing")
+    world.add("missing")
+    assert (await world.routes.route("missing")).readable, "that a topic is missing is not remembered"
+
+
+async def test_a_cached_route_survives_name_servers_that_lost_it(world: World) -> None:
+    world.add("t")
+    before = await world.routes.route("t")
+    del world.topics["t"]
+    assert await world.routes.refresh("t") is before
+    world.answers["ns:1"] = says(1, "name server not ready")  # 5.x with needWaitForService, in its first 45 s
+    assert await world.routes.refresh("t") is before
+    world.answers["ns:1"] = None
+    assert await world.routes.refresh("t") is before
+    world.now += 1000.0
+    assert world.routes.cached("t") is None
+    assert await world.routes.route("t") is before
+    world.requests.clear()
+    world.now += 5.0
+    assert world.routes.cached("t") is before, "no use waits for an unavailable name server again"
+    await world.settle()
+    assert world.asked() == ["t"]
+    world.routes.forget("t")
+    with pytest.raises(NameServerUnreachableError):
+        await world.routes.route("t")
+
+
+async def test_topics_created_by_sending(world: World) -> None:
+    world.topics["TBW102"] = route(dict.fromkeys(BROKERS, (8, 8, 7)), BROKERS)
+    queues = await world.routes.publish_route("new")
     assert len(queues) == 8
-    assert {q.topic for q in queues} == {"new"}
-    assert {q.queue_id for q in queues} == {0, 1, 2, 3}
-    assert routes.master(queues[-1]) == cluster.brokers[1].address
+    assert {(q.topic, q.queue_id) for q in queues} == {("new", number) for number in range(4)}
+    assert await world.routes.order_route("new") == queues
+    assert await world.routes.master(queues[-1]) == "b1:1"
     with pytest.raises(TopicNotFoundError):
-        routes.route("new")
+        await world.routes.route("new")
 
 
-def test_a_topic_without_write_permission(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
-    cluster = fake(1)
-    cluster.add("t", perm=4)
+async def test_a_topic_without_write_permission(world: World) -> None:
+    world.add("t", perm=4)
     with pytest.raises(QueueNotFoundError, match="no writable queue"):
-        table(cluster.name_server.address).publish_route("t")
+        await world.routes.publish_route("t")
 
 
-def test_the_next_send_finds_a_restarted_master(
-    fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
-) -> None:
-    now = [100.0]
-    cluster = fake(1)
-    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {1: cluster.brokers[0].address}})
-    routes = table(cluster.name_server.address, clock=lambda: now[0])
+async def test_the_next_send_finds_a_restarted_master(world: World) -> None:
+    world.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {1: "b0:2"}})
     for _ in range(3):
         with pytest.raises(QueueNotFoundError):
-            routes.publish_route("t")
-    assert len(cluster.name_server.codes()) == 2, "not asked by each of them"
-    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: cluster.brokers[0].address}})
-    now[0] += 1.0
-    assert routes.publish_route("t") == (MessageQueue("t", "b0", 0),)
+            await world.routes.publish_route("t")
+    assert len(world.requests) == 2, "not asked by each of them"
+    world.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: "b0:1"}})
+    world.now += 1.0
+    assert await world.routes.publish_route("t") == (MessageQueue("t", "b0", 0),)
 
 
-def test_reads_use_a_slave_while_the_master_is_unavailable(
-    fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
-) -> None:
-    now = [100.0]
-    cluster = fake(1)
-    cluster.topics["t"] = route({"b": (1, 1, 6)}, {"b": {0: "master:1", 2: "slave:2", 1: "slave:1"}})
-    routes = table(cluster.name_server.address, clock=lambda: now[0])
-    queue = MessageQueue("t", "b", 0)
-    assert routes.reader(queue) == ("master:1", True)
+async def test_reads_use_a_slave_while_the_master_is_unavailable(world: World) -> None:
+    world.topics["t"] = route({"b": (1, 1, 6)}, {"b": {0: "master:1", 2: "slave:2", 1: "slave:1"}})
+    routes, queue = world.routes, MessageQueue("t", "b", 0)
+    addresses = await routes.addresses(queue)
+    master, slave = ("master:1", True), ("slave:1", False)
+    assert routes.reader(queue, addresses) == master
     routes.mark_unavailable("master:1")
-    assert routes.reader(queue) == ("slave:1", False)
-    assert routes.master(queue) == "master:1"
-    now[0] += UNAVAILABLE_SECONDS
-    assert routes.reader(queue) == ("master:1", True)
+    assert routes.reader(queue, addresses) == slave
+    assert await routes.master(queue) == "master:1"
+    routes.mark_unavailable("slave:1")
+    assert routes.slave(queue) == "slave:2"
+    world.now += UNAVAILABLE_SECONDS
+    assert routes.reader(queue, addresses) == master
+    routes.suggested(queue, 2)
+    assert routes.reader(queue, addresses) == ("slave:2", False)
     routes.mark_unavailable("master:1")
     routes.try_master(queue)
-    assert routes.reader(queue) == ("master:1", True)
-
-
-def test_only_topics_in_use_are_refreshed(fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]) -> None:
-    now = [0.0]
-    cluster = fake(1)
-    cluster.add("used")
-    cluster.add("left")
-    routes = table(cluster.name_server.address, clock=lambda: now[0])
-    routes.route("used")
-    routes.route("left")
-    now[0] = 100.0
-    routes.route("used")
-    now[0] = 150.0
-    cluster.name_server.requests.clear()
-    assert routes.refresh_used()
-    assert [request.ext_fields["topic"] for request in cluster.name_server.requests] == ["used"]
-    now[0] = 300.0
-    assert not routes.refresh_used(), "nothing is in use: the thread may end"
-    cluster.name_server.requests.clear()
-    cluster.add("used", queues=7)
-    del cluster.topics["left"]
-    assert len(routes.route("used").readable) == 7, "asked for again when it is used again"
-    assert len(routes.route("left").readable) == 2, "what was known is the better answer"
-    assert len(cluster.name_server.requests) == 2
-
-
-def test_the_refresh_thread_finds_new_queues_and_ends(
-    fake: Callable[..., FakeCluster], table: Callable[..., RouteTable]
-) -> None:
-    cluster = fake(1)
-    cluster.add("t", queues=1)
-    routes = table(cluster.name_server.address, interval=0.01)
-    before = set(threading.enumerate())
-    routes.route("t")
-    (thread,) = [one for one in set(threading.enumerate()) - before if one.name == "rocket-routes"]
-    assert thread.daemon
-    cluster.add("t", queues=3)
-    for _ in range(4):  # the first, and three by the thread: the second of these began after the change
-        assert cluster.name_server.arrived.acquire(timeout=10)
-    assert len(routes.route("t").readable) == 3
-    routes.after_fork()
-    assert routes.route("t")
-    assert [one for one in set(threading.enumerate()) - before if one.name == "rocket-routes" and one is not thread]
+    assert routes.reader(queue, addresses) == master
     routes.close()
-    thread.join(10)
-    assert not thread.is_alive()
+
+
+async def test_routes_are_refreshed_by_their_use(world: World) -> None:
+    world.add("t", queues=1)
+    await world.routes.route("t")
+    world.add("t", queues=3)
+    world.now += 29.0
+    assert world.routes.cached("t")
+    await world.settle()
+    assert world.asked() == ["t"], "fresh"
+    world.now += 2.0
+    assert world.routes.cached("t") is await world.routes.route("t"), "stale: used, and refreshed in the background"
+    await world.settle()
+    assert world.asked() == ["t"]
+    assert len((await world.routes.route("t")).readable) == 6
+    world.now += 91.0
+    world.add("t", queues=4)
+    assert world.routes.cached("t") is None
+    assert len((await world.routes.route("t")).readable) == 8, "old: refreshed first"
+
+
+async def test_a_lost_connection_refreshes_routes_in_use(world: World) -> None:
+    for topic in ("used", "unused"):
+        world.add(topic)
+        await world.routes.route(topic)
+    world.now += 50.0
+    await world.routes.route("used")
+    await world.settle()
+    world.now += 80.0
+    world.asked()
+    refreshed = asyncio.Event()
+    read = world._route
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        refreshed.set()
+        return read(request)
+
+    world.answers["ns:1"] = answer
+    assert world.routes.broker_addresses() == ["b0:1", "b1:1"]
+    for _ in range(3):
+        world.routes.mark_unavailable("b0:1")
+    await asyncio.wait_for(refreshed.wait(), 10)
+    await world.settle()
+    assert world.asked() == ["used"], "once, and not the one that was last used 130 s ago"
+    world.now += 200.0
+    assert world.routes.broker_addresses() == []
+
+
+async def test_refreshes_after_lost_connections_have_an_interval(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def call_later(delay: float, call: Callable[..., object], *args: object) -> asyncio.TimerHandle:
+        delays.append(delay)
+        return later(0.0, call, *args)
+
+    monkeypatch.setattr(loop, "call_later", call_later)
+    world.routes.mark_unavailable("b0:1")
+    await world.settle()
+    world.now += 0.25
+    world.routes.mark_unavailable("b0:1")
+    world.routes.close()
+    assert delays == [0.0, 0.75]

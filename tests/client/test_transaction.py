@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import Any
@@ -458,11 +459,11 @@ def test_unresponsive_servers_do_not_exceed_the_timeout(
     assert producer.send_in_transaction(Message.of("t", b"x")).local_transaction_state is COMMIT
     asked: list[float] = []
 
-    def ask(_: object, request: RemotingCommand, allowed: object, what: str, timeout: float) -> None:
-        asked.append(timeout)
+    async def ask(_: object, request: RemotingCommand, allowed: object, what: str, seconds: float) -> None:
+        asked.append(seconds)
         raise NameServerUnreachableError(what)
 
-    monkeypatch.setattr("spark_rocket.client.core.routes.NameServers.ask", ask)
+    monkeypatch.setattr("spark_rocket.client.core.name_servers.NameServers.ask", ask)
     producer = closing(TransactionProducer("g", Listener(), instance_name="another", **settings))
     with pytest.raises(NameServerUnreachableError):
         producer.send_in_transaction(Message.of("t", b"x"), timeout=0.5)
@@ -497,9 +498,10 @@ def test_routes_of_topics_stay_in_use(brokers: FakeCluster, closing: Callable[[A
     brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
     producer = closing(TransactionProducer("g", Listener(), topics=["t"], name_server=brokers.name_server.address))
     producer.start()
-    routes = producer.instance().routes
+    routes = producer.instance()._routes
     assert routes.broker_addresses() == [brokers.brokers[0].address]
-    routes._used.clear()  # as after two minutes without a send
+    routes._clock = routes._routes._monotonic = lambda: time.monotonic() + 121.0  # two minutes without a send
+    assert not routes.broker_addresses()
     producer._keep_routes()
     assert routes.broker_addresses() == [brokers.brokers[0].address]
 

@@ -332,11 +332,13 @@ class AdminBase(Client):
 
     def _ask_name_server(self, query: Query[T]) -> T:
         """Return the response of the first name server that responds."""
-        return query.value(self.instance().routes.name_servers.ask(query.request(), query.allowed, query.what))
+        instance = self.instance()
+        return query.value(instance.run(instance.name_servers.ask(query.request(), query.allowed, query.what)))
 
     def _ask_name_servers(self, query: Query[T]) -> list[T]:
         """Query every name server; an unavailable one is an error."""
-        answers = self.instance().routes.name_servers.ask_each(query.request, query.what)
+        instance = self.instance()
+        answers = instance.run(instance.name_servers.ask_each(query.request, query.what))
         return [query.value(answer) for answer in answers]
 
 

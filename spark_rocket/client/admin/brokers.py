@@ -122,7 +122,7 @@ class NameServerAdmin(AdminBase):
     @property
     def name_servers(self) -> tuple[str, ...]:
         """The addresses of all name servers."""
-        return tuple(self.instance().routes.name_servers.addresses)
+        return tuple(self.instance().name_servers.addresses)
 
     def _each_name_server(self) -> dict[str, str]:
         return {address: address for address in self.name_servers}

@@ -190,9 +190,7 @@ class Reader(Client):
         """
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE)
         request = RemotingCommand.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header.to_ext())
-        answer = self.instance().routes.name_servers.ask(
-            request, _SUCCESS_OR_UNSUPPORTED, f"the entries of {ORDER_NAMESPACE}"
-        )
+        answer = self._ask_name_servers(request, _SUCCESS_OR_UNSUPPORTED, f"the entries of {ORDER_NAMESPACE}")
         if answer.code != ResponseCode.SUCCESS:
             return {}
         table = KVTable.from_json(answer.body).table
@@ -200,7 +198,11 @@ class Reader(Client):
 
     def _ask_name_server(self, code: RequestCode, what: str) -> RemotingCommand:
         allowed = frozenset({int(ResponseCode.SUCCESS)})
-        return self.instance().routes.name_servers.ask(RemotingCommand.request(code), allowed, what)
+        return self._ask_name_servers(RemotingCommand.request(code), allowed, what)
+
+    def _ask_name_servers(self, request: RemotingCommand, allowed: frozenset[int], what: str) -> RemotingCommand:
+        instance = self.instance()
+        return instance.run(instance.name_servers.ask(request, allowed, what))
 
     # --- offsets ----------------------------------------------------------------------------------------------
 

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from spark_rocket.client.core.config import ADDRESS_SERVER_TIMEOUT_S, ClientConfig, look_up
+from spark_rocket.client.core.config import ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
+from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import error_of
-from spark_rocket.client.core.routes import RouteTable
+from spark_rocket.client.core.routes import Routes, RouteTable
 from spark_rocket.errors import (
-    NameServerUnreachableError,
     RemotingConnectError,
     RemotingTimeoutError,
     RocketError,
@@ -42,6 +41,7 @@ from spark_rocket.protocol.wire.headers.membership import GetConsumerListByGroup
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, Request
+from spark_rocket.remoting.event_loop import CallbackThread, loop_thread
 from spark_rocket.remoting.exposition import Exposition
 
 logger = logging.getLogger(__name__)
@@ -73,8 +73,12 @@ class ClientInstance:
             credentials=config.credentials,
             tls=config.tls,
         )
-        self.routes = RouteTable(self.remoting, config)
-        self.members = Membership(config, self.remoting, self.routes, lambda: self.client_id, self.later)
+        self.name_servers = NameServers(
+            self.remoting.requests, config.name_servers, config.address_server, timeout=config.request_timeout
+        )
+        self._routes = Routes(self.name_servers, config, post=lambda call: loop_thread().post(call))
+        self.routes = RouteTable(self._routes)
+        self.members = Membership(config, self.remoting, self.routes, lambda: self.client_id)
         self.users = 0
         self._begin()
 
@@ -82,33 +86,22 @@ class ClientInstance:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
         self._members_broker = ""  # the broker that last returned members of a group
-        self._tasks: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._worker: threading.Thread | None = None
-        if self.config.address_server:
-            self.call_later(ADDRESS_SERVER_TIMEOUT_S, self.find_name_servers)
-
-    def find_name_servers(self) -> None:
-        """Query the address server again, and use the returned name servers from now on."""
-        try:
-            found = look_up(self.config.address_server, self.config.request_timeout)
-        except NameServerUnreachableError as error:
-            logger.warning("name server addresses not updated: %s", error)
-        else:
-            if found != self.routes.name_servers.addresses:
-                logger.info("name server addresses updated: %s", ", ".join(found))
-                self.routes.name_servers.addresses = found
-        self.call_later(ADDRESS_SERVER_TIMEOUT_S, self.find_name_servers)
+        self._tasks = CallbackThread("rocket-tasks")
 
     def after_fork(self) -> None:
         self._begin()
-        self.routes.after_fork()
+        self._routes.after_fork()
         self.members.after_fork()
 
     def close(self) -> None:
-        self._tasks.put(None)
         self.members.close()
-        self.routes.close()
         self.remoting.close()
+        loop_thread().post(self._routes.close)
+        loop_thread().post(self.name_servers.close)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop of the connections, and wait for it."""
+        return loop_thread().run(coroutine)
 
     # --- requests to brokers ----------------------------------------------------------------------------------
 
@@ -208,19 +201,7 @@ class ClientInstance:
 
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
-        self._tasks.put(task)
-        if self._worker is None:
-            with _lock:
-                if self._worker is None:
-                    self._worker = threading.Thread(target=self._work, name="rocket-retries", daemon=True)
-                    self._worker.start()
-
-    def _work(self) -> None:
-        while (task := self._tasks.get()) is not None:
-            try:
-                task()
-            except BaseException:  # including SystemExit of a callback: the thread serves other clients too
-                logger.exception("client task failed")
+        self._tasks.submit(task)
 
 
 class _BrokerRequest(Request):

@@ -7,10 +7,9 @@ every 5 s            ``persist_offsets`` of each consumer
 every 20 s           ``rebalance`` of each consumer, and immediately on NOTIFY_CONSUMER_IDS_CHANGED (40) or on request
 ===================  ==============================================================================================
 
-Each task has its own thread: the last two wait for brokers and listeners, which must not delay a heartbeat. Requests of
-brokers run on the callback thread of their connection, so that they may block and call brokers themselves. An exception
-of a member's method is logged and stops nothing else. All threads start with the first member and end with the last;
-they are daemon threads.
+Heartbeats are sent on the event loop. The other two wait for brokers and listeners, so each has a daemon thread while
+there are members. Requests of brokers run on the callback thread of their connection: they may block and call brokers
+themselves. An exception of a member's method is logged and stops nothing else.
 
 Thread-safety: all methods. After a fork the child has no members: they belong to the parent.
 Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
@@ -18,13 +17,14 @@ Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceServ
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol, TypeVar
 
 from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.heartbeats import send_heartbeat, unregister
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
 from spark_rocket.client.core.routes import RouteTable
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
@@ -36,17 +36,13 @@ from spark_rocket.protocol.wire.bodies.client import (
     ProducerData,
     SubscriptionData,
 )
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.membership import (
-    NotifyConsumerIdsChangedRequestHeader,
-    UnregisterClientRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.event_loop import loop_thread
 
 logger = logging.getLogger(__name__)
-
-UNREGISTER_TIMEOUT_S = 1.0
 
 RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
 Member = TypeVar("Member")
@@ -76,45 +72,35 @@ class ConsumerMember(Protocol):
 
 
 class Membership:
-    """The members of one client instance. ``later`` runs tasks that may block on a thread of the instance."""
+    """The members of one client instance."""
 
     def __init__(
-        self,
-        config: ClientConfig,
-        remoting: RemotingClient,
-        routes: RouteTable,
-        client_id: Callable[[], str],
-        later: Callable[[Callable[[], object]], None],
+        self, config: ClientConfig, remoting: RemotingClient, routes: RouteTable, client_id: Callable[[], str]
     ) -> None:
         self._config = config
         self._remoting = remoting
         self._routes = routes
         self._client_id = client_id
-        self._later = later
-        self._lock = threading.Lock()
-        self._heartbeat_lock = threading.Lock()
-        self._known_addresses: set[str] = set()
-        self._begin()
+        self.after_fork()
         self.handlers: dict[int, RequestHandler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._ids_changed}
         """Handlers of brokers' requests, by request code; None means no response. Member modules add theirs."""
 
-    def _begin(self) -> None:
+    def after_fork(self) -> None:
+        """Start without members."""
+        self._lock = threading.Lock()
+        self._heartbeat_lock = asyncio.Lock()  # an earlier heartbeat must not arrive after a later one
+        self._known_addresses: set[str] = set()
         self.producers: dict[str, ProducerMember] = {}
         self.consumers: dict[str, ConsumerMember] = {}
-        self._stop = threading.Event()
         self._rebalance_now = threading.Event()
-        self._threads: list[threading.Thread] = []
-
-    def after_fork(self) -> None:
-        self._lock = threading.Lock()
-        self._heartbeat_lock = threading.Lock()
-        self._known_addresses = set()
-        self._begin()
+        self._stop: threading.Event | None = None  # while there are members
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._regular: asyncio.Task[None] | None = None
 
     # --- joining and leaving ----------------------------------------------------------------------------------
 
     def join_producer(self, producer: ProducerMember, *, wait: bool = True) -> None:
-        """Register a producer's group at the brokers; without ``wait`` in the background, as a broker may hang.
+        """Register a producer's group at the brokers; without ``wait`` in the background, because a broker may hang.
 
         GroupInUseError if another producer of this instance has the group.
         """
@@ -122,7 +108,7 @@ class Membership:
         if wait:
             self.send_heartbeats()
         else:
-            self._later(self.send_heartbeats)
+            loop_thread().post(lambda: self._spawn(self._send_heartbeats()))
 
     def join_consumer(self, consumer: ConsumerMember) -> None:
         """Register a consumer's group at the brokers.
@@ -142,7 +128,7 @@ class Membership:
                     remedy=f"Use that {kind}, close it first, or set another instance_name for this one.",
                 )
             table[group] = member
-            self._start_threads()
+            self._start()
 
     def check_filters(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Check that brokers support expressions other than tags (46). SubscriptionRefusedError if not.
@@ -199,18 +185,27 @@ class Membership:
         self._stop_if_alone()
 
     def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
-        header = UnregisterClientRequestHeader(
-            client_id=self._client_id(), producer_group=producer_group, consumer_group=consumer_group
+        addresses = self._routes.broker_addresses(slaves=consumer_group is not None)
+        loop_thread().run(
+            _all(
+                unregister(
+                    self._ask, each, self._client_id(), producer_group=producer_group, consumer_group=consumer_group
+                )
+                for each in addresses
+                if self._remoting.is_connected(each)
+            )
         )
-        pending = []
-        for address in self._routes.broker_addresses(slaves=consumer_group is not None):
-            if self._remoting.is_connected(address):
-                request = RemotingCommand.request(RequestCode.UNREGISTER_CLIENT, header.to_ext())
-                pending.append(self._remoting.invoke_async(address, request, UNREGISTER_TIMEOUT_S))
-        for answer in pending:
-            error = answer.exception()
-            if error is not None:  # the broker unregisters the client when the connection closes
-                logger.info("client not unregistered at a broker: %s", error)
+
+    async def _ask(
+        self,
+        broker: str,
+        code: int,
+        ext: dict[str, str],
+        body: bytes = b"",
+        seconds: float = 3.0,
+        language: LanguageCode = LanguageCode.PYTHON,
+    ) -> RemotingCommand:
+        return await self._remoting.requests.invoke(broker, RemotingCommand.request(code, ext, body), seconds)
 
     # --- heartbeats -------------------------------------------------------------------------------------------
 
@@ -225,36 +220,45 @@ class Membership:
 
     def send_heartbeats(self) -> None:
         """Send a heartbeat to every broker in use. Unavailable brokers are skipped until the next round."""
-        with self._heartbeat_lock:
+        loop_thread().run(self._send_heartbeats())
+
+    def register_at_new_brokers(self) -> None:
+        """Send heartbeats if routes contain new brokers: a broker must know a group before its first pull."""
+        if not self._known_addresses.issuperset(self._routes.broker_addresses(slaves=bool(self.consumers))):
+            self.send_heartbeats()
+
+    async def _send_heartbeats(self) -> None:
+        async with self._heartbeat_lock:
             data = self.heartbeat_data()
             if not data.producer_data_set and not data.consumer_data_set:
                 return
             addresses = self._routes.broker_addresses(slaves=bool(data.consumer_data_set))
             for gone in self._known_addresses.difference(addresses):
-                self._remoting.disconnect(gone)
+                self._remoting.requests.disconnect(gone)
             self._known_addresses = set(addresses)
             body = data.to_json()
-            pending = [(address, self._send_heartbeat(address, body)) for address in addresses]
-            for address, answer in pending:
-                try:
-                    response = answer.result()
-                    if response.code != ResponseCode.SUCCESS:
-                        logger.warning(
-                            "broker %s rejected a heartbeat: %d, %s", address, response.code, response.remark
-                        )
-                except RemotingError as error:
-                    logger.info("heartbeat to broker %s failed: %s", address, error)
+            await _all(send_heartbeat(self._ask, each, body, self._config.request_timeout) for each in addresses)
 
-    def register_at_new_brokers(self) -> None:
-        """Send heartbeats if routes contain new brokers: a broker must know a group before its first pull."""
-        with self._lock:
-            slaves = bool(self.consumers)
-        if not self._known_addresses.issuperset(self._routes.broker_addresses(slaves=slaves)):
-            self.send_heartbeats()
+    async def _send_heartbeats_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.heartbeat_interval)
+            try:
+                await self._send_heartbeats()
+            except Exception:
+                logger.exception("heartbeats failed")
 
-    def _send_heartbeat(self, address: str, body: bytes) -> Future[RemotingCommand]:
-        request = RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)
-        return self._remoting.invoke_async(address, request, self._config.request_timeout)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = loop_thread().loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _begin_heartbeats(self) -> None:
+        self._regular = self._spawn(self._send_heartbeats_regularly())
+
+    def _end_heartbeats(self) -> None:
+        if self._regular is not None:
+            self._regular.cancel()
 
     # --- timed work -------------------------------------------------------------------------------------------
 
@@ -281,51 +285,33 @@ class Membership:
             except Exception:
                 logger.exception("%s of consumer group %s failed", what, consumer.group)
 
-    def _start_threads(self) -> None:
-        if not self._threads:
-            self._stop = threading.Event()
-            self._rebalance_now = threading.Event()
-            for name, work in (
-                ("rocket-heartbeat", self._heartbeat_loop),
-                ("rocket-offsets", self._offsets_loop),
-                ("rocket-rebalance", self._rebalance_loop),
+    def _start(self) -> None:
+        if self._stop is None:
+            self._stop = stop = threading.Event()
+            wake = self._rebalance_now = threading.Event()
+            config = self._config
+            loop_thread().post(self._begin_heartbeats)
+            for name, interval, event, work in (
+                ("rocket-offsets", config.persist_interval, stop, self.persist_offsets),
+                ("rocket-rebalance", config.rebalance_interval, wake, self.rebalance),
             ):
-                thread = threading.Thread(target=work, args=(self._stop,), name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-    def _heartbeat_loop(self, stop: threading.Event) -> None:
-        while not stop.wait(self._config.heartbeat_interval):
-            try:
-                self.send_heartbeats()
-            except Exception:
-                logger.exception("heartbeats failed")
-
-    def _offsets_loop(self, stop: threading.Event) -> None:
-        while not stop.wait(self._config.persist_interval):
-            self.persist_offsets()
-
-    def _rebalance_loop(self, stop: threading.Event) -> None:
-        wake = self._rebalance_now
-        while not stop.is_set():
-            wake.wait(self._config.rebalance_interval)
-            wake.clear()
-            if not stop.is_set():
-                self.rebalance()
+                threading.Thread(target=_repeat, args=(work, interval, event, stop), name=name, daemon=True).start()
 
     def _stop_if_alone(self) -> None:
         with self._lock:
             if not self.producers and not self.consumers:
-                self._stop_threads()
+                self._end()
 
-    def _stop_threads(self) -> None:
-        self._stop.set()
-        self._rebalance_now.set()
-        self._threads = []
+    def _end(self) -> None:
+        if self._stop is not None:
+            loop_thread().post(self._end_heartbeats)
+            self._stop.set()
+            self._rebalance_now.set()
+            self._stop = None
 
     def close(self) -> None:
         with self._lock:
-            self._stop_threads()
+            self._end()
 
     # --- requests of brokers ----------------------------------------------------------------------------------
 
@@ -343,3 +329,17 @@ class Membership:
         logger.info("members of group %s changed, reported by broker %s", group, address)
         if group in self.consumers:
             self.rebalance_soon()
+
+
+def _repeat(work: Callable[[], None], interval: float, wake: threading.Event, stop: threading.Event) -> None:
+    """Call ``work`` every ``interval`` seconds, and when ``wake`` is set, until ``stop`` is."""
+    while True:
+        wake.wait(interval)
+        if stop.is_set():
+            return
+        wake.clear()
+        work()
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    await asyncio.gather(*works)

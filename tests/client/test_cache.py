@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from spark_rocket.client.core import cache
+from spark_rocket.client.core.cache import Cache
 from spark_rocket.errors import RemotingConnectError
-from spark_rocket.proxy.cluster import cache
-from spark_rocket.proxy.cluster.cache import Cache
 
 
 class World:

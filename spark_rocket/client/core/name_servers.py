@@ -1,0 +1,150 @@
+"""The name servers of a cluster: tried in turn until one responds, starting with the last one that responded.
+
+They are configured as addresses, or as the URL of an address server (``http://host:8080/rocketmq/nsaddr``), which is
+requested when they are first needed, and then every two minutes.
+
+Thread-safety: event loop only; ``addresses`` may be read by any thread.
+Corresponds to the name server part of MQClientAPIImpl and NettyRemotingClient, and to TopAddressing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from spark_rocket.client.core.cache import Cache
+from spark_rocket.client.core.config import ADDRESS_SERVER_TIMEOUT_S, DEFAULT_NAME_SERVER, look_up
+from spark_rocket.client.core.responses import error_of
+from spark_rocket.errors import NameServerUnreachableError, RemotingError, RocketError
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
+from spark_rocket.remoting.tls.problems import error_text
+
+logger = logging.getLogger(__name__)
+
+SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_SUCCESS_OR_MISSING = SUCCESS | {int(ResponseCode.TOPIC_NOT_EXIST)}
+
+
+class Requests(Protocol):
+    """The requests of ``AsyncRemotingClient``."""
+
+    def invoke(
+        self, address: str, request: RemotingCommand, seconds: float
+    ) -> Coroutine[Any, Any, RemotingCommand]: ...
+
+
+class NameServers:
+    """Sends requests to the name servers, one after the other until one responds."""
+
+    def __init__(
+        self,
+        requests: Requests,
+        addresses: tuple[str, ...],
+        url: str = "",
+        *,
+        timeout: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``url``: the address server's; ``addresses`` may then be empty. ``timeout``: of each request, in seconds."""
+        self.addresses = addresses
+        self._url = url
+        self._looked_up = Cache(self._look_up, fresh=ADDRESS_SERVER_TIMEOUT_S, monotonic=monotonic)
+        if url and addresses:
+            self._looked_up.put(url, addresses)
+        self._requests = requests
+        self._timeout = timeout
+        self._preferred = 0
+
+    def __str__(self) -> str:
+        return self._url or ";".join(self.addresses)
+
+    def close(self) -> None:
+        self._looked_up.close()
+
+    async def ask(
+        self, request: RemotingCommand, allowed: frozenset[int], what: str, seconds: float | None = None
+    ) -> RemotingCommand:
+        """Return the first response whose code is in ``allowed``. Other responses count as failures of that server.
+
+        ``seconds`` limits the attempts together; without it each server gets the request timeout. An error response
+        takes precedence over an unreachable server.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        if self._url:
+            await self._looked_up.get(self._url)
+        addresses, first = self.addresses, self._preferred
+        refused: RocketError | None = None
+        failures: list[str] = []
+        for step in range(len(addresses)):
+            index = (first + step) % len(addresses)
+            allowance = self._timeout
+            if deadline is not None:
+                # Reserve a share for the remaining servers: an unresponsive one must not use up all the time.
+                left = deadline - time.monotonic()
+                allowance = min(allowance, max(0.001, left / (len(addresses) - step)))
+            try:
+                answer = await self._requests.invoke(addresses[index], request, allowance)
+            except RemotingError as error:
+                failures.append(error_text(error))
+                continue
+            if answer.code in allowed:
+                self._preferred = index
+                return answer
+            refused = error_of(answer, f"Name server {addresses[index]}", what)
+        raise refused or self._unreachable(failures)
+
+    async def ask_each(self, request: Callable[[], RemotingCommand], what: str) -> list[RemotingCommand]:
+        """Return the responses of all name servers, for changes that go to each; an unavailable one is an error."""
+        answers = []
+        for address in self.addresses:
+            try:
+                answer = await self._requests.invoke(address, request(), self._timeout)
+            except RemotingError as error:
+                raise self._unreachable([error_text(error)]) from error
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, f"Name server {address}", what)
+            answers.append(answer)
+        return answers
+
+    async def route(self, topic: str, seconds: float | None = None) -> TopicRouteData | None:
+        """Return the route of a topic (105); None if the topic does not exist."""
+        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
+        request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+        answer = await self.ask(request, _SUCCESS_OR_MISSING, f"the query of the route of topic {topic}", seconds)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
+            return None
+        return TopicRouteData.from_json(answer.body)
+
+    async def _look_up(self, url: str) -> tuple[str, ...]:
+        try:
+            found = await asyncio.to_thread(look_up, url, self._timeout)
+        except NameServerUnreachableError as error:
+            if self.addresses:
+                logger.warning("keeping the present name servers: %s", error.message)
+            raise
+        if found != self.addresses:
+            logger.info("name servers from %s: %s", url, ", ".join(found))
+            self.addresses = found
+        return found
+
+    def _unreachable(self, failures: list[str]) -> NameServerUnreachableError:
+        more = ""
+        if self.addresses == (DEFAULT_NAME_SERVER,):
+            more = (
+                " This is the default address without nameServer and NAMESRV_ADDR. Spark only sees a variable that was"
+                " set before the session started."
+            )
+        if any("was lost" in failure for failure in failures):
+            more += " A server that requires TLS closes connections without it: set tls=true or --tls."
+        return NameServerUnreachableError(
+            f"No name server responded at {', '.join(self.addresses)}: {' '.join(failures)}",
+            remedy="Check the address (the data source's option nameServer, the argument name_server, a proxy's"
+            " namesrvAddr, -n on the command line, the variable NAMESRV_ADDR), or start a name server here with"
+            f" rocket up.{more}",
+        )
