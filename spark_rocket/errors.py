@@ -44,9 +44,13 @@ class RocketError(Exception):
         if code is not None:
             self.code = code
 
+    @property
+    def text(self) -> str:
+        """The message and the remedy, without the code: for people."""
+        return f"{self.message} {self.remedy}".rstrip()
+
     def __str__(self) -> str:
-        text = f"[{self.code}] {self.message}"
-        return f"{text} {self.remedy}" if self.remedy else text
+        return f"[{self.code}] {self.text}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {

@@ -227,7 +227,7 @@ _PUBLIC = {
     "Options": "spark_rocket",
     "Data source": "spark_rocket.datasource",
     "Client": "spark_rocket.client",
-    "Administration: results": "spark_rocket.client.admin.results",
+    "Administration: results": "spark_rocket.client.admin.rows",
     "Messages and queues": "spark_rocket.model",
     "Errors": "spark_rocket.errors",
     "Tests": "spark_rocket.testing",

@@ -114,7 +114,7 @@ def group_name(text: str) -> str:
     try:
         return check_group(text)
     except ClientError as error:
-        raise click.BadParameter(f"{error.message} {error.remedy}") from None
+        raise click.BadParameter(error.text) from None
 
 
 def store_directory(directory: Path) -> Path:

@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         error.show()
         raise SystemExit(error.exit_code) from None
     except RocketError as error:
-        print(f"rocket: {error.message} {error.remedy}".rstrip(), file=sys.stderr)
+        print(f"rocket: {error.text}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # the reader closed the pipe; Python must not flush the rest of the buffer at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli.text import print_table
 from spark_rocket.errors import RocketError, StateError
 
@@ -92,7 +93,7 @@ class Table:
 
 def place(queue: MessageQueue) -> dict[str, Any]:
     """Return the topic, broker and id of a queue: the first values of a row, for :data:`PLACE`."""
-    return {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
+    return pick(queue, "topic broker_name queue_id")
 
 
 PLACE = (Column("topic"), Column("brokerName", "BROKER"), Column("queueId", "QUEUE"))
@@ -267,8 +268,7 @@ def _refreshed(fetch: Callable[[], tuple[object, Table]], last: Table) -> tuple[
     try:
         return fetch()
     except RocketError as error:
-        text = f"{error.message} {error.remedy}".rstrip()
-        return {"error": text}, replace(last, foot=f"Not refreshed: {text}")
+        return {"error": error.text}, replace(last, foot=f"Not refreshed: {error.text}")
 
 
 def show_table(fetch: Callable[[], tuple[object, Table]], seconds: float | None, as_json: bool) -> None:
@@ -307,8 +307,10 @@ def failures_text(failed: Mapping[str, RocketError], watch: float | None) -> str
 
 
 def _reasons(failed: Mapping[str, RocketError]) -> list[str]:
-    texts = ((broker, f"{error.message} {error.remedy}".rstrip()) for broker, error in sorted(failed.items()))
-    return [text if ":" in broker and broker in text else f"{broker}: {text}" for broker, text in texts]
+    return [
+        error.text if ":" in broker and broker in error.text else f"{broker}: {error.text}"
+        for broker, error in sorted(failed.items())
+    ]
 
 
 # --- the terminal ----------------------------------------------------------------------------------------------------

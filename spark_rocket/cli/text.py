@@ -9,12 +9,12 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
 from spark_rocket import units
+from spark_rocket.attributes import camel_case
 
 _MIN_BAR_BYTES = 64 << 20  # smaller stores have no progress bar
 
@@ -82,20 +82,7 @@ def moment(text: str) -> int:
 
 
 def camel(values: dict[str, Any]) -> dict[str, Any]:
-    return {
-        head + "".join(part.capitalize() for part in rest): camel(value) if isinstance(value, dict) else value
-        for name, value in values.items()
-        for head, *rest in [name.split("_")]
-    }
-
-
-def fields(value: object, *names: str) -> dict[str, Any]:
-    """Return attributes of an object by their names in camel case, for JSON."""
-    return camel({name: getattr(value, name) for name in names})
-
-
-def plain(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    return {camel_case(name): camel(value) if isinstance(value, dict) else value for name, value in values.items()}
 
 
 def print_table(rows: Sequence[Sequence[str]], right: set[int]) -> None:

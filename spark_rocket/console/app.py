@@ -24,7 +24,6 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import spark_rocket
-from spark_rocket.console.answers import Refused, describe, failure, json_response
 from spark_rocket.console.api.accounts import AccountApi
 from spark_rocket.console.api.brokers import BrokerApi
 from spark_rocket.console.api.clients import ClientApi
@@ -38,6 +37,7 @@ from spark_rocket.console.guard import Guard, cookie_name
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import Session, Sessions
 from spark_rocket.console.request_limits import ROUTE_LIMITS
+from spark_rocket.console.responses import Refused, describe, failure, json_response
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 

@@ -16,8 +16,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from spark_rocket.attributes import pick
 from spark_rocket.client import Reader
-from spark_rocket.client.admin import Origin, TopicKind, origin_of
+from spark_rocket.client.admin import Origin, QueueState, TopicKind, origin_of
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.errors import RocketError
@@ -34,16 +35,20 @@ _ALL = parse_tags(None)
 
 @dataclass(frozen=True, slots=True)
 class _Topic:
-    """A topic with messages, as sampled. ``offset``: of the newest message of its newest queue."""
+    """A topic with messages, as sampled, and its queue with the newest message."""
 
     name: str
     messages: int
-    last_update: int
-    queue: MessageQueue
-    offset: int
+    newest: QueueState
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "messages": self.messages, "lastUpdate": self.last_update or None}
+    @property
+    def queue(self) -> MessageQueue:
+        return self.newest.queue
+
+    @property
+    def offset(self) -> int:
+        """That of the newest message."""
+        return self.newest.max_offset - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,8 @@ class DeadTopics:
         for topic in sorted(topics, key=lambda topic: (-topic.messages, topic.name)):
             origin = findings[topic.name].origin if topic.name in findings else None
             if origin is not None:
-                rows.append(topic.to_json() | {"origin": origin.topic, "reason": origin.reason})
+                row = pick(topic, "name messages lastUpdate=newest.last_stored_ms?")
+                rows.append(row | pick(origin, "origin=topic reason"))
         return rows, sum(topic.name not in findings for topic in topics)
 
     def _sampled(self) -> list[_Topic]:
@@ -85,14 +91,10 @@ class DeadTopics:
         topics = []
         with self._sampler.lock:
             for name, record in self._sampler.topics.items():
-                if record.info.kind is not TopicKind.USER or record.stats is None:
-                    continue
-                offsets = [(q, o) for q, o in record.stats.offset_table.items() if o.max_offset > o.min_offset]
-                if not offsets:
-                    continue
-                queue, offset = max(offsets, key=lambda item: (item[1].last_update_timestamp, item[0]))
-                if queue.broker_name not in self._sampler.failed:
-                    topics.append(_Topic(name, record.messages, record.last_update, queue, offset.max_offset - 1))
+                if record.info.kind is TopicKind.USER and record.state is not None:
+                    newest = record.state.newest
+                    if newest is not None and newest.queue.broker_name not in self._sampler.failed:
+                        topics.append(_Topic(name, record.state.messages, newest))
         return topics
 
     def _read(self, topics: list[_Topic]) -> None:
@@ -111,13 +113,13 @@ class DeadTopics:
                         unavailable.add(topic.queue.broker_name)
                         continue
                     origin = None
-                self._findings[topic.name] = _Finding(now, topic.last_update, origin)
+                self._findings[topic.name] = _Finding(now, topic.newest.last_stored_ms, origin)
 
     def _is_due(self, topic: _Topic, now: float) -> bool:
         finding = self._findings.get(topic.name)
         if finding is None:
             return True
-        is_new = topic.last_update != finding.last_update
+        is_new = topic.newest.last_stored_ms != finding.last_update
         return is_new and (finding.origin is not None or now - finding.moment > AGAIN_S)
 
     def _order(self, topic: _Topic) -> tuple[float, bool]:

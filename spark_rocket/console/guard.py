@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from spark_rocket.console.answers import Refused, describe, failure
 from spark_rocket.console.passwords import Session, Sessions
+from spark_rocket.console.responses import Refused, describe, failure
 from spark_rocket.console.settings import ConsoleSettings
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Guard:
                 await self._app(scope, receive, send)
             return
 
-        async def answer(message: Message) -> None:
+        async def respond(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [*message.get("headers", ()), *self._headers]
                 if not any(name == b"cache-control" for name, _ in headers):
@@ -72,9 +72,9 @@ class Guard:
         try:
             self._check(request, scope)
         except Refused as error:
-            await failure(describe(error))(scope, receive, answer)
+            await failure(describe(error))(scope, receive, respond)
             return
-        await self._app(scope, receive, answer)
+        await self._app(scope, receive, respond)
 
     def _check(self, request: Request, scope: Scope) -> None:
         host = request.headers.get("host", "")

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from spark_rocket.client import Admin, Reader
-from spark_rocket.console.answers import Refused
+from spark_rocket.console.responses import Refused
 
 T = TypeVar("T")
 

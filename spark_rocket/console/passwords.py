@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from spark_rocket.console.answers import Refused
+from spark_rocket.console.responses import Refused
 
 PREFIX = "scrypt$"
 _COST, _BLOCK, _PARALLEL = 1 << 14, 8, 1

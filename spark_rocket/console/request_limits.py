@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.console.answers import Refused, read_json
+from spark_rocket.console.responses import Refused, read_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
+from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Admin, TopicInfo, TopicKind
-from spark_rocket.console.answers import Trouble, describe
 from spark_rocket.console.links import REQUEST_SECONDS, Links
+from spark_rocket.console.responses import Trouble, describe, failures_json
 from spark_rocket.console.series import Series
 from spark_rocket.console.state import GONE, BrokerRecord, GroupRecord, TopicRecord
 from spark_rocket.errors import RocketError
@@ -64,8 +65,7 @@ class NameServerRecord:
     trouble: Trouble | None = None
 
     def to_json(self) -> dict[str, object]:
-        trouble = None if self.trouble is None else self.trouble.to_json()
-        return {"address": self.address, "millis": self.millis, "trouble": trouble}
+        return pick(self, "address millis") | {"trouble": self.trouble and self.trouble.to_json()}
 
 
 class Sampler:
@@ -125,7 +125,7 @@ class Sampler:
         """Return the errors that every page shows: of the cluster and of single brokers."""
         return {
             "trouble": self.trouble.to_json() if self.trouble else None,
-            "failed": {name: trouble.to_json() for name, trouble in self.failed.items()},
+            "failed": failures_json(self.failed),
         }
 
     def is_known(self, what: str) -> bool:
@@ -255,7 +255,7 @@ class Sampler:
             for status in found:
                 key = f"{status.name}/{status.broker_id}"
                 record = self.brokers[key] = known.get(key) or BrokerRecord(status)
-                record.answered(now, status)
+                record.update(now, status)
             for key, record in known.items():
                 if key not in self.brokers and not record.gone(now):
                     self.brokers[key] = record
@@ -279,17 +279,12 @@ class Sampler:
         self._unlisted, self._listed = lost, time.monotonic()
 
     def _ask_topics(self, admin: Admin, infos: list[TopicInfo], failed: dict[str, RocketError]) -> None:
-        found = admin.topics_stats(infos, failed=failed)
+        found = admin.topic_states(infos, failed=failed)
         now = time.time()
         with self.lock:
-            for name, stats in found.items():
-                record = self.topics.get(name)
-                if record is None:
-                    continue
-                if failed and record.stats is not None:  # retain the queues of brokers that did not respond
-                    kept = record.stats.offset_table.items()
-                    stats.offset_table.update((q, o) for q, o in kept if q.broker_name in failed)
-                record.answered(now, stats, is_whole=not failed.keys() & record.info.configs.keys())
+            for name, state in found.items():
+                if (record := self.topics.get(name)) is not None:
+                    record.update(now, state, failed.keys())
 
     def _ask_groups(
         self, admin: Admin, names: list[str], failed: dict[str, RocketError], *, delays: bool = False
@@ -300,7 +295,7 @@ class Sampler:
             for name, state in found.items():
                 record = self.groups.get(name)
                 if record is not None:
-                    record.answered(now, state, self.topics, delays=delays)
+                    record.update(now, state, self.topics, delays=delays)
 
     def _count(self, began: float) -> None:
         """Add to the history of topics what this pass has sampled, without further requests."""
@@ -324,14 +319,14 @@ class Sampler:
     def _measure(self, admin: Admin, records: Iterable[TopicRecord]) -> None:
         """Estimate the message size of topics without an estimate or with an old one."""
         now = time.time()
-        due = (r for r in records if r.stats is not None and r.messages and now - r.measured > MEASURE_INTERVAL_S)
+        due = (r for r in records if r.state and r.state.messages and now - r.measured > MEASURE_INTERVAL_S)
         for record in islice(due, MEASURED_TOPICS_PER_PASS):
-            assert record.stats is not None
+            newest = record.state.newest if record.state is not None else None
+            assert newest is not None
             record.measured = now
-            queue, offset = max(record.stats.offset_table.items(), key=_newest)
-            first = max(offset.min_offset, offset.max_offset - MEASURED_MESSAGES)
+            first = max(newest.min_offset, newest.max_offset - MEASURED_MESSAGES)
             try:
-                page = admin.consume_queue(queue, first, offset.max_offset - first)
+                page = admin.consume_queue(newest.queue, first, newest.max_offset - first)
             except RocketError as error:
                 _log.info("unknown message size of topic %s: %s", record.info.name, error)
                 continue
@@ -350,10 +345,6 @@ def _take_list(records: dict[str, Any], found: Mapping[str, Any], lost: Set[str]
             records[name].info = info
         else:
             records[name] = make(info)
-
-
-def _newest(item: tuple[MessageQueue, Any]) -> int:
-    return int(item[1].last_update_timestamp) if item[1].max_offset > item[1].min_offset else -1
 
 
 def _pieces(every: list[T]) -> Iterator[list[T]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from spark_rocket.client import Admin, Reader
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
-from spark_rocket.console.answers import Refused
+from spark_rocket.console.responses import Refused
 from spark_rocket.errors import ClientError, ProtocolError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import TagExpression, parse_tags

@@ -83,8 +83,8 @@ async def _serve(settings: ConsoleSettings, ready: Callable[[str], None], stop: 
 class _Connection(H11Protocol):  # httptools does not bound the header of a request
     """Closes the connection of a peer that neither completes a request nor reads a response.
 
-    Such peers must not block others. uvicorn has a timeout only for idle connections, and answers 503 to everyone when
-    there are too many. Here the oldest connection that waits for its peer makes room for a new one.
+    Such peers must not block others. uvicorn has a timeout only for idle connections, and responds with 503 to everyone
+    when there are too many. Here the oldest connection that waits for its peer makes room for a new one.
     """
 
     def connection_made(self, transport: Any) -> None:

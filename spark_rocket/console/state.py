@@ -5,15 +5,26 @@ Thread-safety: callers hold the sampler's lock. RocketMQ has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping, Set
+from dataclasses import dataclass, field, replace
 
-from spark_rocket.client.admin import BrokerStatus, GroupHistory, GroupInfo, GroupKind, GroupState, TopicInfo, TopicKind
+from spark_rocket.attributes import pick
+from spark_rocket.client.admin import (
+    BrokerStatus,
+    GroupHistory,
+    GroupInfo,
+    GroupKind,
+    GroupState,
+    TopicInfo,
+    TopicKind,
+    TopicState,
+)
 from spark_rocket.client.consume.reader import DEFAULT_GROUP
-from spark_rocket.console.answers import Trouble
+from spark_rocket.console.responses import Trouble, describe
 from spark_rocket.console.series import Rate, Series
-from spark_rocket.model import RETRY_PREFIX, MessageQueue
-from spark_rocket.protocol.wire.bodies.stats import TopicStatsTable
+from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.codes import ResponseCode
 
 GONE_SECONDS = 900.0
 """Brokers that are no longer registered are shown for this time."""
@@ -37,13 +48,11 @@ class BrokerRecord:
     unavailable_since: float = 0.0
     sampled: float = 0.0
 
-    def answered(self, moment: float, status: BrokerStatus) -> None:
-        """Add a sample. ``status.error`` is set if the broker did not respond."""
+    def update(self, moment: float, status: BrokerStatus) -> None:
+        """Add a sample. ``status.failure`` is set if the broker did not respond."""
         if status.runtime is None:
-            self.status = BrokerStatus(
-                status.cluster, status.name, status.broker_id, status.address, self.status.runtime, status.error
-            )
-            self.trouble = parse_trouble(status.error or "")
+            self.status = replace(status, runtime=self.status.runtime)
+            self.trouble = None if status.failure is None else _trouble(status.failure)
             self.unavailable_since = self.unavailable_since or moment
             self.rate_in, self.rate_out = Rate(), Rate()
             return
@@ -67,23 +76,15 @@ class BrokerRecord:
         return runtime.put_tps if came is None else came, runtime.get_tps if went is None else went
 
     def to_json(self) -> dict[str, object]:
-        status, runtime = self.status, self.status.runtime
-        came, went = self.rates()
+        names = (
+            "version putTotal=put_total diskUsed=disk_ratio logBytes=commit_log_bytes logEnd=commit_log_max_offset"
+            " oldestMessage=earliest_message_ms started=started_ms"
+        )
         return {
-            "name": status.name,
-            "cluster": status.cluster,
-            "id": status.broker_id,
-            "address": status.address,
-            "role": "master" if status.is_master else "slave",
-            "version": runtime.version if runtime else None,
-            "in": came,
-            "out": went,
-            "putTotal": runtime.put_total if runtime else None,
-            "diskUsed": runtime.disk_ratio if runtime else None,
-            "logBytes": runtime.commit_log_bytes if runtime else None,
-            "logEnd": runtime.commit_log_max_offset if runtime else None,
-            "oldestMessage": runtime.earliest_message_ms if runtime else None,
-            "started": runtime.started_ms if runtime else None,
+            **pick(self.status, "name cluster id=broker_id address"),
+            "role": "master" if self.status.is_master else "slave",
+            **dict(zip(("in", "out"), self.rates(), strict=True)),
+            **pick(self.status.runtime, names),
             "trouble": None if self.trouble is None else self.trouble.to_json(),
             "awaySince": round(self.unavailable_since * 1000) if self.unavailable_since else None,
         }
@@ -94,13 +95,11 @@ class TopicRecord:
     """A topic on all of its brokers."""
 
     info: TopicInfo
-    stats: TopicStatsTable | None = None
+    state: TopicState | None = None
     sampled: float = 0.0
     message_bytes: float | None = None
     """Average size of the last messages, as an estimate."""
     measured: float = 0.0
-    messages: int = 0
-    last_update: int = 0
     rate: Rate = field(default_factory=Rate)
     counts: Series = field(default_factory=lambda: Series(MAX_COUNTS))
     """The sum of the queues' ends (``in``), and what all groups have consumed since the start (``out``)."""
@@ -110,25 +109,25 @@ class TopicRecord:
     is_whole: bool = True
     """Whether all of its brokers responded to the last request for statistics."""
 
-    def answered(self, moment: float, stats: TopicStatsTable, *, is_whole: bool = True) -> None:
-        self.stats, self.sampled, self.is_whole = stats, moment, is_whole
-        offsets = stats.offset_table.values()
-        end = sum(offset.max_offset for offset in offsets)
-        self.messages = end - sum(offset.min_offset for offset in offsets)
-        self.last_update = max((offset.last_update_timestamp for offset in offsets), default=0)
-        self.rate.count(moment, end)
+    def update(self, moment: float, state: TopicState, lost: Set[str] = frozenset()) -> None:
+        """Add a sample. ``lost``: brokers that did not respond; their queues are retained."""
+        if lost and self.state is not None:
+            kept = [row for row in self.state.queues if row.queue.broker_name in lost]
+            state = replace(state, queues=sorted([*state.queues, *kept], key=lambda row: row.queue))
+        self.state, self.sampled, self.is_whole = state, moment, not lost & self.info.configs.keys()
+        self.rate.count(moment, state.end)
 
     def count(self, moment: float, read: Mapping[MessageQueue, int] | None) -> None:
         """Add a sample to the history. ``read``: the ends of the queues that groups read; None without groups.
 
         The ends come from newer statistics of the topic, or else from its groups if they read all of its queues.
         """
-        table = self.stats.offset_table if self.stats is not None else None
-        if table is not None and self.is_whole and self.sampled != self.counted:
-            moment = self.counted = self.sampled
-            end = sum(offset.max_offset for offset in table.values())
-        elif read is not None and (read.keys() >= table.keys() if table is not None else len(read) >= self._queues()):
-            end = sum(read[queue] for queue in (read if table is None else table))
+        queues = {row.queue for row in self.state.queues} if self.state is not None else None
+        if self.state is not None and self.is_whole and self.sampled != self.counted:
+            moment, end = self.sampled, self.state.end
+            self.counted = moment
+        elif read is not None and (read.keys() >= queues if queues is not None else len(read) >= self._queues()):
+            end = sum(read[queue] for queue in (read if queues is None else queues))
         else:
             return
         self.counts.add(moment, {"in": float(end)} | ({} if read is None else {"out": float(self.consumed)}))
@@ -137,20 +136,15 @@ class TopicRecord:
         return sum(max(config.read_queue_nums, config.write_queue_nums) for config in self.info.configs.values())
 
     def to_json(self) -> dict[str, object]:
-        known = self.stats is not None
+        state, size = self.state, self.message_bytes
         return {
-            "name": self.info.name,
+            **pick(self.info, "name queues=read_queues writeQueues=write_queues perm type=message_type"),
             "kind": self.info.kind.value.lower(),
-            "queues": self.info.read_queues,
-            "writeQueues": self.info.write_queues,
-            "perm": self.info.perm,
             "brokers": sorted(self.info.configs),
-            "type": self.info.message_type,
-            "messages": self.messages if known else None,
-            "bytes": round(self.messages * self.message_bytes) if known and self.message_bytes is not None else None,
+            **pick(state, "messages lastUpdate=last_stored_ms?"),
+            "bytes": None if state is None or size is None else round(state.messages * size),
             "rate": self.rate.value,
-            "lastUpdate": self.last_update or None,
-            "sampled": round(self.sampled * 1000) if known else None,
+            "sampled": round(self.sampled * 1000) if state is not None else None,
         }
 
 
@@ -185,7 +179,7 @@ class GroupRecord:
         kind = self.kind
         return {"kind": "unknown", "label": "–"} if kind is None else {"kind": kind.value, "label": kind.label}
 
-    def answered(self, moment: float, state: GroupState, topics: Container[str], *, delays: bool) -> None:
+    def update(self, moment: float, state: GroupState, topics: Container[str], *, delays: bool) -> None:
         """Add a sample of lag and rate. ``delays``: it contains delays. ``topics``: the names of all topics."""
         if delays:
             self.delays, self.detailed = {queue.queue: queue.delay_ms for queue in state.queues}, moment
@@ -203,29 +197,23 @@ class GroupRecord:
     def to_json(self) -> dict[str, object]:
         state, kind, since = self.state, self.kind, self.history.waiting_since
         return {
-            "name": self.info.name,
+            **pick(self.info, "name ordered retries=retry_max_times"),
             **self.kind_words(),
             "stillSince": round(since * 1000) if kind is GroupKind.STOPPED and since else None,
             "own": self.is_own,
             "members": len(state.members) if state else None,
-            "topics": [topic for topic in state.topics if not topic.startswith(RETRY_PREFIX)] if state else [],
+            "topics": state.own_topics if state else [],
             "lag": state.lag if state else None,
             "delay": max((self.delays.get(q.queue, 0) for q in state.queues if q.lag), default=0) if state else None,
             "rate": self.rate.value,
-            "ordered": self.info.ordered,
-            "retries": self.info.retry_max_times,
             "sampled": round(self.sampled * 1000) if state else None,
         }
 
 
-def parse_trouble(text: str) -> Trouble:
-    """Parse an error message of the form ``[CODE] message and remedy``."""
-    code, bracket, rest = text.partition("] ")
-    if bracket and code.startswith("["):
-        return Trouble(code[1:], rest, "")
-    if "(NO_PERMISSION)" in text:
-        return Trouble("NO_PERMISSION", text, "")
-    return Trouble("NO_ANSWER", text or "It does not respond.", "")
+def _trouble(failure: RocketError) -> Trouble:
+    """Describe the failure of a broker. The overview shows a refused request as such, not as a broker that is away."""
+    trouble = describe(failure)
+    return replace(trouble, code="NO_PERMISSION") if failure.response_code == ResponseCode.NO_PERMISSION else trouble
 
 
 def queue_label(queue: MessageQueue) -> str:

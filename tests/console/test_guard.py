@@ -12,11 +12,11 @@ import pytest
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from spark_rocket.console.answers import Refused
-from spark_rocket.console.api.context import Asked
+from spark_rocket.console.api.context import ApiRequest
 from spark_rocket.console.app import make_app
 from spark_rocket.console.passwords import FREE_FAILURES, IDLE_SECONDS, LIFE_SECONDS, PAUSE_SECONDS, Sessions, hashed
 from spark_rocket.console.request_limits import ROUTE_LIMITS
+from spark_rocket.console.responses import Refused
 from spark_rocket.console.settings import ConsoleSettings, read_users
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -374,9 +374,9 @@ def test_short_passwords() -> None:
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), "9" * 5000, "x", [], {}, True, 1.5, -1, 2**63])
 def test_invalid_numbers(value: object) -> None:
     with pytest.raises(Refused, match="Invalid count"):
-        Asked({}, {}, {"count": value}).number("count")
+        ApiRequest({}, {}, {"count": value}).number("count")
 
 
 @pytest.mark.parametrize("value", [0, "7", 2**63 - 1])
 def test_valid_numbers(value: int | str) -> None:
-    assert Asked({}, {}, {"count": value}).number("count") == int(value)
+    assert ApiRequest({}, {}, {"count": value}).number("count") == int(value)

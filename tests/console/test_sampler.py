@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,17 @@ from spark_rocket.client.admin import (
     GroupInfo,
     GroupState,
     QueueProgress,
+    QueueState,
     TopicInfo,
     TopicKind,
+    TopicState,
 )
 from spark_rocket.console.sampler import GROUPS, MAX_INTERVAL_S, OVERVIEW, TOPICS, Sampler
-from spark_rocket.console.state import parse_trouble
-from spark_rocket.errors import NameServerUnreachableError, RemotingConnectError
+from spark_rocket.console.state import BrokerRecord
+from spark_rocket.errors import BrokerError, NameServerUnreachableError, RemotingConnectError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
-from spark_rocket.protocol.wire.bodies.stats import TopicOffset, TopicStatsTable
+from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.console.conftest import eventually
 
 ALL = frozenset((OVERVIEW, TOPICS, GROUPS))
@@ -55,7 +58,7 @@ class FakeAdmin:
                 0,
                 f"127.0.0.1:{i}",
                 runtime if name in self.names else None,
-                None if name in self.names else str(AWAY),
+                None if name in self.names else AWAY,
             )
             for i, name in enumerate("ab", 1)
         ]
@@ -76,12 +79,12 @@ class FakeAdmin:
         self._fail(failed)
         return [GroupInfo("g", {name: SubscriptionGroupConfig("g") for name in self.names})]
 
-    def topics_stats(self, infos: list[TopicInfo], *, failed: dict[str, Any]) -> dict[str, TopicStatsTable]:
+    def topic_states(self, infos: list[TopicInfo], *, failed: dict[str, Any]) -> dict[str, TopicState]:
         self.asked.append("topics")
         self._fail(failed)
         self.named = [info.name for info in infos]
-        table = {MessageQueue("t", name, 0): TopicOffset(0, self.offset, 5) for name in self.names}
-        return {name: TopicStatsTable(table) for name in ("t", "%DLQ%g") if name in self.named}
+        state = TopicState([QueueState(MessageQueue("t", name, 0), 0, self.offset, 5) for name in self.names])
+        return {name: state for name in ("t", "%DLQ%g") if name in self.named}
 
     def group_states(self, names: list[str], *, delays: bool, failed: dict[str, Any]) -> dict[str, GroupState]:
         self.asked.append("groups")
@@ -107,14 +110,14 @@ def test_an_unavailable_broker_keeps_its_last_data() -> None:
     sampler.ask_lists_again()
     sampler.sample(ALL)
     assert set(sampler.topics) == {"t", "only-b"}  # its deletion is not known
-    stats = sampler.topics["t"].stats
-    assert stats is not None
-    assert {queue.broker_name: offset.max_offset for queue, offset in stats.offset_table.items()} == {"a": 12, "b": 10}
+    state = sampler.topics["t"].state
+    assert state is not None
+    assert {row.queue.broker_name: row.max_offset for row in state.queues} == {"a": 12, "b": 10}
     broker = sampler.brokers["b/0"].to_json()
     assert broker["trouble"] == {
         "code": "CONNECT_FAILED",
-        "text": "No connection to 127.0.0.1:2. Start it.",
-        "remedy": "",
+        "text": "No connection to 127.0.0.1:2.",
+        "remedy": "Start it.",
         "response": None,
     }
     assert broker["awaySince"]
@@ -293,6 +296,11 @@ def test_created_topics_are_listed_at_once() -> None:
     assert "%DLQ%g" in sampler.topics
 
 
-def test_refused_and_unanswered_requests_are_distinguished() -> None:
-    assert parse_trouble("rejected the query of runtime information with 16 (NO_PERMISSION): …").code == "NO_PERMISSION"
-    assert parse_trouble("No connection.").code == "NO_ANSWER"
+def test_a_refused_request_is_not_shown_as_an_unavailable_broker() -> None:
+    status = BrokerStatus("c", "a", 0, "127.0.0.1:1", None, AWAY)
+    refused = replace(status, failure=BrokerError("Refused.", response_code=ResponseCode.NO_PERMISSION))
+    for each, code in ((status, AWAY.code), (refused, "NO_PERMISSION")):
+        record = BrokerRecord(each)
+        record.update(1.0, each)
+        assert record.trouble is not None
+        assert record.trouble.code == code

@@ -183,7 +183,7 @@ def send(
     }
     _print_result(result, "sent", "Latency of a send", as_json)
     if errors:
-        print(f"rocket: {errors[0].message} {errors[0].remedy}".rstrip(), file=sys.stderr)
+        print(f"rocket: {errors[0].text}", file=sys.stderr)
     return 1 if errors else 0
 
 

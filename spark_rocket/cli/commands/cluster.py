@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, watch_option
 from spark_rocket.cli.connect import Link, cluster_option, connection
@@ -36,6 +37,7 @@ _COLUMNS = (
     Column("upMs", "UP", form=duration_text, right=True, spare=True),
     Column("earliestMessageMs", "OLDEST MESSAGE", form=second_text, right=False, spare=True),
 )
+MEMBER = "client_id address language version brokers last_heartbeat_ms"
 _MEMBER_COLUMNS = (
     Column("group"),
     Column("clientId", "CLIENT"),
@@ -85,19 +87,12 @@ def list_brokers(link: Link, cluster_name: str | None, as_json: bool, watch: flo
 
 
 def _row(broker: BrokerStatus) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "cluster": broker.cluster,
-        "brokerName": broker.name,
-        "brokerId": broker.broker_id,
-        "address": broker.address,
-        "error": broker.error,
-    }
-    if broker.runtime is not None:
-        runtime = asdict(broker.runtime)
-        runtime.pop("raw")
-        row |= camel(runtime)
-        row["commitLogBytes"] = broker.runtime.commit_log_bytes
-        row["upMs"] = max(int(time.time() * 1000) - broker.runtime.started_ms, 0) if broker.runtime.started_ms else None
+    row = pick(broker, "cluster brokerName=name broker_id address error")
+    if (runtime := broker.runtime) is not None:
+        now = int(time.time() * 1000)
+        row |= camel({name: value for name, value in asdict(runtime).items() if name != "raw"})
+        row |= pick(runtime, "commit_log_bytes")
+        row["upMs"] = max(now - runtime.started_ms, 0) if runtime.started_ms else None
     return row
 
 
@@ -113,7 +108,7 @@ def producers(link: Link, group: str | None, as_json: bool) -> int:
             found = {group: admin.producers(group, failed=failed)}
         else:
             found = admin.producer_groups(failed=failed)
-    rows = [{"group": name, **camel(asdict(member))} for name, members in found.items() for member in members]
+    rows = [{"group": name, **pick(member, MEMBER)} for name, members in found.items() for member in members]
     empty = "No producer is connected." if not failed else "The available brokers have no producers."
     show.rows(rows, _MEMBER_COLUMNS, as_json, empty=empty)
     return show.failures(failed)

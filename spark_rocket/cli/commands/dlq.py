@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive, json_option, whole, yes_option
 from spark_rocket.cli.commands import message as messages
@@ -66,10 +67,8 @@ def list_dead_letters(
 
 def _list_groups(admin: Admin, as_json: bool) -> int:
     failed: Failures = {}
-    rows = [
-        {"group": one.group, "topic": one.topic, "messages": one.messages, "lastUpdate": one.last_update_ms}
-        for one in admin.dead_letter_topics(failed=failed)
-    ]
+    found = admin.dead_letter_topics(failed=failed)
+    rows = [pick(one, "group topic messages lastUpdate=last_update_ms") for one in found]
     columns = [
         Column("group"),
         Column("messages", form=count_text, right=True),

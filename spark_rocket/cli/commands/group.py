@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
+from spark_rocket.cli.commands.cluster import MEMBER
 from spark_rocket.cli.connect import Link, cluster_option, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import camel, count_text, duration_text, fields, second_text
+from spark_rocket.cli.text import camel, count_text, duration_text, second_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
@@ -84,8 +86,8 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
 
 
 def _row(info: GroupInfo, state: GroupState) -> dict[str, Any]:
-    of_state = fields(state, "topics", "consume_tps", "lag", "delay_ms", "message_model", "consume_type")
-    of_info = fields(info, "retry_max_times", "ordered") | {"brokers": sorted(info.configs)}
+    of_state = pick(state, "topics consume_tps lag delay_ms message_model consume_type")
+    of_info = pick(info, "retry_max_times ordered") | {"brokers": sorted(info.configs)}
     return {"group": info.name, "members": len(state.members), **of_state, **of_info}
 
 
@@ -117,11 +119,11 @@ def show_group(link: Link, group: str, as_json: bool) -> int:
         info, state = known_group(admin, group, failed)
         history = GroupHistory()
         history.update(time.time(), state, set(admin.topics()))
-    members = [camel(asdict(member)) for member in state.members]
+    members = [pick(member, MEMBER) for member in state.members]
     topics = [_subscription(state, topic) for topic in state.topics]
     configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}
     if as_json:
-        words = fields(state, "consume_type", "message_model", "consume_from_where", "lag", "delay_ms")
+        words = pick(state, "consume_type message_model consume_from_where lag delay_ms")
         words = {"group": group, "kind": history.kind.value, **words}
         show.document({**words, "brokers": configs, "members": members, "subscriptions": topics})
         return show.failures(failed)
@@ -207,7 +209,8 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
             history.update(time.time(), state, topics)
-            rows = _lag_rows(state)
+            names = "consumer_offset broker_offset lag delay_ms last_timestamp"
+            rows = [show.place(found.queue) | pick(found, names) for found in state.queues]
             if members:
                 holders = admin.queue_holders(state, failed=failed)
                 for row, found in zip(rows, state.queues, strict=True):
@@ -222,13 +225,8 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
 
 
 def _lag_document(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind) -> dict[str, Any]:
-    whole = {"group": state.group, "kind": kind.value, "members": len(state.members), "lag": state.lag}
-    return whole | {"delayMs": state.delay_ms, "consumeTps": state.consume_tps, "queues": rows}
-
-
-def _lag_rows(state: GroupState) -> list[dict[str, Any]]:
-    names = ("consumer_offset", "broker_offset", "lag", "delay_ms", "last_timestamp")
-    return [show.place(found.queue) | fields(found, *names) for found in state.queues]
+    whole = {"group": state.group, "kind": kind.value, "members": len(state.members)}
+    return whole | pick(state, "lag delay_ms consume_tps") | {"queues": rows}
 
 
 def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:
@@ -236,7 +234,7 @@ def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, t
         rows,
         _LAG,
         title=f"{state.group}: {kind_text(state, kind)}",
-        total={"topic": "all", "lag": state.lag, "delayMs": state.delay_ms},
+        total={"topic": "all", **pick(state, "lag delay_ms")},
         empty="No messages consumed yet." if topic is None else f"No messages of topic {topic} consumed yet.",
         marked=lambda row: row["delayMs"] > LATE_MS,
     )

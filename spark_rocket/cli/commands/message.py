@@ -18,13 +18,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, exclusive, json_option, settings, whole, yes_option
 from spark_rocket.cli.commands import message_show
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, fields, moment, moment_text
+from spark_rocket.cli.text import count_text, moment, moment_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
@@ -189,16 +190,9 @@ def _print_result(result: SendResult, as_json: bool) -> None:
 
 
 def _result_json(result: SendResult) -> dict[str, Any]:
-    value = {
-        "status": result.status.value,
-        "msgId": result.msg_id,
-        "offsetMsgId": result.offset_msg_id,
-        "topic": result.queue.topic,
-        "brokerName": result.queue.broker_name,
-        "queueId": result.queue.queue_id,
-        "queueOffset": result.queue_offset,
-    }
-    return value if result.recall_handle is None else value | {"recallHandle": result.recall_handle}
+    value = pick(result, "status=status.value msg_id offset_msg_id") | show.place(result.queue)
+    value |= pick(result, "queue_offset recall_handle")
+    return value if result.recall_handle is not None else {k: v for k, v in value.items() if k != "recallHandle"}
 
 
 def _result_record(result: SendResult) -> dict[str, object]:
@@ -295,7 +289,7 @@ def query_id(link: Link, topic: str, msg_id: str, form: str, as_json: bool) -> N
     with link.admin() as admin:
         found = wanted(admin, topic, msg_id)
         tracks = admin.message_track(found)
-    rows = [{"group": track.group, "status": track.status.value, "detail": track.detail} for track in tracks]
+    rows = [pick(track, "group status=status.value detail") for track in tracks]
     if as_json:
         show.document(message_show.json_of(found, form) | {"track": rows})
         return
@@ -385,18 +379,8 @@ def trace(link: Link, msg_id: str, trace_topic: str, as_json: bool) -> None:
     """Show the events that clients with message trace recorded for a message, by the producer's id."""
     with link.admin() as admin:
         found = admin.message_trace(msg_id, trace_topic=trace_topic)
-    rows = [
-        {
-            **fields(event, "kind"),
-            "time": event.time_ms,
-            **fields(event, "group", "client", "outcome", "cost_ms", "retry_times"),
-            "topic": event.topic or None,
-            **fields(event, "tags", "keys"),
-            "storeHost": event.store_host or None,
-            **fields(event, "body_bytes"),
-        }
-        for event in found.events
-    ]
+    names = "kind time=time_ms group client outcome cost_ms retry_times topic? tags keys store_host? body_bytes"
+    rows = [pick(event, names) for event in found.events]
     if as_json:
         show.document({"msgId": msg_id, "events": rows})
         return

@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
-from spark_rocket.cli.text import count_text, fields, moment_text, size_text
+from spark_rocket.cli.text import count_text, moment_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.model import MessageExt
@@ -121,16 +122,9 @@ def _escaped(char: str) -> str:
 
 def json_of(message: MessageExt, form: str = "auto") -> dict[str, Any]:
     """Return a message for ``--json``: ``body`` (text, or a value with ``--body json``) or ``bodyBase64``."""
-    host = "{}:{}".format
-    names = ("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "offset_msg_id", "tags", "keys")
-    value: dict[str, Any] = {
-        **fields(message, *names, "born_timestamp"),
-        "bornHost": host(*message.born_host),
-        **fields(message, "store_timestamp"),
-        "storeHost": host(*message.store_host),
-        **fields(message, "store_size", "reconsume_times", "flag", "sys_flag"),
-        "properties": message.properties,
-    }
+    names = "topic broker_name queue_id queue_offset msg_id offset_msg_id tags keys born_timestamp store_timestamp"
+    value = pick(message, f"{names} store_size reconsume_times flag sys_flag properties")
+    value |= {"bornHost": "{}:{}".format(*message.born_host), "storeHost": "{}:{}".format(*message.store_host)}
     if form == "none":
         return value
     if form == "json":

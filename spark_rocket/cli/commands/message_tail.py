@@ -243,8 +243,7 @@ class _Follower:
         """Report it once; requests are retried until it responds."""
         if server not in self._unavailable:
             self._unavailable.add(server)
-            text = f"{error.message} {error.remedy}".rstrip()
-            print(f"rocket: {server}: {text} Retrying.", file=sys.stderr)
+            print(f"rocket: {server}: {error.text} Retrying.", file=sys.stderr)
 
     def _report_available(self, server: str) -> None:
         if server in self._unavailable:

@@ -494,7 +494,7 @@ def _partitions(
 
     def sizes_of(places: Mapping[MessageQueue, int], count: int) -> dict[MessageQueue, list[int]]:
         asked = {queue: reader.message_sizes_later(queue, start, count) for queue, start in places.items()}
-        return {queue: answer.result() for queue, answer in asked.items() if answer.exception() is None}
+        return {queue: response.result() for queue, response in asked.items() if response.exception() is None}
 
     ranges = [OffsetRange(queue, start, ends[queue]) for queue, start in starts.items() if start < ends[queue]]
     tasks = combine(ranges, sizes_of)

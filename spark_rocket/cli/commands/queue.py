@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, whole
 from spark_rocket.cli.commands import message_show
@@ -17,13 +18,12 @@ from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, fields, size_text
+from spark_rocket.cli.text import count_text, size_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
-    from spark_rocket.client.admin import ConsumeQueueEntry
     from spark_rocket.model import MessageQueue
 
 _offset = whole(0, 2**63 - 1, "offset")
@@ -99,7 +99,7 @@ def _entries(
     while first < last:
         page = admin.consume_queue(found, first, min(last - first, _PAGE), group=group)
         for entry in page.entries:
-            row = _row(entry, group)
+            row = pick(entry, f"queue_offset physical_offset size tags_code {'' if group is None else 'matches'}")
             if as_json:
                 show.line(row)
             else:
@@ -117,8 +117,3 @@ def _entries(
         if group is not None:
             columns.append(Column("matches", f"FOR {group}"))
         show.table(rows, columns, empty="No entries.", foot=foot)
-
-
-def _row(entry: ConsumeQueueEntry, group: str | None) -> dict[str, object]:
-    names = ("queue_offset", "physical_offset", "size", "tags_code")
-    return fields(entry, *names, *(() if group is None else ("matches",)))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli.arguments import PATH, store_directory
-from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, plain, print_table, size_text
+from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, print_table, size_text
 from spark_rocket.cli.verbs import VerbGroup
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
     problems.sort(key=_order)
     counts = Counter(problem.kind for problem in problems)
     for problem in problems if is_all or as_json else _first_of_each_kind(problems):
-        print(json.dumps(plain(asdict(problem)), ensure_ascii=False) if as_json else problem)
+        print(json.dumps(asdict(problem), ensure_ascii=False, default=str) if as_json else problem)
     if not as_json:
         hidden = sum(max(count - _SHOWN_PER_KIND, 0) for count in counts.values())
         if hidden and not is_all:

@@ -11,25 +11,25 @@ updateOrderConf.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import count_text, second_text
 from spark_rocket.cli.verbs import VerbGroup
-from spark_rocket.errors import BrokerError, ClientError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, TopicNotFoundError
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
-    from spark_rocket.client.admin import Failures, TopicInfo
+    from spark_rocket.client.admin import Failures
     from spark_rocket.protocol.wire.bodies.config import TopicConfig
-    from spark_rocket.protocol.wire.bodies.stats import TopicStatsTable
 
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 _queues = whole(1, 65_536, "number of queues")
@@ -41,10 +41,6 @@ def _perm(text: str) -> int:
     if text.upper() not in known:
         raise click.BadParameter(f"invalid permission {text!r}: use RW, R, W or - (or 6, 4, 2, 0)")
     return known[text.upper()]
-
-
-def perm_text(perm: int) -> str:
-    return ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-")
 
 
 def _type_text(message_type: str) -> str:
@@ -121,38 +117,15 @@ def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: boo
     """
     failed: Failures = {}
     with link.admin() as admin:
-        topics = _only(admin, admin.topic_list(failed=failed), cluster_name)
+        topics = admin.topic_list(cluster=cluster_name, failed=failed)
     shown = [info for info in topics if is_all or info.kind == "USER"]
-    rows = [_info_row(info) for info in shown]
+    names = "topic=name kind readQueueNums=read_queues writeQueueNums=write_queues perm order message_type"
+    rows = [pick(info, names) | {"brokers": sorted(info.configs)} for info in shown]
     columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
     hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
     none = "No topics on the available brokers" if failed else "No topics"
     show.rows(rows, columns, as_json, empty=f"{none}{hidden}.")
     return show.failures(failed)
-
-
-def _only(admin: Admin, topics: list[TopicInfo], cluster: str | None) -> list[TopicInfo]:
-    if cluster is None:
-        return topics
-    of_cluster = admin.cluster_info().cluster_addr_table
-    if cluster not in of_cluster:
-        raise ClientError(
-            f"Unknown cluster {cluster!r}.", remedy=f"Known clusters: {', '.join(sorted(of_cluster)) or 'none'}."
-        )
-    return [info for info in topics if info.configs.keys() & set(of_cluster[cluster])]
-
-
-def _info_row(info: TopicInfo) -> dict[str, Any]:
-    return {
-        "topic": info.name,
-        "kind": str(info.kind),
-        "readQueueNums": info.read_queues,
-        "writeQueueNums": info.write_queues,
-        "perm": info.perm,
-        "order": info.order,
-        "messageType": info.message_type,
-        "brokers": sorted(info.configs),
-    }
 
 
 @topic.command("show", short_help="settings, messages and groups of a topic")
@@ -164,25 +137,21 @@ def show_topic(link: Link, topic: str, as_json: bool) -> int:
     failed: Failures = {}
     with link.admin() as admin:
         route = admin.topic_route(topic)
-        stats = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
+        state = admin.topic_state(topic, failed=failed)
         names = sorted({queues.broker_name for queues in route.queue_datas} - failed.keys())
-        found = {name: admin.topic_config(topic, broker=name) for name in names}
-        configs = {name: config for name, config in found.items() if config is not None}
+        settings = _settings({name: admin.topic_config(topic, broker=name) for name in names})
         groups = admin.groups_of(topic, failed=failed)
-    settings = [_config_row(name, config) for name, config in configs.items()]
-    total = _total(stats)
     if as_json:
-        whole = {"topic": topic, "messages": total["messages"], "lastUpdateTimestamp": total["lastUpdateTimestamp"]}
+        whole = {"topic": topic, **pick(state, _TOTALS)}
         show.document(whole | {"brokers": settings, "groups": groups})
         return show.failures(failed)
-    order = {"order": route.order_topic_conf} if route.order_topic_conf else {}
     shown: dict[str, object] = {
-        "messages": f"{count_text(total['messages'])} in {len(stats)} queues",
-        "last stored": second_text(total["lastUpdateTimestamp"]),
-        **order,
+        "messages": f"{count_text(state.messages)} in {len(state.queues)} queues",
+        "last stored": second_text(state.last_stored_ms),
+        "order": route.order_topic_conf,
         "groups": "\n".join(groups) or "none",
     }
-    show.record(shown, topic)
+    show.record({name: value for name, value in shown.items() if value}, topic)
     print()
     show.table(settings, _SETTINGS)
     return show.failures(failed)
@@ -198,17 +167,12 @@ _SETTINGS = (
 )
 
 
-def _config_row(broker: str, config: TopicConfig) -> dict[str, Any]:
-    return {
-        "brokerName": broker,
-        "readQueueNums": config.read_queue_nums,
-        "writeQueueNums": config.write_queue_nums,
-        "perm": perm_text(config.perm),
-        "order": config.order,
-        "topicSysFlag": config.topic_sys_flag,
-        "messageType": config.attributes.get("message.type", "UNSPECIFIED"),
-        "attributes": config.attributes,
-    }
+def _settings(configs: Mapping[str, TopicConfig | None]) -> list[dict[str, Any]]:
+    from spark_rocket.client.admin import TopicRow, perm_text
+
+    names = "broker_name readQueueNums=read_queues writeQueueNums=write_queues order topicSysFlag=sys_flag message_type"
+    rows = [TopicRow.of(name, config) for name, config in sorted(configs.items()) if config is not None]
+    return [pick(row, f"{names} attributes") | {"perm": perm_text(row.perm)} for row in rows]
 
 
 _ROUTE = (
@@ -227,25 +191,25 @@ _ROUTE = (
 @json_option
 def route(link: Link, topic: str, as_json: bool) -> None:
     """Show the route of a topic: brokers with queues and addresses. The address with id 0 is the master's."""
+    from spark_rocket.client.admin import perm_text
+
     with link.admin() as admin:
         found = admin.topic_route(topic)
     brokers = {data.broker_name: data for data in found.broker_datas}
-    rows = []
-    for queues in sorted(found.queue_datas, key=lambda queues: queues.broker_name):
-        data = brokers.get(queues.broker_name)
-        rows.append(
-            {
-                "cluster": data.cluster if data else None,
-                "brokerName": queues.broker_name,
-                "readQueueNums": queues.read_queue_nums,
-                "writeQueueNums": queues.write_queue_nums,
-                "perm": perm_text(queues.perm),
-                "brokerAddrs": dict(sorted(data.broker_addrs.items())) if data else {},
-            }
-        )
+    rows = [
+        pick(queues, "broker_name read_queue_nums write_queue_nums")
+        | {
+            "cluster": data.cluster,
+            "perm": perm_text(queues.perm),
+            "brokerAddrs": dict(sorted(data.broker_addrs.items())),
+        }
+        for queues in sorted(found.queue_datas, key=lambda queues: queues.broker_name)
+        if (data := brokers.get(queues.broker_name)) is not None
+    ]
     show.rows(rows, _ROUTE, as_json, foot=f"Order: {found.order_topic_conf}" if found.order_topic_conf else "")
 
 
+_TOTALS = "messages lastUpdateTimestamp=last_stored_ms"
 _QUEUES = (
     *show.PLACE[1:],
     Column("minOffset", "FIRST"),
@@ -276,46 +240,19 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
         def fetch() -> tuple[object, Table]:
             failed.clear()
             if topic is not None:
-                rows = _stats_rows(topic, admin.topic_stats(topic, failed=failed))
-                total = {"brokerName": "all", **_total(rows)} if len(rows) > 1 else None
+                state = admin.topic_state(topic, failed=failed)
+                rows = [show.place(row.queue) | pick(row, f"min_offset max_offset {_TOTALS}") for row in state.queues]
+                total = {"brokerName": "all", **pick(state, _TOTALS)} if len(rows) > 1 else None
                 return rows, Table(rows, _QUEUES, total=total, foot=show.failures_text(failed, watch))
             infos = [info for info in admin.topic_list(failed=failed) if is_all or info.kind == "USER"]
-            rows = _sums(admin.topics_stats(infos, failed=failed))
+            rows = [
+                {"topic": name, "queues": len(state.queues)} | pick(state, f"topicPutTps=put_tps {_TOTALS}")
+                for name, state in admin.topic_states(infos, failed=failed).items()
+            ]
             return rows, Table(rows, _TOPICS, foot=show.failures_text(failed, watch), empty="No topics.")
 
         show.show_table(fetch, watch, as_json)
     return show.failures(failed)
-
-
-def _stats_rows(topic: str, table: TopicStatsTable) -> list[dict[str, Any]]:
-    return [
-        {
-            "topic": topic,
-            "brokerName": queue.broker_name,
-            "queueId": queue.queue_id,
-            "minOffset": offsets.min_offset,
-            "maxOffset": offsets.max_offset,
-            "messages": max(offsets.max_offset - offsets.min_offset, 0),
-            "lastUpdateTimestamp": offsets.last_update_timestamp,
-        }
-        for queue, offsets in sorted(table.offset_table.items())
-    ]
-
-
-def _sums(tables: dict[str, TopicStatsTable]) -> list[dict[str, Any]]:
-    return [
-        {"topic": name, "queues": len(rows), "topicPutTps": table.topic_put_tps, **_total(rows)}
-        for name, table in sorted(tables.items())
-        for rows in [_stats_rows(name, table)]
-    ]
-
-
-def _total(rows: Iterable[dict[str, Any]]) -> dict[str, int]:
-    rows = list(rows)
-    return {
-        "messages": sum(row["messages"] for row in rows),
-        "lastUpdateTimestamp": max((row["lastUpdateTimestamp"] for row in rows), default=0),
-    }
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
@@ -343,10 +280,11 @@ def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | 
                 name, queues, write_queues=write_queues, **{**given, "perm": perm, "order": bool(given["order"])}
             )
             written = "" if write_queues is None else f" ({write_queues} writable)"
-            message_type = given["message_type"] or _type_of(admin, name) or "any"
+            brokers = [queues.broker_name for queues in admin.topic_route(name).queue_datas]
+            config = admin.topic_config(name, broker=brokers[0])
+            message_type = (config.attributes.get("message.type") if config is not None else None) or "any"
             was = f" (before: {before})" if before not in (None, queues) else ""
-            brokers = len(admin.topic_route(name).queue_datas)
-            each = f" on each of {brokers} brokers" if brokers > 1 else ""
+            each = f" on each of {len(brokers)} brokers" if len(brokers) > 1 else ""
             count = f"{queues} queue{'s' * (queues != 1)}"
             print(f"Topic {name} has {count}{was}{written}{each}, message type: {message_type}.")
         return show.report_unavailable_masters(admin, given["cluster"], given["broker"])
@@ -378,10 +316,9 @@ def update(
             _check_written(topic, read, write_queues)
         written = queues if write_queues is None else write_queues
         changed = admin.update_topic(topic, read_queues=queues, write_queues=written, **given)
-        now = {name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()}
+        now = _settings({name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()})
         status = show.report_unavailable_masters(admin, given["cluster"], given["broker"])
-    rows = [_config_row(name, config) for name, config in sorted(now.items())]
-    show.rows(rows, _SETTINGS, as_json)
+    show.rows(now, _SETTINGS, as_json)
     return status
 
 
@@ -394,7 +331,7 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
     """Delete topics with all their messages, on brokers and name servers, after confirmation."""
     with link.admin() as admin:
         for name in names:
-            messages = _total(_stats_rows(name, admin.topic_stats(name)))["messages"]
+            messages = admin.topic_state(name).messages
             groups = admin.groups_of(name)
             read = f", consumed by {', '.join(groups)}" if groups else ""
             print(f"Topic {name} has {count_text(messages)} message{'s' * (messages != 1)}{read}.")
@@ -432,13 +369,3 @@ def _check_written(topic: str, queues: int, write_queues: int | None) -> None:
             "would be unreadable.",
             remedy=f"Use --queues {write_queues} too.",
         )
-
-
-def _type_of(admin: Admin, topic: str) -> str | None:
-    """Return the message type of a topic; None for any type."""
-    masters = [data.broker_addrs.get(0) for data in admin.cluster_info().broker_addr_table.values()]
-    for address in filter(None, masters):
-        config = admin.topic_configs(address).get(topic)
-        if config is not None:
-            return config.attributes.get("message.type")
-    return None

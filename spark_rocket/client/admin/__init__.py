@@ -8,11 +8,12 @@ from spark_rocket.client.admin.accounts import AccessMode, AclVersion, BrokerAcc
 from spark_rocket.client.admin.admin import Admin
 from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
 from spark_rocket.client.admin.origin import Origin, origin_of
-from spark_rocket.client.admin.results import (
+from spark_rocket.client.admin.rows import (
     BrokerRuntime,
     BrokerSettings,
     BrokerStatsData,
     BrokerStatus,
+    ClientConnection,
     ConsumeQueueEntry,
     ConsumeQueuePage,
     DeadLetterTopic,
@@ -25,11 +26,15 @@ from spark_rocket.client.admin.results import (
     PlannedReset,
     QueueLag,
     QueueProgress,
+    QueueState,
     StatsItem,
     TopicInfo,
     TopicKind,
+    TopicRow,
+    TopicState,
     TraceEvent,
     TrackStatus,
+    perm_text,
     topic_kind,
 )
 from spark_rocket.model import is_system_group
@@ -45,6 +50,7 @@ __all__ = [
     "BrokerSettings",
     "BrokerStatsData",
     "BrokerStatus",
+    "ClientConnection",
     "ConsumeQueueEntry",
     "ConsumeQueuePage",
     "DeadLetterTopic",
@@ -60,12 +66,16 @@ __all__ = [
     "PlannedReset",
     "QueueLag",
     "QueueProgress",
+    "QueueState",
     "StatsItem",
     "TopicInfo",
     "TopicKind",
+    "TopicRow",
+    "TopicState",
     "TraceEvent",
     "TrackStatus",
     "is_system_group",
     "origin_of",
+    "perm_text",
     "topic_kind",
 ]

@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypedDict, Unpack
 
-from spark_rocket.client.admin.base import Query, names_in, record_failure
+from spark_rocket.client.admin.base import Query, decoded, names_in, record_failure
 from spark_rocket.client.admin.brokers import BrokerAdmin, parse_settings
-from spark_rocket.client.admin.results import Failures
+from spark_rocket.client.admin.rows import Failures
 from spark_rocket.client.core.responses import sentence
 from spark_rocket.errors import BrokerError, RocketError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, DataVersion, PlainAccessConfig
@@ -86,16 +87,27 @@ class BrokerAccounts:
         return None if self.config is None else self.config.account(access_key)
 
 
+class Where(TypedDict, total=False):
+    """The brokers of a change: one (the name of a master or an address), those of a cluster, or by default all.
+
+    ``failed``: records their errors; see ``base``.
+    """
+
+    broker: str | None
+    cluster: str | None
+    failed: Failures | None
+
+
 class AccountAdmin(BrokerAdmin):
-    """Accounts. ``broker`` is the name of a master or an address; by default all brokers are used."""
+    """Accounts."""
 
     def acl_versions(
         self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
     ) -> list[AclVersion]:
         """Return the account file version of every broker, masters and slaves."""
 
-        def value(answer: RemotingCommand) -> tuple[str, str, DataVersion]:
-            header = GetBrokerAclConfigResponseHeader.from_ext(answer.ext_fields)
+        def value(response: RemotingCommand) -> tuple[str, str, DataVersion]:
+            header = GetBrokerAclConfigResponseHeader.from_ext(response.ext_fields)
             return header.cluster_name, header.broker_name, DataVersion.from_json(header.version)
 
         members = self._members(broker, cluster)
@@ -109,7 +121,7 @@ class AccountAdmin(BrokerAdmin):
     def acl_config(self, broker: str) -> ClusterAclConfig:
         """Return a broker's accounts, with their secrets if it sends them, and its address allowlist."""
         code, what = RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG, "the query of its accounts"
-        query = Query(code, what, lambda answer: ClusterAclConfig.from_json(answer.body))
+        query = Query(code, what, decoded(ClusterAclConfig))
         return self._ask(self._address(broker), query)
 
     def access_modes(
@@ -151,9 +163,7 @@ class AccountAdmin(BrokerAdmin):
         default_group_perm: str | None = None,
         topic_perms: Sequence[str] | None = None,
         group_perms: Sequence[str] | None = None,
-        broker: str | None = None,
-        cluster: str | None = None,
-        failed: Failures | None = None,
+        **where: Unpack[Where],
     ) -> list[str]:
         """Create or change an account; return the brokers that applied the change.
 
@@ -172,15 +182,13 @@ class AccountAdmin(BrokerAdmin):
             group_perms=None if group_perms is None else ",".join(group_perms),
         )
         code, what = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, f"the change of account {access_key}"
-        return self._ask_members(code, header, what, broker, cluster, failed, secret=secret_key)
+        return self._change(code, what, header, where, secret=secret_key)
 
-    def delete_account(
-        self, access_key: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
-    ) -> list[str]:
+    def delete_account(self, access_key: str, **where: Unpack[Where]) -> list[str]:
         """Delete an account; return the brokers that applied the change."""
         header = DeleteAccessConfigRequestHeader(access_key=access_key)
         code, what = RequestCode.DELETE_ACL_CONFIG, f"the deletion of account {access_key}"
-        return self._ask_members(code, header, what, broker, cluster, failed)
+        return self._change(code, what, header, where)
 
     def delete_account_of(self, access_key: str, addresses: Iterable[str], *, failed: Failures) -> list[str]:
         """Delete an account from these brokers; return those that no longer have it.
@@ -204,10 +212,7 @@ class AccountAdmin(BrokerAdmin):
     def update_global_white_addrs(
         self,
         addresses: Sequence[str],
-        *,
-        broker: str | None = None,
-        cluster: str | None = None,
-        failed: Failures | None = None,
+        **where: Unpack[Where],
     ) -> list[str]:
         """Replace the list of addresses with full access; return the brokers that applied the change.
 
@@ -218,41 +223,31 @@ class AccountAdmin(BrokerAdmin):
             ",".join(one for address in addresses for one in _without_set(address)), acl_file_full_path=""
         )
         code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the global allowlist"
-        return self._ask_members(code, header, what, broker, cluster, failed)
+        return self._change(code, what, header, where)
 
-    def _ask_members(
+    def _change(
         self,
         code: RequestCode,
-        header: Header,
         what: str,
-        broker: str | None,
-        cluster: str | None,
-        failed: Failures | None,
+        header: Header,
+        where: Where,
         *,
+        body: bytes = b"",
         secret: str | None = None,
     ) -> list[str]:
-        """Send the request to one broker after the other; return those that applied it."""
-        query = Query(code, what, lambda answer: answer, header, allowed=_SUCCESS_OR_FAILED)
-        return self._change_members(query, broker, cluster, failed, secret=secret)
+        """Send the request to one broker after the other; return those that applied it.
 
-    def _change_members(
-        self,
-        query: Query[RemotingCommand],
-        broker: str | None,
-        cluster: str | None,
-        failed: Failures | None,
-        *,
-        secret: str | None = None,
-    ) -> list[str]:
-        """See ``_ask_members``. ``secret``: hidden in errors, because Apache's brokers repeat a rejected secret key."""
+        ``secret``: hidden in errors, because Apache's brokers repeat a rejected secret key.
+        """
+        query = Query(code, what, lambda response: response, header, body, allowed=_SUCCESS_OR_FAILED)
         changed = []
-        for name, address in self._members(broker, cluster).items():
-            with record_failure(failed, name), _hidden_in_errors(secret):
-                answer = self._ask(address, query)
-                if answer.code:
+        for name, address in self._members(where.get("broker"), where.get("cluster")).items():
+            with record_failure(where.get("failed"), name), _hidden_in_errors(secret):
+                response = self._ask(address, query)
+                if response.code:
                     raise BrokerError(
-                        f"Broker {address} refused {query.what}: {sentence(answer.remark or 'no remark')}",
-                        response_code=answer.code,
+                        f"Broker {address} refused {query.what}: {sentence(response.remark or 'no remark')}",
+                        response_code=response.code,
                     )
                 changed.append(name)
         return changed
@@ -289,8 +284,8 @@ def _hidden_in_errors(secret: str | None) -> Iterator[None]:
         raise
 
 
-def _access_mode(answer: RemotingCommand) -> AccessMode:
-    settings = parse_settings(answer)
+def _access_mode(response: RemotingCommand) -> AccessMode:
+    settings = parse_settings(response)
     if "true" in (settings.get("authenticationEnabled"), settings.get("authorizationEnabled")):
         return AccessMode.AUTH
     return AccessMode.PLAIN if settings.get("aclEnable") == "true" else AccessMode.OFF

@@ -20,13 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Self, TypeVar, Unpack
 
-from spark_rocket.client.admin.results import Failures
+from spark_rocket.client.admin.rows import Failures
 from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -46,6 +47,7 @@ SUCCESS_OR_OFFLINE = frozenset(
 
 K = TypeVar("K")
 T = TypeVar("T")
+B = TypeVar("B", bound=Body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +84,14 @@ def done(_: RemotingCommand) -> None:
     """The decoder of a response without content."""
 
 
+def decoded(kind: type[B]) -> Callable[[RemotingCommand], B]:
+    """The decoder of a response with a JSON body."""
+    return lambda response: kind.from_json(response.body)
+
+
 def if_found(value: Callable[[RemotingCommand], T]) -> Callable[[RemotingCommand], T | None]:
     """``value``, or None if the response code is not SUCCESS."""
-    return lambda answer: value(answer) if answer.code == ResponseCode.SUCCESS else None
+    return lambda response: value(response) if response.code == ResponseCode.SUCCESS else None
 
 
 @contextmanager
@@ -150,7 +157,7 @@ class AdminBase(Client):
     def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the broker addresses."""
         code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
-        return self._ask_name_server(Query(code, what, lambda answer: ClusterInfo.from_json(answer.body)))
+        return self._ask_name_server(Query(code, what, decoded(ClusterInfo)))
 
     # --- addresses ------------------------------------------------------------------------------------------
 
@@ -274,7 +281,7 @@ class AdminBase(Client):
         At most ``MAX_IN_FLIGHT`` requests are in flight at once: each has its own timeout, not a shared one.
         """
         instance = self.instance()
-        answers: list[tuple[K, T]] = []
+        responses: list[tuple[K, T]] = []
         in_flight: deque[tuple[KeyedQuery[K, T], Future[T]]] = deque()
 
         def take() -> None:
@@ -287,7 +294,7 @@ class AdminBase(Client):
                 failed.setdefault(asked.broker, error)
             else:
                 if found is not None:
-                    answers.append((asked.key, found))
+                    responses.append((asked.key, found))
 
         for asked in every:
             if len(in_flight) >= MAX_IN_FLIGHT:
@@ -305,30 +312,30 @@ class AdminBase(Client):
             in_flight.append((asked, future))
         while in_flight:
             take()
-        return answers
+        return responses
 
     def _tables(
         self, brokers: Mapping[str, str], table: PagedTable[T], failed: Failures | None
     ) -> dict[str, dict[str, T]]:
         """Return a table of several brokers, by broker name."""
-        query = Query(table.code, table.what, lambda answer: answer, table.header(0, None))
+        query = Query(table.code, table.what, lambda response: response, table.header(0, None))
         found = {}
-        for name, answer in self._ask_each(brokers, query, failed).items():
+        for name, response in self._ask_each(brokers, query, failed).items():
             with record_failure(failed, name):
-                found[name] = self._other_pages(brokers[name], table, answer)
+                found[name] = self._other_pages(brokers[name], table, response)
         return found
 
-    def _other_pages(self, address: str, table: PagedTable[T], answer: RemotingCommand) -> dict[str, T]:
-        """Return the complete table; ``answer`` is its first page."""
+    def _other_pages(self, address: str, table: PagedTable[T], response: RemotingCommand) -> dict[str, T]:
+        """Return the complete table; ``response`` is its first page."""
         whole: dict[str, T] = {}
         while True:
-            entries, version = table.page(answer)
+            entries, version = table.page(response)
             before = len(whole)
             whole |= entries
-            if len(whole) >= _count(answer, table.count_field) or len(whole) == before:
+            if len(whole) >= _count(response, table.count_field) or len(whole) == before:
                 return whole
             header = table.header(len(whole), version.to_json().decode())
-            answer = self._ask(address, Query(table.code, table.what, lambda answer: answer, header))
+            response = self._ask(address, Query(table.code, table.what, lambda response: response, header))
 
     def _ask_name_server(self, query: Query[T]) -> T:
         """Return the response of the first name server that responds."""
@@ -338,8 +345,8 @@ class AdminBase(Client):
     def _ask_name_servers(self, query: Query[T]) -> list[T]:
         """Query every name server; an unavailable one is an error."""
         instance = self.instance()
-        answers = instance.run(instance.name_servers.ask_each(query.request, query.what))
-        return [query.value(answer) for answer in answers]
+        responses = instance.run(instance.name_servers.ask_each(query.request, query.what))
+        return [query.value(response) for response in responses]
 
 
 def names_in(info: ClusterInfo, cluster: str) -> list[str]:
@@ -350,9 +357,9 @@ def names_in(info: ClusterInfo, cluster: str) -> list[str]:
     return info.cluster_addr_table[cluster]
 
 
-def _count(answer: RemotingCommand, name: str) -> int:
+def _count(response: RemotingCommand, name: str) -> int:
     """Return the total count of a broker's response, 0 if it has none."""
-    text = answer.ext_fields.get(name, "")
+    text = response.ext_fields.get(name, "")
     return int(text) if text.isdecimal() and text.isascii() else 0
 
 

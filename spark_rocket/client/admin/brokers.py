@@ -14,11 +14,12 @@ from spark_rocket.client.admin.base import (
     AdminBase,
     KeyedQuery,
     Query,
+    decoded,
     done,
     if_found,
     names_in,
 )
-from spark_rocket.client.admin.results import (
+from spark_rocket.client.admin.rows import (
     BrokerRuntime,
     BrokerSettings,
     BrokerStatsData,
@@ -59,8 +60,8 @@ class NameServerAdmin(AdminBase):
     def wipe_write_perm(self, broker: str) -> int:
         """Stop sends to a broker, given by name, before it is stopped; return the number of changed topics."""
 
-        def count(answer: RemotingCommand) -> int:
-            return WipeWritePermOfBrokerResponseHeader.from_ext(answer.ext_fields).wipe_topic_count
+        def count(response: RemotingCommand) -> int:
+            return WipeWritePermOfBrokerResponseHeader.from_ext(response.ext_fields).wipe_topic_count
 
         header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
         code, what = RequestCode.WIPE_WRITE_PERM_OF_BROKER, f"the removal of the write permission of {broker}"
@@ -69,8 +70,8 @@ class NameServerAdmin(AdminBase):
     def add_write_perm(self, broker: str) -> int:
         """Undo ``wipe_write_perm``; return the number of changed topics."""
 
-        def count(answer: RemotingCommand) -> int:
-            return AddWritePermOfBrokerResponseHeader.from_ext(answer.ext_fields).add_topic_count
+        def count(response: RemotingCommand) -> int:
+            return AddWritePermOfBrokerResponseHeader.from_ext(response.ext_fields).add_topic_count
 
         header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
         code, what = RequestCode.ADD_WRITE_PERM_OF_BROKER, f"the write permission of {broker}"
@@ -106,12 +107,12 @@ class NameServerAdmin(AdminBase):
     def cluster_info_of_each(self, *, failed: Failures | None = None) -> dict[str, ClusterInfo]:
         """Return the brokers that each name server knows, by address of the name server."""
         code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
-        query = Query(code, what, lambda answer: ClusterInfo.from_json(answer.body))
+        query = Query(code, what, decoded(ClusterInfo))
         return self._ask_each(self._each_name_server(), query, failed)
 
     def topic_route_of_each(self, topic: str, *, failed: Failures | None = None) -> dict[str, TopicRouteData]:
         """Return the route of each name server that has the topic, by address."""
-        value = if_found(lambda answer: TopicRouteData.from_json(answer.body))
+        value = if_found(decoded(TopicRouteData))
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         code, what = RequestCode.GET_ROUTEINFO_BY_TOPIC, f"the query of the route of topic {topic}"
         found = self._ask_each(
@@ -155,16 +156,13 @@ class BrokerAdmin(NameServerAdmin):
             for broker_id, address in data.broker_addrs.items()
         )
         failed: Failures = {}
-        query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
-        asked = [KeyedQuery(member[3], member[3], member[3], query) for member in members]
+        asked = [KeyedQuery(member[3], member[3], member[3], _RUNTIME_INFO) for member in members]
         runtimes = {address: BrokerRuntime.of(table) for address, table in self._ask_all(asked, failed)}
-        errors = {address: f"{error.message} {error.remedy}".rstrip() for address, error in failed.items()}
-        return [BrokerStatus(*member, runtimes.get(member[3]), errors.get(member[3])) for member in members]
+        return [BrokerStatus(*member, runtimes.get(member[3]), failed.get(member[3])) for member in members]
 
     def runtime_info(self, broker: str) -> dict[str, str]:
         """Return the state that a broker reports: counts, rates, positions, disk usage."""
-        query = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
-        return self._ask(self._address(broker), query)
+        return self._ask(self._address(broker), _RUNTIME_INFO)
 
     def broker_runtime(self, broker: str) -> BrokerRuntime:
         """Return ``runtime_info`` as numbers."""
@@ -185,7 +183,7 @@ class BrokerAdmin(NameServerAdmin):
         A spark_rocket broker lists unknown settings in the remark.
         """
         code, what = RequestCode.UPDATE_BROKER_CONFIG, "the change of settings"
-        query = Query(code, what, lambda answer: answer.remark or "", body=_settings_text(settings))
+        query = Query(code, what, lambda response: response.remark or "", body=_settings_text(settings))
         return self._ask(self._address(broker), query)
 
     def broker_stats(self, broker: str, name: str, key: str) -> BrokerStatsData | None:
@@ -195,8 +193,8 @@ class BrokerAdmin(NameServerAdmin):
         and ``SNDBCK_PUT_NUMS`` of ``topic@group``, ``BROKER_PUT_NUMS`` and ``BROKER_GET_NUMS`` of the cluster.
         """
 
-        def value(answer: RemotingCommand) -> BrokerStatsData:
-            body = BrokerStatsDataBody.from_json(answer.body)
+        def value(response: RemotingCommand) -> BrokerStatsData:
+            body = BrokerStatsDataBody.from_json(response.body)
             return BrokerStatsData(_item(body.stats_minute), _item(body.stats_hour), _item(body.stats_day))
 
         header = ViewBrokerStatsDataRequestHeader(stats_name=name, stats_key=key)
@@ -207,13 +205,13 @@ class BrokerAdmin(NameServerAdmin):
     def ha_status(self, broker: str) -> HARuntimeInfo:
         """Return the replication lag of slaves, as reported by a master or a slave."""
         code, what = RequestCode.GET_BROKER_HA_STATUS, "the query of replication"
-        return self._ask(self._address(broker), Query(code, what, lambda answer: HARuntimeInfo.from_json(answer.body)))
+        return self._ask(self._address(broker), Query(code, what, decoded(HARuntimeInfo)))
 
     def timer_metrics(self, broker: str) -> dict[str, int]:
         """Return the number of messages pending delivery at a set time, by topic."""
 
-        def value(answer: RemotingCommand) -> dict[str, int]:
-            table = TimerMetricsSerializeWrapper.from_json(answer.body).timing_count
+        def value(response: RemotingCommand) -> dict[str, int]:
+            table = TimerMetricsSerializeWrapper.from_json(response.body).timing_count
             return {topic: metric.count for topic, metric in sorted(table.items())}
 
         query = Query(RequestCode.GET_TIMER_METRICS, "the query of timed messages", value)
@@ -235,7 +233,7 @@ class BrokerAdmin(NameServerAdmin):
 
 
 def _entry_query(namespace: str, key: str) -> Query[str | None]:
-    value = if_found(lambda answer: GetKVConfigResponseHeader.from_ext(answer.ext_fields).value)
+    value = if_found(lambda response: GetKVConfigResponseHeader.from_ext(response.ext_fields).value)
     header = GetKVConfigRequestHeader(namespace=namespace, key=key)
     code, what = RequestCode.GET_KV_CONFIG, f"the query of {namespace}/{key}"
     return Query(code, what, value, header, allowed=SUCCESS_OR_NOT_FOUND)
@@ -245,20 +243,23 @@ def _item(item: BrokerStatsItem) -> StatsItem:
     return StatsItem(item.sum, item.tps, item.avgpt)
 
 
-def _table(answer: RemotingCommand) -> dict[str, str]:
-    return KVTable.from_json(answer.body).table
+def _table(response: RemotingCommand) -> dict[str, str]:
+    return KVTable.from_json(response.body).table
 
 
-def parse_settings(answer: RemotingCommand) -> dict[str, str]:
+_RUNTIME_INFO = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
+
+
+def parse_settings(response: RemotingCommand) -> dict[str, str]:
     """Parse settings in the properties format."""
-    lines = (line.strip() for line in bytes(answer.body).decode().splitlines())
+    lines = (line.strip() for line in bytes(response.body).decode().splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _broker_settings(answer: RemotingCommand) -> BrokerSettings:
-    names = answer.ext_fields.get(DYNAMIC_SETTINGS)
-    return BrokerSettings(parse_settings(answer), None if names is None else frozenset(names.split(",")))
+def _broker_settings(response: RemotingCommand) -> BrokerSettings:
+    names = response.ext_fields.get(DYNAMIC_SETTINGS)
+    return BrokerSettings(parse_settings(response), None if names is None else frozenset(names.split(",")))
 
 
 def _settings_text(settings: dict[str, str]) -> bytes:

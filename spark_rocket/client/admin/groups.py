@@ -6,12 +6,22 @@ consumerConnection, producerConnection, updateSubGroup, deleteSubGroup.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.client.admin.base import PAGE, SUCCESS_OR_OFFLINE, KeyedQuery, PagedTable, Query, done, if_found
-from spark_rocket.client.admin.results import (
+from spark_rocket.client.admin.base import (
+    PAGE,
+    SUCCESS_OR_OFFLINE,
+    KeyedQuery,
+    PagedTable,
+    Query,
+    decoded,
+    done,
+    if_found,
+)
+from spark_rocket.client.admin.rows import (
+    ClientConnection,
     Failures,
     GroupInfo,
     GroupState,
@@ -25,7 +35,6 @@ from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.bodies.config import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from spark_rocket.protocol.wire.bodies.consumer import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from spark_rocket.protocol.wire.bodies.stats import (
-    Connection,
     ConsumerConnection,
     ConsumeStats,
     ProducerConnection,
@@ -54,8 +63,8 @@ _ALLOWED_CODES = frozenset(
 )
 
 
-def _page(answer: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
-    body = SubscriptionGroupWrapper.from_json(answer.body)
+def _page(response: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
+    body = SubscriptionGroupWrapper.from_json(response.body)
     return body.subscription_group_table, body.data_version
 
 
@@ -96,11 +105,18 @@ class GroupAdmin(TopicAdmin):
         return self.group_states([group], topic=topic, failed=failed)[group]
 
     def group_states(
-        self, groups: Iterable[str], *, topic: str | None = None, delays: bool = True, failed: Failures | None = None
+        self,
+        groups: Iterable[str],
+        *,
+        topic: str | None = None,
+        delays: bool = True,
+        progress: bool = True,
+        failed: Failures | None = None,
     ) -> dict[str, GroupState]:
         """Return the states of many groups at once.
 
-        ``delays`` needs one more request for each topic with lag; without it ``delay_ms`` is 0.
+        ``delays`` needs one more request for each topic with lag; without it ``delay_ms`` is 0. ``progress``: without
+        it there are no ``queues``.
         """
         names = list(dict.fromkeys(groups))
         addresses = self._every_broker()
@@ -109,13 +125,14 @@ class GroupAdmin(TopicAdmin):
                 KeyedQuery((group, broker), broker, address, _connection_query(group))
                 for group in names
                 for broker, address in addresses.items()
+                if broker not in (failed or {})
             ],
             failed,
         )
         stats = self._ask_all(
             [
                 KeyedQuery((group, broker), broker, address, _stats_query(group, topic))
-                for group in names
+                for group in (names if progress else ())
                 for broker, address in addresses.items()
                 if broker not in (failed or {})
             ],
@@ -123,14 +140,14 @@ class GroupAdmin(TopicAdmin):
         )
         waited = self._delays(stats, addresses, failed) if delays else {}
         online: dict[str, list[tuple[str, ConsumerConnection]]] = {group: [] for group in names}
-        progress: dict[str, list[ConsumeStats]] = {group: [] for group in names}
+        consumed: dict[str, list[ConsumeStats]] = {group: [] for group in names}
         for (group, broker), connection in connections:
             if connection is not None:
                 online[group].append((broker, connection))
         for (group, _), found in stats:
             if found is not None:
-                progress[group].append(found)
-        return {group: _state(group, online[group], progress[group], waited.get(group, {})) for group in names}
+                consumed[group].append(found)
+        return {group: _state(group, online[group], consumed[group], waited.get(group, {})) for group in names}
 
     def _delays(
         self,
@@ -163,7 +180,7 @@ class GroupAdmin(TopicAdmin):
         query = Query(
             RequestCode.GET_CONSUME_STATS,
             f"the query of the progress of group {group}",
-            lambda answer: ConsumeStats.from_json(answer.body),
+            decoded(ConsumeStats),
             GetConsumeStatsRequestHeader(consumer_group=group, topic=topic),
         )
         return self._ask(self._any_address(broker), query)
@@ -186,16 +203,16 @@ class GroupAdmin(TopicAdmin):
     def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
         """Return the connected producers of a group, sorted by client id."""
         found = self._ask_each(self._every_broker(), _producer_query(group), failed)
-        return _members([(broker, body.connection_set) for broker, body in found.items() if body is not None])
+        return _members(_connections(found.items()))
 
     def producer_groups(self, *, failed: Failures | None = None) -> dict[str, list[Member]]:
         """Return all connected producers, by group. Brokers of 4.x do not support this: they are in ``failed``."""
         query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the query of producers", _producer_table)
-        found: dict[str, list[tuple[str, list[ProducerInfo]]]] = {}
+        found: dict[str, list[ClientConnection]] = {}
         for broker, body in self._ask_each(self._every_broker(), query, failed).items():
             for group, producers in body.items():
-                found.setdefault(group, []).append((broker, producers))
-        return {group: _producers(of_brokers) for group, of_brokers in sorted(found.items())}
+                found.setdefault(group, []).extend(_producer_connection(broker, one) for one in producers)
+        return {group: _members(connections) for group, connections in sorted(found.items())}
 
     # --- requests to consumers -----------------------------------------------------------------------------
 
@@ -226,7 +243,7 @@ class GroupAdmin(TopicAdmin):
         query = Query(
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
             f"the consumption of {message.msg_id} by {client_id}",
-            lambda answer: ConsumeMessageDirectlyResult.from_json(answer.body),
+            decoded(ConsumeMessageDirectlyResult),
             ConsumeMessageDirectlyResultRequestHeader(
                 consumer_group=group, client_id=client_id, msg_id=message.offset_msg_id, topic=message.topic
             ),
@@ -310,9 +327,9 @@ class GroupAdmin(TopicAdmin):
 
 
 def _connection_query(group: str) -> Query[ConsumerConnection | None]:
-    def value(answer: RemotingCommand) -> ConsumerConnection | None:
-        found = answer.code == ResponseCode.SUCCESS and answer.body
-        return ConsumerConnection.from_json(answer.body) if found else None
+    def value(response: RemotingCommand) -> ConsumerConnection | None:
+        found = response.code == ResponseCode.SUCCESS and response.body
+        return ConsumerConnection.from_json(response.body) if found else None
 
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
@@ -320,21 +337,21 @@ def _connection_query(group: str) -> Query[ConsumerConnection | None]:
 
 
 def _producer_query(group: str) -> Query[ProducerConnection | None]:
-    value = if_found(lambda answer: ProducerConnection.from_json(answer.body))
+    value = if_found(decoded(ProducerConnection))
     header = GetProducerConnectionListRequestHeader(producer_group=group)
     code, what = RequestCode.GET_PRODUCER_CONNECTION_LIST, f"the producers of group {group}"
     return Query(code, what, value, header, allowed=SUCCESS_OR_OFFLINE)
 
 
 def _stats_query(group: str, topic: str | None) -> Query[ConsumeStats | None]:
-    value = if_found(lambda answer: ConsumeStats.from_json(answer.body))
+    value = if_found(decoded(ConsumeStats))
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
     code, what = RequestCode.GET_CONSUME_STATS, f"the query of the progress of group {group}"
     return Query(code, what, value, header, allowed=_ALLOWED_CODES)
 
 
 def _time_span_query(group: str, topic: str) -> Query[QueryConsumeTimeSpanBody | None]:
-    value = if_found(lambda answer: QueryConsumeTimeSpanBody.from_json(answer.body))
+    value = if_found(decoded(QueryConsumeTimeSpanBody))
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
     # The lag is known even if a broker rejects this request.
     allowed = frozenset({int(code) for code in ResponseCode})
@@ -344,36 +361,43 @@ def _time_span_query(group: str, topic: str) -> Query[QueryConsumeTimeSpanBody |
 def _running_info_query(group: str, client_id: str, stacks: bool = False) -> Query[ConsumerRunningInfo]:
     header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id, jstack_enable=stacks)
     code, what = RequestCode.GET_CONSUMER_RUNNING_INFO, f"the query of the state of {client_id}"
-    return Query(code, what, lambda answer: ConsumerRunningInfo.from_json(answer.body), header, timeout=_RELAY_SECONDS)
+    return Query(code, what, decoded(ConsumerRunningInfo), header, timeout=_RELAY_SECONDS)
 
 
-def _producer_table(answer: RemotingCommand) -> dict[str, list[ProducerInfo]]:
-    return ProducerTableInfo.from_json(answer.body).data
+def _producer_table(response: RemotingCommand) -> dict[str, list[ProducerInfo]]:
+    return ProducerTableInfo.from_json(response.body).data
 
 
-def _producers(of_brokers: Sequence[tuple[str, list[ProducerInfo]]]) -> list[Member]:
-    heartbeats: dict[str, int] = {}
-    for _, producers in of_brokers:
-        for one in producers:
-            heartbeats[one.client_id] = max(one.last_update_timestamp, heartbeats.get(one.client_id, 0))
-    connections = [
-        (broker, [Connection(one.client_id, one.remote_ip, one.language, one.version) for one in producers])
-        for broker, producers in of_brokers
+def _producer_connection(broker: str, one: ProducerInfo) -> ClientConnection:
+    heartbeat = one.last_update_timestamp or None
+    return ClientConnection(broker, one.client_id, one.remote_ip, one.language, one.version, heartbeat)
+
+
+def _connections(
+    of_brokers: Iterable[tuple[str, ConsumerConnection | ProducerConnection | None]],
+) -> Iterator[ClientConnection]:
+    for broker, body in of_brokers:
+        for one in body.connection_set if body is not None else ():
+            yield ClientConnection(broker, one.client_id, one.client_addr, one.language, one.version)
+
+
+def _members(connections: Iterable[ClientConnection]) -> list[Member]:
+    """Return the clients, sorted by id, each with its connections."""
+    clients: dict[str, list[ClientConnection]] = {}
+    for one in connections:
+        clients.setdefault(one.client_id, []).append(one)
+    return [
+        Member(
+            client_id,
+            found[0].address,
+            found[0].language,
+            version_name(found[0].version),
+            list(dict.fromkeys(one.broker_name for one in found)),
+            max(one.last_heartbeat_ms or 0 for one in found) or None,
+            found,
+        )
+        for client_id, found in sorted(clients.items())
     ]
-    return [replace(member, last_heartbeat_ms=heartbeats[member.client_id] or None) for member in _members(connections)]
-
-
-def _members(of_brokers: Sequence[tuple[str, list[Connection]]]) -> list[Member]:
-    members: dict[str, Member] = {}
-    for broker, connections in of_brokers:
-        for one in connections:
-            known = members.get(one.client_id)
-            if known is None:
-                version = version_name(one.version)
-                members[one.client_id] = Member(one.client_id, one.client_addr, one.language, version, [broker])
-            elif broker not in known.brokers:
-                known.brokers.append(broker)
-    return sorted(members.values(), key=lambda member: member.client_id)
 
 
 def _state(
@@ -400,7 +424,7 @@ def _state(
     ]
     return GroupState(
         group,
-        _members([(broker, body.connection_set) for broker, body in connections]),
+        _members(_connections(connections)),
         subscriptions,
         first.consume_type,
         first.message_model,

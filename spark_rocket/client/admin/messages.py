@@ -13,7 +13,7 @@ from itertools import islice
 from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, Query, if_found, record_failure
 from spark_rocket.client.admin.offsets import OffsetAdmin
 from spark_rocket.client.admin.origin import origin_of
-from spark_rocket.client.admin.results import (
+from spark_rocket.client.admin.rows import (
     ConsumeQueueEntry,
     ConsumeQueuePage,
     DeadLetterTopic,
@@ -105,7 +105,7 @@ class MessageAdmin(OffsetAdmin):
         address = format_address(*host)
         header = ViewMessageRequestHeader(offset=offset)
         code, what = RequestCode.VIEW_MESSAGE_BY_ID, f"the look-up of message {offset_msg_id}"
-        body = self._ask(address, Query(code, what, lambda answer: answer.body, header))
+        body = self._ask(address, Query(code, what, lambda response: response.body, header))
         return decode_messages(body, self._names_by_address().get(address, ""))[0]
 
     def _names_by_address(self) -> dict[str, str]:
@@ -139,7 +139,7 @@ class MessageAdmin(OffsetAdmin):
         query = Query(
             RequestCode.QUERY_MESSAGE,
             f"the search for key {key} in topic {topic}",
-            if_found(lambda answer: answer.body),
+            if_found(lambda response: response.body),
             QueryMessageRequestHeader(
                 topic=topic,
                 key=key,
@@ -232,11 +232,11 @@ class MessageAdmin(OffsetAdmin):
         address = self._topic_brokers(queue.topic).get(queue.broker_name) or self._address(queue.broker_name)
         what = f"the entries of queue {queue.queue_id} of topic {queue.topic}"
         code = RequestCode.QUERY_CONSUME_QUEUE
-        answer = self._ask(address, Query(code, what, lambda answer: answer, header, topic=queue.topic))
-        if not answer.body:  # 5.x, when there is nothing at the offset
+        response = self._ask(address, Query(code, what, lambda response: response, header, topic=queue.topic))
+        if not response.body:  # 5.x, when there is nothing at the offset
             low, high = self._reader.min_offset(queue), self._reader.max_offset(queue)
             return ConsumeQueuePage(low, high, [])
-        body = QueryConsumeQueueResponseBody.from_json(answer.body)
+        body = QueryConsumeQueueResponseBody.from_json(response.body)
         first = max(offset, body.min_queue_index)
         entries = [
             ConsumeQueueEntry(first + place, entry.physic_offset, entry.physic_size, entry.tags_code, entry.eval)
@@ -282,15 +282,7 @@ class MessageAdmin(OffsetAdmin):
     def dead_letter_topics(self, *, failed: Failures | None = None) -> list[DeadLetterTopic]:
         """Return the groups that have had dead letters, with their current counts, sorted by group."""
         topics = [info for info in self.topic_list(failed=failed) if info.kind is TopicKind.DLQ]
-        return [
-            DeadLetterTopic(
-                topic.removeprefix(DLQ_PREFIX),
-                topic,
-                sum(queue.max_offset - queue.min_offset for queue in stats.offset_table.values()),
-                max((queue.last_update_timestamp for queue in stats.offset_table.values()), default=0),
-            )
-            for topic, stats in sorted(self.topics_stats(topics, failed=failed).items())
-        ]
+        return [DeadLetterTopic.of(*found) for found in self.topic_states(topics, failed=failed).items()]
 
     def dead_letters(
         self,
@@ -360,8 +352,8 @@ class MessageAdmin(OffsetAdmin):
         request.ext_fields["l"] = str(DEFAULT_MAX_RECONSUME_TIMES)
         address = instance.routes.master(queue)
         what = f"the copy of {message.msg_id}"
-        answer = instance.invoke(address, request, what, topic=topic, timeout=self._timeout, allowed=STORED_CODES)
-        return out.result(queue, answer)
+        response = instance.invoke(address, request, what, topic=topic, timeout=self._timeout, allowed=STORED_CODES)
+        return out.result(queue, response)
 
     def _retry_topic(self, group: str, origin: str) -> str:
         """Return the topic from which a group consumes retries. Groups of POP consumers have one per topic."""

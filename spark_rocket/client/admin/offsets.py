@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from spark_rocket.client.admin.base import Query, done, record_failure
 from spark_rocket.client.admin.groups import GroupAdmin
-from spark_rocket.client.admin.results import Failures, PlannedReset, QueueLag
+from spark_rocket.client.admin.rows import Failures, PlannedReset, QueueLag
 from spark_rocket.errors import BrokerError, ClientError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody
@@ -172,6 +172,6 @@ class OffsetAdmin(GroupAdmin):
         )
         code, what = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, f"the reset of group {group}"
         query = Query(
-            code, what, lambda answer: ResetOffsetBody.from_json(answer.body).offset_table, header, topic=topic
+            code, what, lambda response: ResetOffsetBody.from_json(response.body).offset_table, header, topic=topic
         )
         return self._ask(self._address(broker), query)

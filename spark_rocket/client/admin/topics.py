@@ -13,8 +13,18 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_rocket.client.admin.base import PAGE, SUCCESS_OR_NO_TOPIC, KeyedQuery, PagedTable, Query, done, if_found
-from spark_rocket.client.admin.results import Failures, TopicInfo, topic_kind
+from spark_rocket.client.admin.base import (
+    PAGE,
+    SUCCESS_OR_NO_TOPIC,
+    KeyedQuery,
+    PagedTable,
+    Query,
+    decoded,
+    done,
+    if_found,
+    names_in,
+)
+from spark_rocket.client.admin.rows import Failures, TopicInfo, TopicState, topic_kind
 from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError
@@ -38,8 +48,8 @@ ROUTE_WAIT_S = 5.0  # seconds until a broker has registered a new topic
 _CONFIG_CODES = SUCCESS_OR_NO_TOPIC | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
-def _page(answer: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
-    body = TopicConfigSerializeWrapper.from_json(answer.body)
+def _page(response: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
+    body = TopicConfigSerializeWrapper.from_json(response.body)
     return body.topic_config_table, body.data_version
 
 
@@ -64,15 +74,20 @@ class TopicAdmin(UserAdmin):
         code, what = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics"
         return sorted(self._ask_name_server(Query(code, what, lambda a: TopicList.from_json(a.body).topic_list)))
 
-    def topic_list(self, *, failed: Failures | None = None) -> list[TopicInfo]:
-        """Return all topics with their settings on each broker, sorted by name."""
+    def topic_list(self, *, cluster: str | None = None, failed: Failures | None = None) -> list[TopicInfo]:
+        """Return all topics (of the cluster) with their settings on each broker, sorted by name."""
         info = self._known_brokers()
+        brokers = None if cluster is None else set(names_in(info, cluster))
         found: dict[str, dict[str, TopicConfig]] = {name: {} for name in self.topics()}
         for broker, configs in self._tables(self._every_broker(), _TOPICS, failed).items():
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
         own = _own_names(info)
-        return [TopicInfo(name, topic_kind(name, own), configs) for name, configs in sorted(found.items())]
+        return [
+            TopicInfo(name, topic_kind(name, own), configs)
+            for name, configs in sorted(found.items())
+            if brokers is None or brokers & configs.keys()
+        ]
 
     def topic_route(self, topic: str) -> TopicRouteData:
         """Return the route as the name server has it. Raises TopicNotFoundError."""
@@ -85,19 +100,19 @@ class TopicAdmin(UserAdmin):
     def topic_config(self, topic: str, *, broker: str) -> TopicConfig | None:
         """Return a topic's settings on a broker; None if the broker does not have it."""
         address = self._any_address(broker)
-        answer = self._ask(
+        response = self._ask(
             address,
             Query(
                 RequestCode.GET_TOPIC_CONFIG,
                 f"the query of topic {topic}",
-                lambda answer: answer,
+                lambda response: response,
                 GetTopicConfigRequestHeader(topic=topic),
                 allowed=_CONFIG_CODES,
             ),
         )
-        if answer.code == ResponseCode.SUCCESS:
-            return TopicConfig.from_json(answer.body)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        if response.code == ResponseCode.SUCCESS:
+            return TopicConfig.from_json(response.body)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         return self.topic_configs(address).get(topic)  # early brokers of 4.x only support listing all topics
 
@@ -135,12 +150,22 @@ class TopicAdmin(UserAdmin):
             _add_stats(found.setdefault(topic, TopicStatsTable()), part)
         return found
 
+    def topic_state(self, topic: str, *, failed: Failures | None = None) -> TopicState:
+        """Return ``topic_stats`` as rows."""
+        return TopicState.of(self.topic_stats(topic, failed=failed))
+
+    def topic_states(
+        self, topics: Iterable[TopicInfo | str], *, failed: Failures | None = None
+    ) -> dict[str, TopicState]:
+        """Return ``topics_stats`` as rows, sorted by topic."""
+        return {name: TopicState.of(table) for name, table in sorted(self.topics_stats(topics, failed=failed).items())}
+
     def groups_of(self, topic: str, *, failed: Failures | None = None) -> list[str]:
         """Return the groups that consume a topic, as its brokers report them, sorted."""
         query = Query(
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
             f"the groups of topic {topic}",
-            lambda answer: GroupList.from_json(answer.body).group_list,
+            lambda response: GroupList.from_json(response.body).group_list,
             QueryTopicConsumeByWhoRequestHeader(topic=topic),
             topic=topic,
         )
@@ -284,7 +309,7 @@ def _own_names(info: ClusterInfo) -> set[str]:
 
 
 def _stats_query(topic: str) -> Query[TopicStatsTable | None]:
-    value = if_found(lambda answer: TopicStatsTable.from_json(answer.body))
+    value = if_found(decoded(TopicStatsTable))
     header = GetTopicStatsInfoRequestHeader(topic=topic)
     code, what = RequestCode.GET_TOPIC_STATS_INFO, f"the statistics of topic {topic}"
     return Query(code, what, value, header, topic=topic)

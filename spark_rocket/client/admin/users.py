@@ -10,11 +10,10 @@ deleteAcl, listAcl}.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
-from spark_rocket.client.admin.accounts import AccountAdmin
+from spark_rocket.client.admin.accounts import AccountAdmin, Where
 from spark_rocket.client.admin.base import Query
-from spark_rocket.client.admin.results import Failures
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
@@ -38,14 +37,14 @@ ALLOW, DENY = "Allow", "Deny"
 
 
 class UserAdmin(AccountAdmin):
-    """Users. ``broker`` is the name of a master or an address; by default all brokers are used."""
+    """Users."""
 
     def users(self, broker: str) -> list[UserInfo]:
         """Return a broker's users, with their passwords if it sends them."""
         query = Query(
             RequestCode.AUTH_LIST_USER,
             "the query of its users",
-            lambda answer: _list_of(UserInfo, answer),
+            lambda response: _list_of(UserInfo, response),
             ListUsersRequestHeader(filter=""),
         )
         return self._ask(self._address(broker), query)
@@ -56,14 +55,12 @@ class UserAdmin(AccountAdmin):
         password: str,
         *,
         user_type: str = NORMAL,
-        broker: str | None = None,
-        cluster: str | None = None,
-        failed: Failures | None = None,
+        **where: Unpack[Where],
     ) -> list[str]:
         """Create a user of type Super (all permissions) or Normal; return the brokers that applied the change."""
         body = UserInfo(username, password, user_type, ENABLED).to_json(standard=True)
-        query = _change(RequestCode.AUTH_CREATE_USER, f"the creation of user {username}", username, body)
-        return self._change_members(query, broker, cluster, failed, secret=password)
+        code, what = RequestCode.AUTH_CREATE_USER, f"the creation of user {username}"
+        return self._change(code, what, UserRequestHeader(username=username), where, body=body, secret=password)
 
     def update_user(
         self,
@@ -72,24 +69,20 @@ class UserAdmin(AccountAdmin):
         password: str | None = None,
         user_type: str | None = None,
         user_status: str | None = None,
-        broker: str | None = None,
-        cluster: str | None = None,
-        failed: Failures | None = None,
+        **where: Unpack[Where],
     ) -> list[str]:
         """Change a user; return the brokers that applied the change. Arguments that are None stay unchanged.
 
         ``user_status``: enable or disable.
         """
         body = UserInfo(username, password, user_type, user_status).to_json(standard=True)
-        query = _change(RequestCode.AUTH_UPDATE_USER, f"the change of user {username}", username, body)
-        return self._change_members(query, broker, cluster, failed, secret=password)
+        code, what = RequestCode.AUTH_UPDATE_USER, f"the change of user {username}"
+        return self._change(code, what, UserRequestHeader(username=username), where, body=body, secret=password)
 
-    def delete_user(
-        self, username: str, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
-    ) -> list[str]:
+    def delete_user(self, username: str, **where: Unpack[Where]) -> list[str]:
         """Delete a user with its permissions; return the brokers that applied the change."""
-        query = _change(RequestCode.AUTH_DELETE_USER, f"the deletion of user {username}", username)
-        return self._change_members(query, broker, cluster, failed)
+        code, what = RequestCode.AUTH_DELETE_USER, f"the deletion of user {username}"
+        return self._change(code, what, UserRequestHeader(username=username), where)
 
     # --- permissions --------------------------------------------------------------------------------------------
 
@@ -98,7 +91,7 @@ class UserAdmin(AccountAdmin):
         query = Query(
             RequestCode.AUTH_LIST_ACL,
             "the query of its permissions",
-            lambda answer: _list_of(AclInfo, answer),
+            lambda response: _list_of(AclInfo, response),
             ListAclsRequestHeader(subject_filter="", resource_filter=""),
         )
         return self._ask(self._address(broker), query)
@@ -112,9 +105,7 @@ class UserAdmin(AccountAdmin):
         decision: str = ALLOW,
         source_ips: Sequence[str] = (),
         policy_type: str = CUSTOM,
-        broker: str | None = None,
-        cluster: str | None = None,
-        failed: Failures | None = None,
+        **where: Unpack[Where],
     ) -> list[str]:
         """Allow or deny a user actions on a resource, instead of a permission on the same resource.
 
@@ -124,14 +115,8 @@ class UserAdmin(AccountAdmin):
         subject = f"User:{username}"
         entry = PolicyEntryInfo(resource, list(actions), list(source_ips), decision)
         body = AclInfo(subject, [PolicyInfo(policy_type, [entry])]).to_json(standard=True)
-        query = Query(
-            RequestCode.AUTH_UPDATE_ACL,
-            f"the permission of {username} on {resource}",
-            _answer,
-            UpdateAclRequestHeader(subject=subject),
-            body,
-        )
-        return self._change_members(query, broker, cluster, failed)
+        code, what = RequestCode.AUTH_UPDATE_ACL, f"the permission of {username} on {resource}"
+        return self._change(code, what, UpdateAclRequestHeader(subject=subject), where, body=body)
 
     def delete_permission(
         self,
@@ -139,31 +124,17 @@ class UserAdmin(AccountAdmin):
         resource: str,
         *,
         policy_type: str = CUSTOM,
-        broker: str | None = None,
-        cluster: str | None = None,
-        failed: Failures | None = None,
+        **where: Unpack[Where],
     ) -> list[str]:
         """Delete a user's permission on a resource; return the brokers that applied the change."""
-        query = Query(
-            RequestCode.AUTH_DELETE_ACL,
-            f"the deletion of the permission of {username} on {resource}",
-            _answer,
-            DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource),
-        )
-        return self._change_members(query, broker, cluster, failed)
+        code, what = RequestCode.AUTH_DELETE_ACL, f"the deletion of the permission of {username} on {resource}"
+        header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource)
+        return self._change(code, what, header, where)
 
 
-def _answer(answer: RemotingCommand) -> RemotingCommand:
-    return answer
-
-
-def _change(code: RequestCode, what: str, username: str, body: bytes = b"") -> Query[RemotingCommand]:
-    return Query(code, what, _answer, UserRequestHeader(username=username), body)
-
-
-def _list_of(kind: type[B], answer: RemotingCommand) -> list[B]:
+def _list_of(kind: type[B], response: RemotingCommand) -> list[B]:
     """Decode a JSON array; brokers send no body if there are no entries."""
-    values = loads_tolerant(answer.body) if answer.body else []
+    values = loads_tolerant(response.body) if response.body else []
     if not isinstance(values, list):
         raise ProtocolError(f"Invalid list of {kind.__name__}.", remedy="Check the version of the broker.")
     return [kind.from_value(value) for value in values]

@@ -13,8 +13,8 @@ from typing import Any
 
 from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures
 from spark_rocket.client.admin.base import record_failure
-from spark_rocket.console.answers import Refused, describe
-from spark_rocket.console.api.context import Asked, Context, confirmed
+from spark_rocket.console.api.context import ApiRequest, Context, confirmed
+from spark_rocket.console.responses import Refused, failures_json
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PlainAccessConfig, UserInfo
 
@@ -36,7 +36,7 @@ class AccountApi:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def show(self, asked: Asked) -> dict[str, Any]:
+    def show(self, request: ApiRequest) -> dict[str, Any]:
         """Return the accounts of all brokers. ``own``: the account of this console."""
         admin = self._context.admin
         failed: Failures = {}
@@ -54,7 +54,7 @@ class AccountApi:
             "off": [one.name for one in of_mode[AccessMode.OFF]],
             "files": [_file(one) for one in files],
             "users": self._users(of_mode[AccessMode.AUTH], failed),
-            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+            "failed": failures_json(failed),
         }
 
     def _users(self, brokers: Iterable[BrokerAccess], failed: Failures) -> list[dict[str, Any]]:
@@ -76,21 +76,21 @@ class AccountApi:
 
     # --- ACL 1.0 ----------------------------------------------------------------------------------------------
 
-    def put(self, asked: Asked) -> dict[str, Any]:
+    def put(self, request: ApiRequest) -> dict[str, Any]:
         """Create or change an account. Missing fields stay unchanged. ``from``: the account as it was shown."""
-        account = self._account(asked, "account")
+        account = self._account(request, "account")
         admin = self._context.changing
-        secret = asked.text("secret", "") or None
-        is_new = asked.flag("create")
+        secret = request.text("secret", "") or None
+        is_new = request.flag("create")
         if is_new and secret is None:
             raise Refused("A new account needs a secret key.", remedy="Enter one.")
         given: dict[str, Any] = {
             "secret_key": secret,
-            "topic_perms": _permissions(asked, "topics"),
-            "group_perms": _permissions(asked, "groups"),
-            "default_topic_perm": _one_of(asked, "otherTopics", _PERMISSIONS),
-            "default_group_perm": _one_of(asked, "otherGroups", _PERMISSIONS),
-            "white_remote_address": asked.text("white") if "white" in asked.body else None,
+            "topic_perms": _permissions(request, "topics"),
+            "group_perms": _permissions(request, "groups"),
+            "default_topic_perm": _one_of(request, "otherTopics", _PERMISSIONS),
+            "default_group_perm": _one_of(request, "otherGroups", _PERMISSIONS),
+            "white_remote_address": request.text("white") if "white" in request.body else None,
         }
 
         is_admin: dict[str, bool] = {}
@@ -105,84 +105,84 @@ class AccountApi:
                     "ACCOUNT_EXISTS", f"Account {account} exists on {address}.", "Change it, or use another access key."
                 )
             else:
-                _check_unchanged(asked, _account(known), f"Account {account}")
-            is_admin[address] = asked.flag("admin") if known is None or "admin" in asked.body else known.admin
+                _check_unchanged(request, _account(known), f"Account {account}")
+            is_admin[address] = request.flag("admin") if known is None or "admin" in request.body else known.admin
 
         def change(address: str, failed: Failures) -> list[str]:
             return admin.update_account(account, admin=is_admin[address], **given, broker=address, failed=failed)
 
-        return self._change(asked, f"{'Created' if is_new else 'Changed'} account {account}", change, check)
+        return self._change(request, f"{'Created' if is_new else 'Changed'} account {account}", change, check)
 
-    def delete(self, asked: Asked) -> dict[str, Any]:
-        account = self._account(asked, "account")
-        confirmed(asked, account)
+    def delete(self, request: ApiRequest) -> dict[str, Any]:
+        account = self._account(request, "account")
+        confirmed(request, account)
         admin = self._context.changing
 
         def delete(address: str, failed: Failures) -> list[str]:
             return admin.delete_account_of(account, [address], failed=failed)
 
-        return self._change(asked, f"Deleted account {account}", delete)
+        return self._change(request, f"Deleted account {account}", delete)
 
-    def put_white(self, asked: Asked) -> dict[str, Any]:
+    def put_white(self, request: ApiRequest) -> dict[str, Any]:
         """Replace the addresses that have all permissions without a signature. ``from``: as they were shown."""
-        addresses = _strings(asked, "addresses")
+        addresses = _strings(request, "addresses")
         admin = self._context.changing
-        if admin.access_key is None and not asked.flag("own"):
+        if admin.access_key is None and not request.flag("own"):
             raise _own_access("This console has no account: its access depends on the white list.")
 
         def check(address: str) -> None:
-            if "from" in asked.body:
-                _check_unchanged(asked, admin.acl_config(address).global_white_addrs, "The white list")
+            if "from" in request.body:
+                _check_unchanged(request, admin.acl_config(address).global_white_addrs, "The white list")
 
         def change(address: str, failed: Failures) -> list[str]:
             return admin.update_global_white_addrs(addresses, broker=address, failed=failed)
 
-        return self._change(asked, "Changed the white list", change, check)
+        return self._change(request, "Changed the white list", change, check)
 
     # --- ACL 2.0 ----------------------------------------------------------------------------------------------
 
-    def put_user(self, asked: Asked) -> dict[str, Any]:
+    def put_user(self, request: ApiRequest) -> dict[str, Any]:
         """Create or change a user. Missing fields stay unchanged. ``from``: the user as it was shown."""
-        user = self._account(asked, "user")
+        user = self._account(request, "user")
         admin = self._context.changing
-        password = asked.text("password", "") or None
-        kind = _one_of(asked, "type", _USER_TYPES)
-        status = _one_of(asked, "status", _USER_STATUSES)
-        if not asked.flag("create"):
+        password = request.text("password", "") or None
+        kind = _one_of(request, "type", _USER_TYPES)
+        status = _one_of(request, "status", _USER_STATUSES)
+        if not request.flag("create"):
 
             def change(address: str, failed: Failures) -> list[str]:
                 return admin.update_user(
                     user, password=password, user_type=kind, user_status=status, broker=address, failed=failed
                 )
 
-            return self._change(asked, f"Changed user {user}", change, self._check_user(asked, user))
+            return self._change(request, f"Changed user {user}", change, self._check_user(request, user))
         if password is None:
             raise Refused("A new user needs a password.", remedy="Enter one.")
 
         def create(address: str, failed: Failures) -> list[str]:
             return admin.create_user(user, password, user_type=kind or "Normal", broker=address, failed=failed)
 
-        return self._change(asked, f"Created user {user}", create)
+        return self._change(request, f"Created user {user}", create)
 
-    def delete_user(self, asked: Asked) -> dict[str, Any]:
-        user = self._account(asked, "user")
-        confirmed(asked, user)
+    def delete_user(self, request: ApiRequest) -> dict[str, Any]:
+        user = self._account(request, "user")
+        confirmed(request, user)
         admin = self._context.changing
 
         def delete(address: str, failed: Failures) -> list[str]:
             return admin.delete_user(user, broker=address, failed=failed)
 
-        return self._change(asked, f"Deleted user {user}", delete)
+        return self._change(request, f"Deleted user {user}", delete)
 
-    def put_permission(self, asked: Asked) -> dict[str, Any]:
+    def put_permission(self, request: ApiRequest) -> dict[str, Any]:
         """Allow or deny a user actions on a resource. ``from``: the user as it was shown, also for a deletion."""
-        user, resource = self._account(asked, "user"), _resource(asked)
-        actions = _strings(asked, "actions")
+        user, resource = self._account(request, "user"), _resource(request)
+        actions = _strings(request, "actions")
         if not actions or not set(actions) <= set(_ACTIONS):
             raise Refused("Invalid actions.", remedy=f"Use one or more of {', '.join(_ACTIONS)}.")
-        decision = _one_of(asked, "decision", _DECISIONS) or "Allow"
-        addresses = _strings(asked, "sourceIps") if "sourceIps" in asked.body else []
-        kind = _one_of(asked, "policyType", _POLICY_TYPES) or "Custom"
+        decision = _one_of(request, "decision", _DECISIONS) or "Allow"
+        addresses = _strings(request, "sourceIps") if "sourceIps" in request.body else []
+        kind = _one_of(request, "policyType", _POLICY_TYPES) or "Custom"
         admin = self._context.changing
 
         def change(address: str, failed: Failures) -> list[str]:
@@ -198,42 +198,42 @@ class AccountApi:
             )
 
         done = f"Changed the permission of {user} on {resource}"
-        return self._change(asked, done, change, self._check_user(asked, user))
+        return self._change(request, done, change, self._check_user(request, user))
 
-    def delete_permission(self, asked: Asked) -> dict[str, Any]:
-        user, resource = self._account(asked, "user"), _resource(asked)
-        kind = _one_of(asked, "policyType", _POLICY_TYPES) or "Custom"
+    def delete_permission(self, request: ApiRequest) -> dict[str, Any]:
+        user, resource = self._account(request, "user"), _resource(request)
+        kind = _one_of(request, "policyType", _POLICY_TYPES) or "Custom"
         admin = self._context.changing
 
         def delete(address: str, failed: Failures) -> list[str]:
             return admin.delete_permission(user, resource, policy_type=kind, broker=address, failed=failed)
 
         done = f"Deleted the permission of {user} on {resource}"
-        return self._change(asked, done, delete, self._check_user(asked, user))
+        return self._change(request, done, delete, self._check_user(request, user))
 
-    def _check_user(self, asked: Asked, user: str) -> Callable[[str], None]:
+    def _check_user(self, request: ApiRequest, user: str) -> Callable[[str], None]:
         def check(address: str) -> None:
-            if "from" in asked.body:
+            if "from" in request.body:
                 admin = self._context.changing
                 rows = _users(admin.users(address), admin.acls(address))
-                _check_unchanged(asked, next((row for row in rows if row["name"] == user), None), f"User {user}")
+                _check_unchanged(request, next((row for row in rows if row["name"] == user), None), f"User {user}")
 
         return check
 
     # --- both -------------------------------------------------------------------------------------------------
 
-    def _account(self, asked: Asked, name: str) -> str:
+    def _account(self, request: ApiRequest, name: str) -> str:
         """Return the account of a change. Refused for the console's own, unless its user was warned."""
-        account = asked.text(name).strip()
+        account = request.text(name).strip()
         if not account:
             raise Refused(f"Missing {name}.", remedy=f"Fill in {name}.")
-        if account == self._context.changing.access_key and not asked.flag("own"):
+        if account == self._context.changing.access_key and not request.flag("own"):
             raise _own_access(f"{account} is the account of this console.")
         return account
 
     def _change(
         self,
-        asked: Asked,
+        request: ApiRequest,
         done: str,
         change: Callable[[str, Failures], list[str]],
         check: Callable[[str], None] = lambda address: None,
@@ -242,7 +242,7 @@ class AccountApi:
 
         All are checked before the first is changed: brokers may share a file of accounts.
         """
-        addresses = [self._context.broker_address(address) for address in dict.fromkeys(_strings(asked, "brokers"))]
+        addresses = [self._context.broker_address(address) for address in dict.fromkeys(_strings(request, "brokers"))]
         if not addresses:
             raise Refused("No brokers given.", remedy="Select them on the page.")
         changed: list[str] = []
@@ -258,7 +258,7 @@ class AccountApi:
             raise next(iter(failed.values()))
         return {
             "done": f"{done} on {', '.join(changed)}.",
-            "failed": {name: describe(error).to_json() for name, error in failed.items()},
+            "failed": failures_json(failed),
         }
 
 
@@ -270,9 +270,9 @@ def _conflict(code: str, text: str, remedy: str) -> Refused:
     return Refused(text, remedy=remedy, status=409, code=code)
 
 
-def _check_unchanged(asked: Asked, now: object, what: str) -> None:
+def _check_unchanged(request: ApiRequest, now: object, what: str) -> None:
     """Refuse a change if what the page showed, ``from``, is no longer so."""
-    if "from" in asked.body and asked.body["from"] != now:
+    if "from" in request.body and request.body["from"] != now:
         raise _conflict(
             "ACCOUNTS_CHANGED", f"{what} has changed in the meantime.", "Check the page, and change it again if needed."
         )
@@ -331,18 +331,18 @@ def _permissions_of(acl: AclInfo) -> list[dict[str, Any]]:
     ]
 
 
-def _strings(asked: Asked, name: str) -> list[str]:
+def _strings(request: ApiRequest, name: str) -> list[str]:
     """Return a list of strings of the body, without empty ones."""
-    value = asked.body.get(name)
+    value = request.body.get(name)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Refused(f"Invalid {name}.", remedy=f"Send {name} as a list of strings.")
     return [one.strip() for one in value if one.strip()]
 
 
-def _permissions(asked: Asked, name: str) -> list[str] | None:
-    if name not in asked.body:
+def _permissions(request: ApiRequest, name: str) -> list[str] | None:
+    if name not in request.body:
         return None
-    found = _strings(asked, name)
+    found = _strings(request, name)
     for one in found:
         if not _NAMED.fullmatch(one):
             raise Refused(
@@ -351,17 +351,17 @@ def _permissions(asked: Asked, name: str) -> list[str] | None:
     return found
 
 
-def _one_of(asked: Asked, name: str, allowed: tuple[str, ...]) -> str | None:
-    if name not in asked.body:
+def _one_of(request: ApiRequest, name: str, allowed: tuple[str, ...]) -> str | None:
+    if name not in request.body:
         return None
-    value = asked.text(name)
+    value = request.text(name)
     if value not in allowed:
         raise Refused(f"Invalid {name} {value[:40]!r}.", remedy=f"Use {', '.join(allowed)}.")
     return value
 
 
-def _resource(asked: Asked) -> str:
-    resource = asked.text("resource").strip()
+def _resource(request: ApiRequest) -> str:
+    resource = request.text("resource").strip()
     if not _RESOURCE.fullmatch(resource):
         raise Refused(
             f"Invalid resource {resource[:80]!r}.",

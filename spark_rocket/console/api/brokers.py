@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.console.answers import Refused
-from spark_rocket.console.api.context import Asked, Context
+from spark_rocket.console.api.context import ApiRequest, Context
+from spark_rocket.console.responses import Refused
 from spark_rocket.console.secrets import is_secret, shown
 
 _UNSAFE = frozenset(("rocketmqHome", "filterServerNums", "brokerConfigPath", "configBlackList"))
@@ -23,12 +23,12 @@ class BrokerApi:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def show(self, asked: Asked) -> dict[str, Any]:
+    def show(self, request: ApiRequest) -> dict[str, Any]:
         """Return a broker's statistics and settings, with Apache's names.
 
         ``changeable``: the settings that can be changed; ``decides``: the broker may refuse some of them.
         """
-        address = self._context.broker_address(asked.text("address"))
+        address = self._context.broker_address(request.text("address"))
         runtime = self._context.admin.runtime_info(address)
         settings = self._context.admin.broker_settings(address)
         values = settings.values
@@ -40,10 +40,10 @@ class BrokerApi:
             "decides": settings.dynamic is None,
         }
 
-    def put(self, asked: Asked) -> dict[str, Any]:
+    def put(self, request: ApiRequest) -> dict[str, Any]:
         """Change one setting, if it still has the value ``from`` that the user has confirmed."""
-        address, name = self._context.broker_address(asked.text("address")), asked.text("name")
-        before, value = asked.text("from"), asked.text("value").strip()
+        address, name = self._context.broker_address(request.text("address")), request.text("name")
+        before, value = request.text("from"), request.text("value").strip()
         now = self._value(address, name)
         if name in _UNSAFE:
             raise Refused(

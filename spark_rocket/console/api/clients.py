@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.client.admin import Failures, Member, is_system_group
-from spark_rocket.console.answers import Refused, Trouble, describe
-from spark_rocket.console.api.context import Asked, Context, page_of, place
+from spark_rocket.attributes import pick
+from spark_rocket.client.admin import Failures, is_system_group
+from spark_rocket.console.api.context import ApiRequest, Context, page_of, place
+from spark_rocket.console.responses import Refused, Trouble, describe, failures_json
 from spark_rocket.console.secrets import shown
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP
@@ -22,8 +23,9 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 
 _COLUMNS = ("name", "client", "address", "language", "version", "lastHeartbeat")
 _SEARCHED = ("name", "client", "address")
+_MEMBER = "client=client_id address language version brokers lastHeartbeat=last_heartbeat_ms"
 MAX_RUNNING_QUERIES = 3
-"""Concurrent queries of running information: a client that does not answer occupies a thread for 10 s."""
+"""Concurrent queries of running information: a client that does not respond occupies a thread for 10 s."""
 MAX_QUEUES = 500
 MAX_STACK_CHARACTERS = 256 << 10
 NOT_ONLINE = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
@@ -38,12 +40,12 @@ class ClientApi:
 
     # --- producers --------------------------------------------------------------------------------------------
 
-    def producers(self, asked: Asked) -> dict[str, Any]:
+    def producers(self, request: ApiRequest) -> dict[str, Any]:
         """Return the connected producers. ``topic``: only those that are connected to a broker of the topic.
 
         Brokers of 4.x report only the producers of a given group: ``search``, if it is the name of a group.
         """
-        search, topic = asked.text("search", "").strip(), asked.text("topic", "").strip()
+        search, topic = request.text("search", "").strip(), request.text("topic", "").strip()
         failed: Failures = {}
         found = self._context.admin.producer_groups(failed=failed)
         old = sorted(name for name, e in failed.items() if e.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -54,9 +56,9 @@ class ClientApi:
             members = self._context.admin.producers(search, failed=failed)
             found[search] = [replace(one, last_heartbeat_ms=heartbeats.get(one.client_id)) for one in members]
         brokers = self._brokers_of(topic) if topic else None
-        own = asked.flag("own")
+        own = request.flag("own")
         rows = [
-            {"name": group, **_member(member), "lastHeartbeat": member.last_heartbeat_ms}
+            {"name": group} | pick(member, _MEMBER)
             for group, members in found.items()
             if own or not (group == TOOLS_PRODUCER_GROUP or is_system_group(group))
             for member in members
@@ -65,8 +67,8 @@ class ClientApi:
         return {
             "refresh": self._context.refresh_ms(),
             "unlisted": old,
-            "failed": {name: describe(error).to_json() for name, error in failed.items()},
-            **page_of(rows, asked, order="name", names=_COLUMNS, searched=_SEARCHED),
+            "failed": failures_json(failed),
+            **page_of(rows, request, order="name", names=_COLUMNS, searched=_SEARCHED),
         }
 
     def _brokers_of(self, topic: str) -> set[str]:
@@ -74,17 +76,17 @@ class ClientApi:
 
     # --- one member of a group --------------------------------------------------------------------------------
 
-    def member(self, asked: Asked) -> dict[str, Any]:
+    def member(self, request: ApiRequest) -> dict[str, Any]:
         """Return a member of a group and its running information. ``stacks``: with the stacks of its threads."""
-        group, client = asked.path["group"], asked.text("client")
-        stacks = asked.flag("stacks")
+        group, client = request.path["group"], request.text("client")
+        stacks = request.flag("stacks")
         info: ConsumerRunningInfo | None = None
         trouble: Trouble | None = None
         with self._one_query():
             try:
                 info = self._context.admin.consumer_running_info(group, client, stacks=stacks)
             except RocketError as error:
-                trouble = _no_answer(client, error)
+                trouble = _no_running_info(client, error)
         return {
             "refresh": self._context.refresh_ms(),
             "trouble": None if trouble is None else trouble.to_json(),
@@ -106,7 +108,7 @@ class ClientApi:
             self._running.release()
 
 
-def _no_answer(client: str, error: RocketError) -> Trouble:
+def _no_running_info(client: str, error: RocketError) -> Trouble:
     """Describe the error of a query that a broker forwarded to a client."""
     known = describe(error)
     if error.response_code in NOT_ONLINE or isinstance(error, RemotingError):  # not the client, but a broker
@@ -121,60 +123,27 @@ def _no_answer(client: str, error: RocketError) -> Trouble:
     )
 
 
-def _member(member: Member) -> dict[str, Any]:
-    return {
-        "client": member.client_id,
-        "address": member.address,
-        "language": member.language,
-        "version": member.version,
-        "brokers": member.brokers,
-    }
-
-
 def _running(info: ConsumerRunningInfo) -> dict[str, Any]:
+    """The names of a queue's values are those of the page."""
+    held = (
+        "committed=commit_offset cached=cached_msg_count cachedMiB=cached_msg_size_in_mib first=cached_msg_min_offset"
+        " last=cached_msg_max_offset locked dropped lastPull=last_pull_timestamp? lastConsume=last_consume_timestamp?"
+    )
+    popped = "unacknowledged=wait_ack_count dropped lastPop=last_pop_timestamp?"
+    rates = (
+        "pullTime=pull_rt pullRate=pull_tps consumeTime=consume_rt consumeRate=consume_ok_tps"
+        " failedRate=consume_failed_tps failed=consume_failed_msgs"
+    )
     return {
         "properties": {name: shown(name, value) for name, value in sorted(info.properties.items())},
         "subscriptions": [
-            {"topic": data.topic, "expression": data.sub_string, "type": data.expression_type}
+            pick(data, "topic expression=sub_string type=expression_type")
             for data in sorted(info.subscription_set, key=lambda data: data.topic)
         ],
         "queueCount": len(info.mq_table) + len(info.mq_pop_table),
-        "queues": [
-            {
-                **place(queue),
-                "committed": held.commit_offset,
-                "cached": held.cached_msg_count,
-                "cachedMiB": held.cached_msg_size_in_mib,
-                "first": held.cached_msg_min_offset,
-                "last": held.cached_msg_max_offset,
-                "locked": held.locked,
-                "dropped": held.dropped,
-                "lastPull": held.last_pull_timestamp or None,
-                "lastConsume": held.last_consume_timestamp or None,
-            }
-            for queue, held in sorted(info.mq_table.items())[:MAX_QUEUES]
-        ],
-        "popQueues": [
-            {
-                **place(queue),
-                "unacknowledged": held.wait_ack_count,
-                "dropped": held.dropped,
-                "lastPop": held.last_pop_timestamp or None,
-            }
-            for queue, held in sorted(info.mq_pop_table.items())[:MAX_QUEUES]
-        ],
-        "rates": [
-            {
-                "topic": topic,
-                "pullTime": status.pull_rt,
-                "pullRate": status.pull_tps,
-                "consumeTime": status.consume_rt,
-                "consumeRate": status.consume_ok_tps,
-                "failedRate": status.consume_failed_tps,
-                "failed": status.consume_failed_msgs,
-            }
-            for topic, status in sorted(info.status_table.items())
-        ],
+        "queues": [place(q) | pick(each, held) for q, each in sorted(info.mq_table.items())[:MAX_QUEUES]],
+        "popQueues": [place(q) | pick(each, popped) for q, each in sorted(info.mq_pop_table.items())[:MAX_QUEUES]],
+        "rates": [{"topic": topic} | pick(each, rates) for topic, each in sorted(info.status_table.items())],
         "stacks": None if info.jstack is None else info.jstack[:MAX_STACK_CHARACTERS],
         "stacksCut": info.jstack is not None and len(info.jstack) > MAX_STACK_CHARACTERS,
     }

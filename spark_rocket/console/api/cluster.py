@@ -13,7 +13,7 @@ from typing import Any
 
 import spark_rocket
 from spark_rocket.client.admin import GroupKind
-from spark_rocket.console.api.context import Asked, Context
+from spark_rocket.console.api.context import ApiRequest, Context
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
 
@@ -28,7 +28,7 @@ class ClusterApi:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def overview(self, asked: Asked) -> dict[str, Any]:
+    def overview(self, request: ApiRequest) -> dict[str, Any]:
         sampler = self._context.sampler
         sampler.note_view(OVERVIEW)
         with sampler.lock:
@@ -55,7 +55,7 @@ class ClusterApi:
                 **sampler.problems(),
             }
 
-    def health(self, asked: Asked) -> dict[str, Any]:
+    def health(self, request: ApiRequest) -> dict[str, Any]:
         """Return the state of this process: its sampling, its duration, its memory."""
         sampler = self._context.sampler
         looking = sampler.looking

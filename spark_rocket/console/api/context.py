@@ -19,11 +19,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spark_rocket.attributes import pick
 from spark_rocket.client import Admin
-from spark_rocket.console.answers import Refused, describe, failure, json_response
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import Session
 from spark_rocket.console.request_limits import MAX_INT, ROUTE_LIMITS, RouteLimit, integer
+from spark_rocket.console.responses import Refused, describe, failure, json_response
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.errors import RocketError
@@ -37,7 +38,7 @@ _LOGGED = ("topic", "group", "to", "key", "address", "name", "account", "user", 
 
 
 @dataclass(slots=True)
-class Asked:
+class ApiRequest:
     """A parsed request: path, query and body parameters."""
 
     path: dict[str, str]
@@ -83,21 +84,21 @@ class Context:
         """The admin for changes, with a longer timeout."""
         return self.links.changing
 
-    def get(self, path: str, answer: Callable[[Asked], Any]) -> Route:
+    def get(self, path: str, handler: Callable[[ApiRequest], Any]) -> Route:
         """The route of a read request."""
-        return Route(path, self.endpoint(answer, ROUTE_LIMITS["GET", path]), methods=["GET"])
+        return Route(path, self.endpoint(handler, ROUTE_LIMITS["GET", path]), methods=["GET"])
 
-    def read(self, path: str, answer: Callable[[Asked], Any], *, is_search: bool = False) -> Route:
+    def read(self, path: str, handler: Callable[[ApiRequest], Any], *, is_search: bool = False) -> Route:
         """The route of a read request with a body: its parameters do not fit into a URL."""
-        return Route(path, self.endpoint(answer, ROUTE_LIMITS["POST", path], is_search=is_search), methods=["POST"])
+        return Route(path, self.endpoint(handler, ROUTE_LIMITS["POST", path], is_search=is_search), methods=["POST"])
 
-    def change(self, method: str, path: str, answer: Callable[[Asked], Any], what: str) -> Route:
+    def change(self, method: str, path: str, handler: Callable[[ApiRequest], Any], what: str) -> Route:
         """The route of a change; ``what`` names it in the log."""
-        return Route(path, self.endpoint(answer, ROUTE_LIMITS[method, path], changes=what), methods=[method])
+        return Route(path, self.endpoint(handler, ROUTE_LIMITS[method, path], changes=what), methods=[method])
 
     def endpoint(
         self,
-        answer: Callable[[Asked], Any],
+        handler: Callable[[ApiRequest], Any],
         limit: RouteLimit,
         *,
         changes: str | None = None,
@@ -109,10 +110,10 @@ class Context:
             try:
                 session: Session | None = request.state.session
                 query, body = await limit.read(request)
-                asked = Asked(request.path_params, query, body, session.user if session else "")
+                parsed = ApiRequest(request.path_params, query, body, session.user if session else "")
                 if changes is not None:
-                    self._note(changes, asked, request)
-                value = await self.links.run(lambda: answer(asked), is_search=is_search)
+                    self._note(changes, parsed, request)
+                value = await self.links.run(lambda: handler(parsed), is_search=is_search)
             except Exception as error:
                 if changes is not None and isinstance(error, RocketError):
                     log.warning("%s failed: %s", changes, error)
@@ -121,7 +122,7 @@ class Context:
 
         return handle
 
-    def _note(self, changes: str, asked: Asked, request: Request) -> None:
+    def _note(self, changes: str, parsed: ApiRequest, request: Request) -> None:
         if self.settings.read_only:
             raise Refused(
                 "This console is read-only.",
@@ -129,9 +130,9 @@ class Context:
                 status=403,
                 code="READ_ONLY",
             )
-        what = {name: asked.body[name] for name in _LOGGED if name in asked.body}
+        what = {name: parsed.body[name] for name in _LOGGED if name in parsed.body}
         peer = request.client.host if request.client else "?"
-        log.info("%s: %s by %s from %s", changes, asked.path | what, asked.user or "the user", peer)
+        log.info("%s: %s by %s from %s", changes, parsed.path | what, parsed.user or "the user", peer)
 
     def broker_address(self, address: str) -> str:
         """Return the address if it is that of a broker: a forged link must not direct signed requests elsewhere."""
@@ -162,23 +163,23 @@ class Context:
 
 def page_of(
     rows: Sequence[dict[str, Any]],
-    asked: Asked,
+    request: ApiRequest,
     *,
     order: str,
     names: Iterable[str],
     searched: Sequence[str] = ("name",),
 ) -> dict[str, Any]:
     """Apply ``search`` (in the columns ``searched``), ``sort``, ``desc``, ``page`` and ``size`` to a list."""
-    wanted = asked.text("search", "").strip().lower()
+    wanted = request.text("search", "").strip().lower()
     found = [row for row in rows if any(wanted in row[name].lower() for name in searched)] if wanted else list(rows)
-    order = asked.text("sort", order)
+    order = request.text("sort", order)
     if order not in names:
         raise Refused(f"Unknown column {order[:40]!r}.", remedy="Sort by a column of the table.")
     found.sort(key=lambda row: row["name"])
-    found.sort(key=lambda row: _place(row.get(order)), reverse=asked.flag("desc"))
-    size = asked.number("size", 50)
+    found.sort(key=lambda row: _place(row.get(order)), reverse=request.flag("desc"))
+    size = request.number("size", 50)
     pages = max(1, math.ceil(len(found) / size))
-    page = min(asked.number("page", 0), pages - 1)
+    page = min(request.number("page", 0), pages - 1)
     return {"rows": found[page * size : (page + 1) * size], "found": len(found), "page": page, "pages": pages}
 
 
@@ -198,10 +199,10 @@ def attachment(body: bytes, name: str) -> Response:
 
 
 def place(queue: MessageQueue) -> dict[str, Any]:
-    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+    return pick(queue, "topic broker=broker_name queue=queue_id")
 
 
-def confirmed(asked: Asked, name: str) -> None:
+def confirmed(request: ApiRequest, name: str) -> None:
     """Check that the user entered the name to confirm a deletion."""
-    if asked.text("confirm", "") != name:
+    if request.text("confirm", "") != name:
         raise Refused("The entered name does not match.", remedy=f"Enter {name} to confirm.", code="NOT_CONFIRMED")

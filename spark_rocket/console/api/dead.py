@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.client.admin import TopicKind, origin_of
-from spark_rocket.console.answers import Refused, describe
-from spark_rocket.console.api.context import Asked, Context
+from spark_rocket.attributes import pick
+from spark_rocket.client.admin import DeadLetterTopic, TopicKind, origin_of
+from spark_rocket.console.api.context import ApiRequest, Context
 from spark_rocket.console.api.messages import message_at
 from spark_rocket.console.dead_topics import DeadTopics
+from spark_rocket.console.responses import Refused, describe
 from spark_rocket.console.sampler import TOPICS, Sampler
 from spark_rocket.errors import RemotingError, RocketError
-from spark_rocket.model import DLQ_PREFIX, MessageExt, MessageQueue
+from spark_rocket.model import MessageExt, MessageQueue
 
 _FIRST_REFRESH_MS = 500
 
@@ -28,7 +29,7 @@ class DeadApi:
         self._context = context
         self._topics = DeadTopics(context.links.reader, context.sampler)
 
-    def list(self, asked: Asked) -> dict[str, Any]:
+    def list(self, request: ApiRequest) -> dict[str, Any]:
         """Return the groups and the topics with dead letters, as sampled; None before the first sample."""
         sampler = self._context.sampler
         sampler.note_view(TOPICS)
@@ -43,14 +44,14 @@ class DeadApi:
             **sampler.problems(),
         }
 
-    def resend_to_group(self, asked: Asked) -> dict[str, Any]:
+    def resend_to_group(self, request: ApiRequest) -> dict[str, Any]:
         """Send copies to a group, through its retry topic."""
-        group, admin = asked.path["group"], self._context.admin
-        return self._resend(asked, f"group {group}", lambda message: admin.resend(message, group=group))
+        group, admin = request.path["group"], self._context.admin
+        return self._resend(request, f"group {group}", lambda message: admin.resend(message, group=group))
 
-    def resend_to_origin(self, asked: Asked) -> dict[str, Any]:
+    def resend_to_origin(self, request: ApiRequest) -> dict[str, Any]:
         """Send copies of a Spark query's dead letters to the topics that the query read."""
-        topic = asked.path["topic"]
+        topic = request.path["topic"]
 
         def resend(message: MessageExt) -> None:
             origin = origin_of(message)
@@ -61,18 +62,18 @@ class DeadApi:
                 )
             self._context.admin.resend(message)
 
-        return self._resend(asked, "the origin", resend)
+        return self._resend(request, "the origin", resend)
 
-    def _resend(self, asked: Asked, to: str, resend: Callable[[MessageExt], object]) -> dict[str, Any]:
+    def _resend(self, request: ApiRequest, to: str, resend: Callable[[MessageExt], object]) -> dict[str, Any]:
         """Resend each message; a failure is reported and does not stop the others."""
-        places = asked.body.get("messages")
+        places = request.body.get("messages")
         if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
             raise Refused("No messages selected.", remedy="Select at least one.")
         sent, failures = 0, []
         unavailable: dict[str, RemotingError] = {}
         for place in places:
             try:
-                resend(self._message(*Asked({}, {}, place).queue(), unavailable))
+                resend(self._message(*ApiRequest({}, {}, place).queue(), unavailable))
                 sent += 1
             except RocketError as error:
                 at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
@@ -93,13 +94,10 @@ class DeadApi:
 def _groups(sampler: Sampler) -> list[dict[str, Any]]:
     """Return the groups that have had dead letters, those with the most first."""
     with sampler.lock:
-        records = [r for r in sampler.topics.values() if r.info.kind is TopicKind.DLQ and r.stats is not None]
-        return [
-            {
-                "name": record.info.name.removeprefix(DLQ_PREFIX),
-                "topic": record.info.name,
-                "messages": record.messages,
-                "lastUpdate": record.last_update or None,
-            }
-            for record in sorted(records, key=lambda r: (-r.messages, r.info.name))
+        dead = [
+            DeadLetterTopic.of(record.info.name, record.state)
+            for record in sampler.topics.values()
+            if record.info.kind is TopicKind.DLQ and record.state is not None
         ]
+    dead.sort(key=lambda each: (-each.messages, each.topic))
+    return [pick(each, "name=group topic messages lastUpdate=last_update_ms?") for each in dead]

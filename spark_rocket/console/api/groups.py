@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from spark_rocket.attributes import pick
 from spark_rocket.client.admin import QueueProgress
-from spark_rocket.console.answers import Refused
-from spark_rocket.console.api.context import Asked, Context, confirmed, page_of, place
+from spark_rocket.console.api.context import ApiRequest, Context, confirmed, page_of, place
+from spark_rocket.console.responses import Refused
 from spark_rocket.console.sampler import GROUPS
 from spark_rocket.console.state import GroupRecord, queue_label
 from spark_rocket.errors import ClientError
@@ -17,6 +18,10 @@ from spark_rocket.model import RETRY_PREFIX, MessageQueue
 
 _COLUMNS = ("name", "kind", "members", "lag", "rate", "topics")
 _DRAWN = 8  # queues
+_SETTINGS = (
+    "consume_enable retryQueues=retry_queue_nums retries=retry_max_times ordered=consume_message_orderly"
+    " broadcast=consume_broadcast_enable"
+)
 EARLIEST, LATEST = 0, -1
 
 
@@ -32,26 +37,26 @@ class GroupApi:
         self._context = context
         self._sampler = context.sampler
 
-    def list(self, asked: Asked) -> dict[str, Any]:
+    def list(self, request: ApiRequest) -> dict[str, Any]:
         self._sampler.note_view(GROUPS)
-        own = asked.flag("own")
+        own = request.flag("own")
         with self._sampler.lock:
             rows = [record.to_json() for record in self._sampler.groups.values() if own or not record.is_own]
         return {
             "known": self._sampler.is_known(GROUPS),
             "refresh": self._context.refresh_ms(),
             **self._sampler.problems(),
-            **page_of(rows, asked, order="name", names=_COLUMNS),
+            **page_of(rows, request, order="name", names=_COLUMNS),
         }
 
-    def names(self, asked: Asked) -> dict[str, Any]:
+    def names(self, request: ApiRequest) -> dict[str, Any]:
         with self._sampler.lock:
             return {"names": sorted(name for name, record in self._sampler.groups.items() if not record.is_own)}
 
-    def show(self, asked: Asked) -> dict[str, Any]:
+    def show(self, request: ApiRequest) -> dict[str, Any]:
         """Return a group's present state; with ``known`` the cached sample, if any, for a fast first display."""
-        group = asked.path["group"]
-        known = self._sampler.groups.get(group) if asked.flag("known") else None
+        group = request.path["group"]
+        known = self._sampler.groups.get(group) if request.flag("known") else None
         refresh = 0 if known is not None else self._context.fresh_ms()
         record = known or self._record(group)
         with self._sampler.lock:
@@ -78,75 +83,48 @@ class GroupApi:
         labels = [queue_label(progress.queue) for progress in by_lag[:_DRAWN]]
         return {
             "queues": [
-                {
-                    **place(progress.queue),
-                    "end": progress.broker_offset,
-                    "committed": progress.consumer_offset,
-                    "lag": progress.lag,
-                    "delay": record.delays.get(progress.queue, 0) if progress.lag else 0,
-                    "lastConsumed": progress.last_timestamp or None,
-                }
+                place(progress.queue)
+                | pick(progress, "end=broker_offset committed=consumer_offset lag lastConsumed=last_timestamp?")
+                | {"delay": record.delays.get(progress.queue, 0) if progress.lag else 0}
                 for progress in sorted(state.queues, key=_place)
             ],
-            "members": [
-                {
-                    "id": member.client_id,
-                    "address": member.address,
-                    "language": member.language,
-                    "version": member.version,
-                    "brokers": member.brokers,
-                }
-                for member in state.members
-            ],
+            "members": [pick(member, "id=client_id address language version brokers") for member in state.members],
             "subscriptions": [
-                {"topic": name, "expression": data.sub_string, "type": data.expression_type}
+                {"topic": name} | pick(data, "expression=sub_string type=expression_type")
                 for name, data in sorted(state.subscriptions.items())
             ],
-            "consumeType": state.consume_type,
-            "messageModel": state.message_model,
+            **pick(state, "consume_type message_model"),
             "series": record.lag.to_json(["total", *sorted(labels)]),
             "drawn": len(labels),
-            "configs": {
-                name: {
-                    "consumeEnable": config.consume_enable,
-                    "retryQueues": config.retry_queue_nums,
-                    "retries": config.retry_max_times,
-                    "ordered": config.consume_message_orderly,
-                    "broadcast": config.consume_broadcast_enable,
-                }
-                for name, config in sorted(record.info.configs.items())
-            },
+            "configs": {name: pick(config, _SETTINGS) for name, config in sorted(record.info.configs.items())},
         }
 
     # --- changes ----------------------------------------------------------------------------------------------
 
-    def put(self, asked: Asked) -> dict[str, Any]:
-        group = asked.text("group").strip()
+    def put(self, request: ApiRequest) -> dict[str, Any]:
+        group = request.text("group").strip()
         self._context.changing.create_group(
             group,
-            ordered=asked.flag("ordered") if "ordered" in asked.body else None,
-            retry_max_times=asked.number("retries", 16, least=-1) if "retries" in asked.body else None,
+            ordered=request.flag("ordered") if "ordered" in request.body else None,
+            retry_max_times=request.number("retries", 16, least=-1) if "retries" in request.body else None,
         )
         self._sampler.ask_lists_again()
         return {"done": f"Group {group} exists on all brokers."}
 
-    def delete(self, asked: Asked) -> dict[str, Any]:
-        group = asked.path["group"]
-        confirmed(asked, group)
+    def delete(self, request: ApiRequest) -> dict[str, Any]:
+        group = request.path["group"]
+        confirmed(request, group)
         self._context.changing.delete_group(group, offsets=True)
         with self._sampler.lock:
             self._sampler.groups.pop(group, None)
         self._sampler.ask_lists_again()
         return {"done": f"Deleted group {group} with its offsets."}
 
-    def plan(self, asked: Asked) -> dict[str, Any]:
+    def plan(self, request: ApiRequest) -> dict[str, Any]:
         """Preview a reset for each queue, without changes."""
-        group, topic, moment = self._reset(asked)
+        group, topic, moment = self._reset(request)
         plan = self._context.admin.plan_reset(group, topic, moment)
-        rows = [
-            {**place(each.queue), "committed": each.committed, "target": each.target, "moved": each.change}
-            for each in plan
-        ]
+        rows = [place(each.queue) | pick(each, "committed target moved=change") for each in plan]
         changes = [each.change or 0 for each in plan]
         record = self._sampler.fresh_group(group)
         return {
@@ -156,17 +134,17 @@ class GroupApi:
             "members": len(record.state.members) if record is not None and record.state is not None else 0,
         }
 
-    def reset(self, asked: Asked) -> dict[str, Any]:
-        group, topic, moment = self._reset(asked)
-        online = asked.flag("online")
+    def reset(self, request: ApiRequest) -> dict[str, Any]:
+        group, topic, moment = self._reset(request)
+        online = request.flag("online")
         found: dict[MessageQueue, int] = self._context.changing.reset_offsets(group, topic, moment, online=online)
         self._sampler.fresh_group(group)
         return {"done": f"Reset group {group} in {len(found)} queues of {topic}."}
 
-    def _reset(self, asked: Asked) -> tuple[str, str, int]:
-        to = asked.text("to")
+    def _reset(self, request: ApiRequest) -> tuple[str, str, int]:
+        to = request.text("to")
         moments = {"earliest": EARLIEST, "latest": LATEST}
-        moment = moments[to] if to in moments else asked.number("timestamp", least=1)
+        moment = moments[to] if to in moments else request.number("timestamp", least=1)
         if to not in (*moments, "time"):
             raise Refused(f"Invalid reset target {to[:40]!r}.", remedy="Use earliest, latest or a time.")
-        return asked.path["group"], asked.text("topic"), moment
+        return request.path["group"], request.text("topic"), moment

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.console.answers import Refused, describe
-from spark_rocket.console.api.context import Asked, Context, confirmed, page_of, place
+from spark_rocket.attributes import pick
+from spark_rocket.client.admin import Failures
+from spark_rocket.client.admin.base import record_failure
+from spark_rocket.console.api.context import ApiRequest, Context, confirmed, page_of, place
+from spark_rocket.console.responses import Refused, failures_json
 from spark_rocket.console.sampler import TOPIC, TOPICS
 from spark_rocket.console.state import GroupRecord, TopicRecord, is_listed
-from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.errors import TopicNotFoundError
+from spark_rocket.protocol.wire.bodies.route import BrokerData
 
 _COLUMNS = ("name", "queues", "messages", "bytes", "rate", "lastUpdate", "type", "brokers")
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
@@ -25,9 +29,9 @@ class TopicApi:
         self._context = context
         self._sampler = context.sampler
 
-    def list(self, asked: Asked) -> dict[str, Any]:
+    def list(self, request: ApiRequest) -> dict[str, Any]:
         self._sampler.note_view(TOPICS)
-        kind = asked.text("kind", "user")
+        kind = request.text("kind", "user")
         if kind not in _KINDS:
             raise Refused(f"Unknown kind of topics {kind[:40]!r}.", remedy=f"Use {', '.join(_KINDS)}.")
         with self._sampler.lock:
@@ -41,55 +45,45 @@ class TopicApi:
             "refresh": self._context.refresh_ms(),
             "counts": counts,
             **self._sampler.problems(),
-            **page_of(rows, asked, order="name", names=_COLUMNS),
+            **page_of(rows, request, order="name", names=_COLUMNS),
         }
 
-    def names(self, asked: Asked) -> dict[str, Any]:
+    def names(self, request: ApiRequest) -> dict[str, Any]:
         """Return the names of topics, for input fields."""
         with self._sampler.lock:
             names = sorted(r.info.name for r in self._sampler.topics.values() if r.info.kind.value != "SYSTEM")
         return {"names": names}
 
-    def show(self, asked: Asked) -> dict[str, Any]:
+    def show(self, request: ApiRequest) -> dict[str, Any]:
         """Return a topic's present state; with ``known`` the cached sample, if any, for a fast first display."""
-        topic = asked.path["topic"]
+        topic = request.path["topic"]
         self._sampler.note_view(TOPIC)  # for its groups
-        if asked.flag("known"):
+        if request.flag("known"):
             known = self._known(topic)
             if known is not None:
                 return known
         record = self._sampler.fresh_topic(topic)
         if record is None:
             raise TopicNotFoundError(f"Unknown topic {topic!r}.", remedy="It may have been deleted: see the list.")
-        problems = []
-        try:
-            route: Any = self._context.admin.topic_route(topic)
-        except RocketError as error:
-            route = None
-            problems.append(describe(error).to_json())
-        try:
-            groups = self._context.admin.groups_of(topic)
-        except RocketError as error:
-            groups = []
-            problems.append(describe(error).to_json())
+        failed: Failures = {}
+        route: list[BrokerData] = []
+        groups: list[str] = []
+        with record_failure(failed, "the name server"):
+            route = self._context.admin.topic_route(topic).broker_datas
+            groups = self._context.admin.groups_of(topic, failed=failed)
         with self._sampler.lock:
             readers = [self._reader(self._sampler.groups.get(name), name, topic) for name in groups]
             shown = self._shown(record)
         return shown | {
             "refresh": self._context.fresh_ms(),
             "offsets": shown["offsets"] or [],
-            "route": []
-            if route is None
-            else [
-                {
-                    "broker": b.broker_name,
-                    "cluster": b.cluster,
-                    "addresses": {str(i): a for i, a in b.broker_addrs.items()},
-                }
-                for b in sorted(route.broker_datas, key=lambda b: b.broker_name)
+            "route": [
+                pick(data, "broker=broker_name cluster")
+                | {"addresses": {str(broker_id): address for broker_id, address in data.broker_addrs.items()}}
+                for data in sorted(route, key=lambda data: data.broker_name)
             ],
             "groups": readers,
-            "problems": problems,
+            "problems": list(failures_json(failed).values()),
         }
 
     def _known(self, topic: str) -> dict[str, Any] | None:
@@ -107,32 +101,16 @@ class TopicApi:
 
     def _shown(self, record: TopicRecord) -> dict[str, Any]:
         """Hold the sampler's lock."""
-        stats = record.stats
+        queues = None if record.state is None else record.state.queues
         return {
             "topic": record.to_json(),
             "series": record.counts.rates(),
-            "offsets": None
-            if stats is None
-            else [
-                {
-                    **place(queue),
-                    "min": offset.min_offset,
-                    "max": offset.max_offset,
-                    "lastUpdate": offset.last_update_timestamp or None,
-                }
-                for queue, offset in sorted(stats.offset_table.items())
-            ],
+            "offsets": queues
+            and [place(q.queue) | pick(q, "min=min_offset max=max_offset lastUpdate=last_stored_ms?") for q in queues],
             "configs": {
-                name: {
-                    "readQueues": config.read_queue_nums,
-                    "writeQueues": config.write_queue_nums,
-                    "perm": config.perm,
-                    "order": config.order,
-                    "attributes": config.attributes,
-                }
-                for name, config in sorted(record.info.configs.items())
+                row.broker_name: pick(row, "read_queues write_queues perm order attributes") for row in record.info.rows
             },
-            "failed": {name: trouble.to_json() for name, trouble in self._sampler.failed.items()},
+            "failed": failures_json(self._sampler.failed),
         }
 
     def _reader(self, record: GroupRecord | None, name: str, topic: str) -> dict[str, Any]:
@@ -144,28 +122,28 @@ class TopicApi:
 
     # --- changes ----------------------------------------------------------------------------------------------
 
-    def put(self, asked: Asked) -> dict[str, Any]:
+    def put(self, request: ApiRequest) -> dict[str, Any]:
         """Create or change a topic."""
-        topic = asked.text("topic").strip()
-        kind = asked.text("type", "") or None
+        topic = request.text("topic").strip()
+        kind = request.text("type", "") or None
         if kind is not None and kind not in _TYPES:
             raise Refused(f"Invalid message type {kind[:40]!r}.", remedy=f"Use {', '.join(_TYPES)}.")
-        queues = asked.number("queues", 8)
+        queues = request.number("queues", 8)
         self._context.changing.create_topic(
             topic,
             queues,
-            asked.number("perm", 6),
-            write_queues=asked.number("writeQueues", queues),
-            broker=asked.text("broker", "") or None,
-            order=asked.flag("order"),
+            request.number("perm", 6),
+            write_queues=request.number("writeQueues", queues),
+            broker=request.text("broker", "") or None,
+            order=request.flag("order"),
             message_type=kind,
         )
         self._sampler.ask_lists_again()
         return {"done": f"Topic {topic} has {queues} queues on each broker."}
 
-    def delete(self, asked: Asked) -> dict[str, Any]:
-        topic = asked.path["topic"]
-        confirmed(asked, topic)
+    def delete(self, request: ApiRequest) -> dict[str, Any]:
+        topic = request.path["topic"]
+        confirmed(request, topic)
         self._context.changing.delete_topic(topic)
         with self._sampler.lock:
             self._sampler.topics.pop(topic, None)

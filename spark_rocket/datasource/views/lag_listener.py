@@ -229,12 +229,12 @@ class RocketLagListener(StreamingQueryListener):
         ages = {}
         for queue, pulled in asked.items():
             try:
-                answer = pulled.result(max(0.0, until - time.monotonic()))
+                response = pulled.result(max(0.0, until - time.monotonic()))
             except (RocketError, TimeoutError) as error:
                 log.debug("cannot determine the lag in seconds of %s: %s", name(queue), error)
                 continue
-            if answer.status is PullStatus.FOUND:
-                stored = view_record(answer.records, check_crc=False).store_timestamp
+            if response.status is PullStatus.FOUND:
+                stored = view_record(response.records, check_crc=False).store_timestamp
                 ages[queue] = max(0.0, self._clock() - stored / 1000)
         return ages
 

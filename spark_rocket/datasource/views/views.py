@@ -192,6 +192,9 @@ class ViewReader(PickledByValue, DataSourceReader):
         rows = iter(rows_of(self._options))
         while some := list(islice(rows, _BATCH_ROWS)):
             yield pa.RecordBatch.from_pylist(
-                [{field.name: row[name] for field, name in zip(target, self._columns, strict=True)} for row in some],
+                [
+                    {field.name: row.get(name) for field, name in zip(target, self._columns, strict=True)}
+                    for row in some
+                ],
                 schema=target,
             )

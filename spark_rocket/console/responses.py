@@ -6,9 +6,11 @@ The bounds of requests are in request_limits.py. Pure functions. RocketMQ has no
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from spark_rocket.attributes import pick
 from spark_rocket.errors import (
     BrokerError,
     ClientError,
@@ -39,7 +41,7 @@ class Trouble:
     """The response code of a RocketMQ server."""
 
     def to_json(self) -> dict[str, object]:
-        return {"code": self.code, "text": self.text, "remedy": self.remedy, "response": self.response}
+        return pick(self, "code text remedy response")
 
 
 class Refused(RocketError):  # noqa: N818 - it is a response
@@ -65,6 +67,13 @@ def describe(error: BaseException) -> Trouble:
         f"Internal error of the console ({type(error).__name__}).",
         "Please report it with the traceback from its log.",
     )
+
+
+def failures_json(failed: Mapping[str, RocketError | Trouble]) -> dict[str, Any]:
+    """Return errors by broker."""
+    return {
+        name: (error if isinstance(error, Trouble) else describe(error)).to_json() for name, error in failed.items()
+    }
 
 
 def _status(error: RocketError) -> int:

@@ -1,7 +1,10 @@
-"""Results of an :class:`Admin`: values that are never changed.
+"""Rows about a cluster: the results of an :class:`Admin`, which the command line, the console and Spark's views show.
 
-Times are ms since 1970, sizes bytes, rates per second. Corresponds to the classes of org.apache.rocketmq.tools.admin
-and of RocketMQ's dashboard.
+Values that are never changed; their users only render them (``spark_rocket.attributes``). Times are ms since 1970,
+sizes bytes, rates per second; other units are in the name.
+
+A row of what several brokers have is made from those that respond; ``Failures`` has the errors of the others.
+Corresponds to the classes of org.apache.rocketmq.tools.admin and of RocketMQ's dashboard.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from spark_rocket.errors import RocketError
@@ -22,6 +27,7 @@ from spark_rocket.model import (
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID
+from spark_rocket.protocol.wire.bodies.stats import TopicStatsTable
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 Failures = dict[str, RocketError]
@@ -164,14 +170,18 @@ class BrokerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatus:
-    """A broker as registered at the name server, and its reported state; ``error``: why it did not respond."""
+    """A broker as registered at the name server, and its reported state; ``failure``: why it did not respond."""
 
     cluster: str
     name: str
     broker_id: int
     address: str
     runtime: BrokerRuntime | None
-    error: str | None = None
+    failure: RocketError | None = None
+
+    @property
+    def error(self) -> str | None:
+        return None if self.failure is None else self.failure.text
 
     @property
     def is_master(self) -> bool:
@@ -220,6 +230,45 @@ def topic_kind(topic: str, brokers_and_clusters: Iterable[str] = ()) -> TopicKin
     return TopicKind.USER
 
 
+def perm_text(perm: int) -> str:
+    """Return R and W, or - if missing."""
+    return ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic on one broker."""
+
+    topic: str
+    broker_name: str
+    kind: TopicKind
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool
+    sys_flag: int
+    attributes: dict[str, str]
+
+    @classmethod
+    def of(cls, broker_name: str, config: TopicConfig, kind: TopicKind | None = None) -> TopicRow:
+        return cls(
+            config.topic_name,
+            broker_name,
+            kind or topic_kind(config.topic_name),
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            config.order,
+            config.topic_sys_flag,
+            config.attributes,
+        )
+
+    @property
+    def message_type(self) -> str:
+        """NORMAL, FIFO, DELAY, TRANSACTION or MIXED; UNSPECIFIED accepts any."""
+        return self.attributes.get("message.type", _ANY_TYPE)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A topic and its settings on each broker; no settings if only the name server has it or no broker responded."""
@@ -237,12 +286,14 @@ class TopicInfo:
         return sum(config.write_queue_nums for config in self.configs.values())
 
     @property
+    def rows(self) -> list[TopicRow]:
+        """One row for each broker, by name."""
+        return [TopicRow.of(broker, config, self.kind) for broker, config in sorted(self.configs.items())]
+
+    @property
     def perm(self) -> str:
         """The permission granted on any of its brokers: R and W, or - if missing."""
-        perm = 0
-        for config in self.configs.values():
-            perm |= config.perm
-        return ("R" if perm & PERM_READ else "-") + ("W" if perm & PERM_WRITE else "-")
+        return perm_text(reduce(or_, (config.perm for config in self.configs.values()), 0))
 
     @property
     def order(self) -> bool:
@@ -259,6 +310,53 @@ class TopicInfo:
     def message_type(self) -> str:
         """NORMAL, FIFO, DELAY, TRANSACTION or MIXED; UNSPECIFIED accepts any."""
         return self.attributes.get("message.type", _ANY_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue: its first offset, its end, and the store time of its last message (0: unknown)."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_stored_ms: int
+
+    @property
+    def messages(self) -> int:
+        return max(self.max_offset - self.min_offset, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """The queues of a topic, sorted, and the messages per second that its brokers report (None: they do not)."""
+
+    queues: list[QueueState]
+    put_tps: float | None = None
+
+    @classmethod
+    def of(cls, table: TopicStatsTable) -> TopicState:
+        offsets = sorted(table.offset_table.items())
+        queues = [QueueState(queue, at.min_offset, at.max_offset, at.last_update_timestamp) for queue, at in offsets]
+        return cls(queues, table.topic_put_tps)
+
+    @property
+    def messages(self) -> int:
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def end(self) -> int:
+        """The sum of the queues' ends."""
+        return sum(queue.max_offset for queue in self.queues)
+
+    @property
+    def last_stored_ms(self) -> int:
+        return max((queue.last_stored_ms for queue in self.queues), default=0)
+
+    @property
+    def newest(self) -> QueueState | None:
+        """The queue with the newest message; None without messages."""
+        filled = [queue for queue in self.queues if queue.messages]
+        return max(filled, key=lambda queue: (queue.last_stored_ms, queue.queue), default=None)
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -285,6 +383,18 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """A connection of a client to a broker. ``version``: its number in the protocol."""
+
+    broker_name: str
+    client_id: str
+    address: str
+    language: str
+    version: int
+    last_heartbeat_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """A connected producer or consumer, and the brokers it is connected to.
 
@@ -297,6 +407,7 @@ class Member:
     version: str
     brokers: list[str]
     last_heartbeat_ms: int | None = None
+    connections: list[ClientConnection] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +427,7 @@ class QueueProgress:
 
     @property
     def lag(self) -> int:
-        return max(self.broker_offset - self.consumer_offset, 0)
+        return max(self.broker_offset - max(self.consumer_offset, 0), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +450,11 @@ class GroupState:
     @property
     def topics(self) -> list[str]:
         return sorted({queue.queue.topic for queue in self.queues} | self.subscriptions.keys())
+
+    @property
+    def own_topics(self) -> list[str]:
+        """The topics without its retry topics."""
+        return [topic for topic in self.topics if not topic.startswith(RETRY_PREFIX)]
 
     @property
     def lag(self) -> int:
@@ -450,3 +566,7 @@ class DeadLetterTopic:
     topic: str
     messages: int
     last_update_ms: int
+
+    @classmethod
+    def of(cls, topic: str, state: TopicState) -> DeadLetterTopic:
+        return cls(topic.removeprefix(DLQ_PREFIX), topic, state.messages, state.last_stored_ms)
