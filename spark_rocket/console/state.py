@@ -211,7 +211,7 @@ class GroupRecord:
 
 
 def _trouble(failure: RocketError) -> Trouble:
-    """Describe the failure of a broker. The overview shows a refused request as such, not as a broker that is away."""
+    """Describe the failure of a broker. The overview shows a refused request as such, not as an unavailable broker."""
     trouble = describe(failure)
     return replace(trouble, code="NO_PERMISSION") if failure.response_code == ResponseCode.NO_PERMISSION else trouble
 
