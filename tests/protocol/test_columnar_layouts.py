@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
 from spark_rocket.protocol.record.batch import encode_batch_body
-from spark_rocket.protocol.record.column_properties import PropertyColumns
+from spark_rocket.protocol.record.column_properties import PropertyColumns, property_columns
 from spark_rocket.protocol.record.columns import COLUMNS, decode_records
 from spark_rocket.protocol.record.layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, INNER_BATCH, NEED_UNWRAP
 from spark_rocket.protocol.record.messages import decode_messages
@@ -116,16 +118,12 @@ def test_ipv6_hosts_outside_the_range_are_dropped() -> None:
 
 def columns_of(strings: list[bytes]) -> PropertyColumns:
     raw = b"".join(b"--" + string for string in strings)
-    lengths = np.array([len(string) for string in strings])
+    lengths = np.array([len(string) for string in strings], np.int64)
     ends = np.cumsum(lengths + 2)
-    return PropertyColumns(np.frombuffer(raw, np.uint8), ends - lengths, ends, Scratch())
+    return property_columns(np.frombuffer(raw, np.uint8), ends - lengths, ends, Scratch())
 
 
-def test_plain_strings_do_not_go_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise AssertionError("the slow path was taken")
-
-    monkeypatch.setattr(PropertyColumns, "_split_slowly", refuse)
+def test_values_of_single_properties() -> None:
     same = columns_of([b"TAGS\x01A\x02KEYS\x01%d\x02" % i for i in range(20)])
     assert same.value_of("KEYS").to_pylist() == [str(i) for i in range(20)]
     assert same.value_of("UNIQ_KEY").null_count == 20
@@ -205,6 +203,19 @@ def test_a_name_given_twice_keeps_the_last() -> None:
         columns = columns_of(strings)
         assert columns.value_of("TAGS").to_pylist() == [decode_properties(string).get("TAGS") for string in strings]
         assert [dict(row) for row in columns.map_array(MAP).to_pylist()] == [decode_properties(s) for s in strings]
+
+
+PIECES = st.sampled_from([b"TAGS", b"KEYS", b"NAME", b"\x01", b"\x02", b"a", b"\0", "é".encode(), b"\xff", b"\xc3"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(PIECES, max_size=9).map(b"".join), max_size=8), st.integers(1, 3))
+def test_any_strings_are_split_as_one_by_one(strings: list[bytes], times: int) -> None:
+    columns = columns_of(strings * times)
+    expected = [decode_properties(string) for string in strings * times]
+    assert columns.map_array(MAP).to_pylist() == [list(pairs.items()) for pairs in expected]
+    for name in ("TAGS", "KEYS", "NAME", "TAGSTAGSNAME"):
+        assert columns.value_of(name).to_pylist() == [pairs.get(name) for pairs in expected]
 
 
 def test_names_that_become_equal_as_text_are_one() -> None:

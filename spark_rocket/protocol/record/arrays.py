@@ -9,6 +9,7 @@ Thread-safety: pure functions.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -66,3 +67,38 @@ def numpy_of(array: pa.Array) -> _Any:
         return bits[array.offset : array.offset + len(array)].astype(bool)
     dtype = np.dtype(array.type.to_pandas_dtype())
     return np.frombuffer(data, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def to_strings(array: pa.Array) -> pa.Array:
+    """Convert binary to string; invalid UTF-8 becomes U+FFFD."""
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in array.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
+@lru_cache(8)
+def repeated_text(text: str, count: int) -> pa.Array:
+    """Return a column with one constant text."""
+    data = text.encode()
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, even_edges((len(data),), count), pa.py_buffer(data * count)]
+    )
+
+
+@lru_cache(8)
+def even_edges(lengths: tuple[int, ...], count: int) -> pa.Buffer:
+    """Return the offsets of ``count`` repetitions of strings with these lengths."""
+    edges = np.zeros(count * len(lengths) + 1, np.int32)
+    if lengths:
+        ends = np.cumsum(lengths, dtype=np.int32)
+        edges[1:] = np.add.outer(np.arange(count, dtype=np.int32) * ends[-1], ends).ravel()
+    return pa.py_buffer(edges)
+
+
+@lru_cache(2)
+def repeated_texts(texts: tuple[bytes, ...], count: int) -> pa.Array:
+    """Return a column with repetitions of some strings."""
+    edges = even_edges(tuple(map(len, texts)), count)
+    return pa.Array.from_buffers(pa.string(), count * len(texts), [None, edges, pa.py_buffer(b"".join(texts) * count)])

@@ -4,7 +4,7 @@
 ``ARROW_SCHEMA`` and decodes only the requested ones. Runs of 2 to 8 MiB are fastest: smaller ones have the overhead of
 calls, larger ones that of fresh memory.
 
-1. A loop follows the sizes of the records from the first to the end of the run (``run.py``).
+1. A loop follows the sizes of the records from the first to the end of the run (``parts.py``).
 2. One indexing operation on a view with a stride of one byte gathers the headers.
 3. Bodies, topics and property strings are taken from one binary array over the received buffer.
 4. One scan splits the property strings (``column_properties.py``).
@@ -35,11 +35,12 @@ import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, offset_id_text, unpack_host
-from spark_rocket.protocol.record.arrays import array_of, strings_of
-from spark_rocket.protocol.record.column_properties import PropertyColumns, even_edges, repeated_text, to_strings
+from spark_rocket.protocol.record.arrays import array_of, even_edges, repeated_text, strings_of, to_strings
+from spark_rocket.protocol.record.column_properties import PropertyColumns, property_columns
 from spark_rocket.protocol.record.encoder import hex_strings
 from spark_rocket.protocol.record.layout import AT, COMPRESSED
 from spark_rocket.protocol.record.run import RecordRun, Scratch, borrowed_scratch
+from spark_rocket.protocol.record.unwrap import unwrap_records, wrapped_records
 
 _TIME = pa.timestamp("us", tz="UTC")
 _INT32_FIELDS = {"queueId": "queue_id", "flag": "flag", "sysFlag": "sys_flag", "reconsumeTimes": "reconsume_times"}
@@ -113,9 +114,10 @@ def decode_records(
         run.keep_offsets(start_offset, end_offset)
         if check_crc:
             run.check_crc()
-        wrapped = run.wrapped(bodies="body" in columns)
+        wrapped = wrapped_records(run, bodies="body" in columns)
         if wrapped is not None:
-            run = RecordRun(run.unwrapped(wrapped, start_offset, end_offset, damaged), scratch, with_tails=with_tails)
+            plain = unwrap_records(run, wrapped, start_offset, end_offset, damaged)
+            run = RecordRun(plain, scratch, with_tails=with_tails)
             run.keep_offsets(start_offset, end_offset)
         maker = _Columns(run, broker_name, scratch)
         batch = pa.RecordBatch.from_arrays([maker.column(field) for field in made], schema=made)
@@ -175,7 +177,7 @@ class _Columns:
             tails = None
             if run.tails is not None:
                 tails = run.tails.behind(int(run.properties_start[0] - run.body_end[0]))
-            self._properties = PropertyColumns(run.raw, run.properties_start, run.properties_end, self._scratch, tails)
+            self._properties = property_columns(run.raw, run.properties_start, run.properties_end, self._scratch, tails)
         return self._properties
 
     def _part(self, which: int) -> pa.Array:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from spark_rocket.protocol.record.spans import Bytes, Hashes, Ints, blocks, copy_spans, java_hashes
 
 _SEPARATOR = 2
+_MIDDLE = 1
 _WORD = 8  # bytes of a name that are compared at once
 
 
@@ -28,7 +29,7 @@ class PropertySpans:
         ends = np.cumsum(lengths + 1) + pad
         begins = ends - lengths
         size = int(ends[-1]) if self.count else pad
-        self._data = data = np.empty(size + 1 + _WORD, np.uint8)
+        self.data = data = np.empty(size + 1 + _WORD, np.uint8)
         data[:pad] = _WORD
         data[size:] = 0
         data[size] = _SEPARATOR
@@ -67,8 +68,8 @@ class PropertySpans:
         if len(start) > _WORD:
             rest = start[_WORD:]
             at = self._starts[found] + _WORD
-            at = np.minimum(at, len(self._data) - len(rest))  # after the last pair
-            found = found[blocks(self._data, len(rest))[at] == np.frombuffer(rest, f"V{len(rest)}")[0]]
+            at = np.minimum(at, len(self.data) - len(rest))  # after the last pair
+            found = found[blocks(self.data, len(rest))[at] == np.frombuffer(rest, f"V{len(rest)}")[0]]
         places = self._starts[found]
         if (
             len(found) == self.count
@@ -82,17 +83,32 @@ class PropertySpans:
             found, places, rows = found[is_last], places[is_last], rows[is_last]
         return rows, places + len(start), self._ends[found]
 
+    def pairs(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Return the number of pairs before each message and in all, and the start, middle and end of each pair.
+
+        The middle is the first 0x01; parts without one are not pairs.
+        """
+        starts, ends = self._starts, self._ends
+        first = np.append(np.searchsorted(starts, self._begins), len(starts))
+        marks = np.flatnonzero(self.data[: len(self.data) - _WORD] == _MIDDLE)
+        if len(marks) == len(starts) and bool(((starts <= marks) & (marks < ends)).all()):
+            return first, starts, marks, ends
+        middles = np.append(marks, len(self.data))[np.searchsorted(marks, starts)]
+        is_pair = middles < ends
+        counts = np.append(0, np.cumsum(is_pair))
+        return counts[first], starts[is_pair], middles[is_pair], ends[is_pair]
+
     def same_value(self, starts: Ints, ends: Ints) -> bytes | None:
         """Return the value that is the same at all places; None if they differ, or if there are none."""
         if not len(starts) or (ends - starts != ends[0] - starts[0]).any():
             return None
-        first = self._data[starts[0] : ends[0]].tobytes()
-        is_same = not first or blocks(self._data, len(first))[starts].tobytes() == first * len(starts)
+        first = self.data[starts[0] : ends[0]].tobytes()
+        is_same = not first or blocks(self.data, len(first))[starts].tobytes() == first * len(starts)
         return first if is_same else None
 
     def words(self, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
         """Split values at blanks; return the value of each word, and its start and end. Empty words are omitted."""
-        blanks = np.flatnonzero(self._data == ord(" "))
+        blanks = np.flatnonzero(self.data == ord(" "))
         if len(blanks) and len(starts):
             of = np.searchsorted(starts, blanks, side="right") - 1
             blanks = blanks[(of >= 0) & (blanks < ends[of])]
@@ -105,4 +121,4 @@ class PropertySpans:
 
     def hashes(self, starts: Ints, ends: Ints, before: Hashes | None = None) -> Hashes:
         """Return Java's hash of values, continued from the hashes ``before``."""
-        return java_hashes(self._data, starts, ends, before)
+        return java_hashes(self.data, starts, ends, before)

@@ -16,33 +16,26 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.record.layout import (
     AT,
-    BORN_HOST_V6,
     CRC_MASK,
     FIXED_SIZE,
-    HEADER_DTYPE,
     HEADER_SIZE,
     HOSTS_MASK,
     INT,
-    LONG,
     MAGIC_V1,
-    MAGIC_V2,
-    STORE_HOST_V6,
-    V6_SHIFT,
+    UNWRAP_MASK,
 )
-from spark_rocket.protocol.record.spans import blocks, gather, walk_sizes
+from spark_rocket.protocol.record.parts import FAULTS, HEADER, damaged, find_parts, heads_of, record_starts
+from spark_rocket.protocol.record.spans import gather
 from spark_rocket.protocol.record.uniform import Rows, value_range
-from spark_rocket.protocol.record.unwrap import needs_unwrap, record_name, unwrap_records
 
 _MAX_BUFFER_BYTES = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
-_HEADER = np.dtype(HEADER_DTYPE)
-_REMEDY = "The response or file is damaged or cut short: read it again, or check the store."
 _Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
@@ -112,7 +105,7 @@ class RecordRun:
         parts = find_parts(raw, self.starts, self.starts + self.sizes, self._heads)
         bad = np.flatnonzero(parts.faults)
         if len(bad):
-            raise _damaged(raw, int(self.starts[bad[0]]), FAULTS[parts.faults[bad[0]]])
+            raise damaged(raw, int(self.starts[bad[0]]), FAULTS[parts.faults[bad[0]]])
         self.plain = parts.plain
         self.born_extra, self.store_extra = parts.born_extra, parts.store_extra
         self.body_start, self.body_end, self.topic_start, self.topic_end, self.properties_start = parts.places
@@ -133,9 +126,9 @@ class RecordRun:
         _, low, high = value_range(heads)
         if low[:4].tobytes() != high[:4].tobytes():
             return 0
-        self._heads = heads.view(_HEADER)[:, 0]
+        self._heads = heads.view(HEADER)[:, 0]
         for name, at in AT.items():
-            end = at + _HEADER[name].itemsize
+            end = at + HEADER[name].itemsize
             if low[at:end].tobytes() == high[at:end].tobytes():
                 self._same[name] = int(self._heads[name][0])
         return first
@@ -178,7 +171,7 @@ class RecordRun:
         at = AT[name]
         if at > AT["born_host"] and not self.plain:
             moved = self.starts + at + self.born_extra + (self.store_extra if at > AT["store_host"] else 0)
-            return gather(self.raw, moved, _HEADER[name].str)
+            return gather(self.raw, moved, HEADER[name].str)
         if name in self._same:
             return np.full(len(self.starts), self._same[name])
         values: _I64 = self._heads[name].astype(np.int64)
@@ -188,13 +181,6 @@ class RecordRun:
         """Return the constant value of a field; None: it may differ."""
         return self._same.get(name) if self.plain else None
 
-    def wrapped(self, *, bodies: bool) -> _Any | None:
-        """Return which records are not plain; None: all are plain."""
-        flags = self.number("sys_flag") if "sys_flag" not in self._same else np.array([self._same["sys_flag"]])
-        if not needs_unwrap(flags, bodies=bodies).any():
-            return None
-        return needs_unwrap(self.number("sys_flag"), bodies=bodies)
-
     def check_crc(self) -> None:
         view = self.raw.data
         crc32 = zlib.crc32
@@ -202,27 +188,10 @@ class RecordRun:
         real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & CRC_MASK
         wrong = np.flatnonzero(real != self.number("body_crc"))
         if len(wrong):
-            raise _damaged(self.raw, int(self.starts[wrong[0]]), "has a body that does not match its CRC")
-
-    def unwrapped(self, wrapped: _Any, start: int | None, end: int | None, damaged: dict[int, str] | None) -> bytearray:
-        """Return the same records, decompressed and without inner batches."""
-        return unwrap_records(
-            self.raw.data,
-            wrapped,
-            start,
-            end,
-            self.number("sys_flag"),
-            self.number("queue_offset"),
-            self.starts,
-            self.sizes,
-            self.body_start,
-            self.body_end,
-            self.properties_start,
-            damaged,
-        )
+            raise damaged(self.raw, int(self.starts[wrong[0]]), "has a body that does not match its CRC")
 
     def keep_offsets(self, start: int | None, end: int | None) -> None:
-        """Return the queue offsets. Inner batches count as one record: only unwrapping shows their offsets."""
+        """Drop other queue offsets. Inner batches stay: only unwrapping shows the offsets in them."""
         if start is None and end is None:
             return
         offsets = self.number("queue_offset")
@@ -236,7 +205,7 @@ class RecordRun:
         if end is not None:
             keep &= offsets < end
         if not keep.all():
-            keep |= needs_unwrap(self.number("sys_flag"), bodies=False)
+            keep |= (self.number("sys_flag") & UNWRAP_MASK) == UNWRAP_MASK
         if keep.all():
             return
         self._step, self.is_uniform, self.tails = 0, False, None
@@ -246,105 +215,3 @@ class RecordRun:
         self.properties_start, self.properties_end = self.properties_start[keep], self.properties_end[keep]
         if not self.plain:
             self.born_extra, self.store_extra = np.asarray(self.born_extra)[keep], np.asarray(self.store_extra)[keep]
-
-
-def record_starts(raw: _U8) -> _I64:
-    """Return the start of each record."""
-    end = len(raw)
-    if end == 0:
-        return np.empty(0, np.int64)
-    first = INT.unpack_from(raw.data, 0)[0] if end >= FIXED_SIZE else 0
-    if first < FIXED_SIZE or first > end:
-        raise ProtocolError(
-            f"The record at byte 0 has an invalid size of {first} bytes, {end} received.", remedy=_REMEDY
-        )
-    starts, at = walk_sizes(raw.data, FIXED_SIZE)
-    if at == end:
-        return starts
-    if at > end - FIXED_SIZE:
-        raise ProtocolError(f"The run of {end} bytes ends inside the {_record(raw, int(starts[-1]))}.", remedy=_REMEDY)
-    size = INT.unpack_from(raw.data, at)[0]
-    after = f", after the {_record(raw, int(starts[-1]))},"
-    raise ProtocolError(f"The record at byte {at}{after} has an invalid size of {size} bytes.", remedy=_REMEDY)
-
-
-FAULTS = (
-    "",
-    "has an unknown magic number",
-    "is shorter than its fixed fields",
-    "has a body that does not fit",
-    "has a topic that does not fit",
-    "has properties that do not end where it ends",
-)
-
-
-class Parts(NamedTuple):
-    """The positions of the parts of records, and the error of each, as an index of ``FAULTS``."""
-
-    places: tuple[_I64, _I64, _I64, _I64, _I64]
-    """Start and end of bodies, start and end of topics, start of properties; arbitrary within an invalid record."""
-    faults: _I64
-    plain: bool
-    """Whether all have the v1 magic and IPv4 hosts."""
-    born_extra: int | _I64
-    """Extra bytes of IPv6 hosts: 0 or 12."""
-    store_extra: int | _I64
-
-
-def find_parts(raw: _U8, starts: _I64, ends: _I64, heads: _Any) -> Parts:
-    """The parts of records of at least ``FIXED_SIZE`` bytes, whose other lengths may be anything.
-
-    ``heads``: the records' first bytes, as ``heads_of`` has them.
-    """
-    faults = np.zeros(len(starts), np.int64)
-    least = starts + HEADER_SIZE  # inside every record
-
-    def inside(places: _I64, wrong: _Any, fault: int) -> _I64:
-        if not wrong.any():
-            return places
-        faults[wrong & (faults == 0)] = fault
-        return np.where(wrong, least, places)
-
-    magic, sys_flags = heads["magic"], heads["sys_flag"]
-    v2 = magic != MAGIC_V1
-    plain = not v2.any() and not bool((sys_flags & HOSTS_MASK).any())
-    topic_prefix: int | _I64 = 1
-    born_extra: int | _I64 = 0
-    store_extra: int | _I64 = 0
-    body_start = least
-    if not plain:
-        inside(least, v2 & (magic != MAGIC_V2), 1)
-        topic_prefix = 1 + v2.astype(np.int64)
-        born_extra = V6_SHIFT * ((sys_flags & BORN_HOST_V6) != 0)
-        store_extra = V6_SHIFT * ((sys_flags & STORE_HOST_V6) != 0)
-        body_start = least + born_extra + store_extra
-        body_start = inside(body_start, body_start + topic_prefix + 2 > ends, 2)
-    length = heads["body_length"].astype(np.int64) if plain else gather(raw, body_start - 4, ">i4")
-    body_end = body_start + length
-    body_end = inside(body_end, (length < 0) | (body_end + topic_prefix + 2 > ends), 3)
-    length = raw[body_end].astype(np.int64)
-    if not plain:
-        length[v2] = gather(raw, body_end[v2], ">i2")
-    topic_start = body_end + topic_prefix
-    topic_end = topic_start + length
-    topic_end = inside(topic_end, (length < 0) | (topic_end + 2 > ends), 4)
-    length = gather(raw, topic_end, ">i2")
-    properties_start = topic_end + 2
-    inside(properties_start, (length < 0) | (properties_start + length != ends), 5)
-    places = (body_start, body_end, topic_start, topic_end, properties_start)
-    return Parts(places, faults, plain, born_extra, store_extra)
-
-
-def heads_of(raw: _U8, starts: _I64) -> _Any:
-    """Return the headers of records, up to the size with IPv4 hosts."""
-    if not len(starts):
-        return np.empty(0, _HEADER)
-    return blocks(raw, HEADER_SIZE)[starts].view(_HEADER)
-
-
-def _damaged(raw: _U8, start: int, what: str) -> ProtocolError:
-    return ProtocolError(f"The {_record(raw, start)}, {what}.", remedy=_REMEDY)
-
-
-def _record(raw: _U8, start: int) -> str:
-    return record_name(LONG.unpack_from(raw.data, start + AT["queue_offset"])[0], start)

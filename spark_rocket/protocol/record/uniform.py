@@ -61,13 +61,6 @@ def value_range(cells: Bytes) -> Rows:
     return Rows(cells, np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0))
 
 
-def count_equal_sizes(data: bytes, size: int) -> int:
-    """Return the number of consecutive records from the first byte on with the first one's ``size`` and magic."""
-    heads = np.ndarray((len(data) // size,), ">u8", data, 0, (size,))
-    same = heads == heads[0]
-    return len(same) if same.all() else int(np.argmin(same))
-
-
 def layout_of(rows: Rows) -> Layout | None:
     """Return the layout of property strings, one in each row; None if they differ."""
     low = rows.low

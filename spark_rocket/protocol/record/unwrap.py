@@ -33,46 +33,42 @@ from spark_rocket.protocol.record.layout import (
     PROPERTIES_LENGTH,
     UNWRAP_MASK,
 )
+from spark_rocket.protocol.record.parts import record_name
+from spark_rocket.protocol.record.run import RecordRun
 
 _NOT_INNER = ~(UNWRAP_MASK | COMPRESSED | COMPRESSION_MASK)
-_I64 = np.ndarray[Any, np.dtype[np.int64]]
+_Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def needs_unwrap(sys_flags: np.ndarray[Any, Any], *, bodies: bool) -> np.ndarray[Any, Any]:
-    """Return which records are not plain, by system flag; without ``bodies`` compressed bodies may stay unchanged."""
-    wrapped: np.ndarray[Any, Any] = (sys_flags & UNWRAP_MASK) == UNWRAP_MASK
-    return wrapped | ((sys_flags & COMPRESSED) != 0) if bodies else wrapped
-
-
-def record_name(queue_offset: int, at: int) -> str:
-    """Return the name of a record for errors."""
-    return f"record with queue offset {queue_offset}, at byte {at}"
+def wrapped_records(run: RecordRun, *, bodies: bool) -> _Flags | None:
+    """Return which records are not plain, None if all are. Without ``bodies`` compressed bodies count as plain."""
+    same = run.same_number("sys_flag")
+    flags = run.number("sys_flag") if same is None else np.array([same])
+    wrapped: _Flags = (flags & UNWRAP_MASK) == UNWRAP_MASK
+    if bodies:
+        wrapped |= (flags & COMPRESSED) != 0
+    if not wrapped.any():
+        return None
+    return np.broadcast_to(wrapped, len(run))
 
 
 def unwrap_records(
-    buffer: memoryview,
-    wrapped: np.ndarray[Any, Any],
+    run: RecordRun,
+    wrapped: _Flags,
     first_offset: int | None,
     end_offset: int | None,
-    sys_flags: np.ndarray[Any, Any],
-    queue_offsets: _I64,
-    starts: _I64,
-    sizes: _I64,
-    body_starts: _I64,
-    body_ends: _I64,
-    properties_starts: _I64,
     damaged: dict[int, str] | None = None,
 ) -> bytearray:
     """The same records in a new buffer, with those that are ``wrapped`` made plain.
 
-    The positions are those of whole, checked records. Of inner batches only those that may have messages within the
-    offsets are looked into. Records whose bodies cannot be decompressed stay unchanged if ``damaged`` is given, which
-    receives the reason.
+    Of inner batches only those that may have messages within the offsets are looked into. Records whose bodies cannot
+    be decompressed stay unchanged if ``damaged`` is given, which receives the reason.
     """
-    view = memoryview(buffer).cast("B")
+    view = run.raw.data.cast("B")
     out = bytearray()
-    parts_of_rows = (wrapped, sys_flags, queue_offsets, starts, sizes, body_starts, body_ends, properties_starts)
-    rows = zip(*(part.tolist() for part in parts_of_rows), strict=True)
+    numbers = (run.number("sys_flag"), run.number("queue_offset"), run.starts, run.sizes)
+    columns = (wrapped, *numbers, run.body_start, run.body_end, run.properties_start)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
     for undo, flag, queue_offset, start, size, body_start, body_end, properties_start in rows:
         end = start + size
         if not undo:

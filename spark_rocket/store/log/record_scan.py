@@ -29,11 +29,10 @@ from spark_rocket.protocol.record.layout import (
     SIZE_AND_MAGIC,
     SIZE_AND_PLACE,
 )
+from spark_rocket.protocol.record.parts import find_parts, heads_of
 from spark_rocket.protocol.record.property_spans import PropertySpans
 from spark_rocket.protocol.record.record import RecordView, scan_record
-from spark_rocket.protocol.record.run import find_parts, heads_of
-from spark_rocket.protocol.record.spans import blocks, gather
-from spark_rocket.protocol.record.uniform import count_equal_sizes
+from spark_rocket.protocol.record.spans import blocks, gather, walk_sizes
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
@@ -151,19 +150,19 @@ class LogScan:
         while position < end:
             data = file.read(position, min(want, end - position))
             starts, at, stop, reason = walk(data, file.size - position)
-            if stop is Stop.LIMIT and not starts and len(data) < end - position:
+            if stop is Stop.LIMIT and not len(starts) and len(data) < end - position:
                 want *= 4  # one record larger than the chunk
                 continue
             want = self._chunk
             if stop is Stop.LIMIT and position + len(data) >= end and at < len(data):
                 # The last record crosses the end of the file or of the scanned range.
                 stop, reason = Stop.BAD, f"a record extends beyond byte {end} of the file"
-            if starts:
+            if len(starts):
                 block, reason_bad = parse(data, base + position, starts, at, check_crc=self._check_crc)
                 if len(block):
                     yield block
                 if reason_bad:
-                    at, stop, reason = starts[len(block)], Stop.BAD, reason_bad
+                    at, stop, reason = int(starts[len(block)]), Stop.BAD, reason_bad
             position += at
             self._offset = base + position
             self.end = ScanEnd(self._offset, stop, reason)
@@ -185,29 +184,24 @@ def record_at(file: MappedFile, position: int) -> RecordView | None:
     return scan_record(file.read(position, min(size, file.size - position))).record
 
 
-def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
+def walk(data: bytes, room: int) -> tuple[Ints, int, Stop, str]:
     """Return the starts of the complete records in ``data``, the position after them, and why the walk ended there.
 
     ``room``: bytes of the file from the first byte of ``data`` on; ``data`` may be shorter.
     """
-    length = len(data)
-    size = int.from_bytes(data[:4], "big")
-    # Most records are followed by others of the same size, which need not be visited one by one.
-    uniform = count_equal_sizes(data, size) if FIXED_SIZE <= size <= length and data[4:8] in _MAGICS else 0
-    starts = [number * size for number in range(uniform)]
-    at = uniform * size
-    add, unpack, last = starts.append, SIZE_AND_MAGIC.unpack_from, length - SIZE_AND_MAGIC.size
-    size = magic = 0
-    while at <= last:
-        size, magic = unpack(data, at)
-        if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < FIXED_SIZE:
-            break
-        add(at)
-        at += size
-    if at > length:
-        at = starts.pop()  # incomplete
+    if not data:
+        return np.empty(0, np.int64), 0, Stop.LIMIT, ""
+    starts, at = walk_sizes(data, FIXED_SIZE)
+    magics = gather(np.frombuffer(data, np.uint8), starts + AT["magic"], ">u4")
+    complete = _first_false((magics == MAGIC_V1) | (magics == MAGIC_V2))
+    if complete == len(starts) and at > len(data):
+        complete -= 1
+    if complete < len(starts):
+        starts, at = starts[:complete], int(starts[complete])
+    last = len(data) - SIZE_AND_MAGIC.size
     if at > last:
         return starts, at, Stop.LIMIT, ""
+    size, magic = SIZE_AND_MAGIC.unpack_from(data, at)
     if magic in (MAGIC_V1, MAGIC_V2):
         if FIXED_SIZE <= size <= room - at:
             return starts, at, Stop.LIMIT, ""
@@ -224,18 +218,17 @@ def walk(data: bytes, room: int) -> tuple[list[int], int, Stop, str]:
 def parse(
     data: bytes,
     base: int,
-    starts: list[int],
+    at: Ints,
     end: int,
     *,
     check_crc: bool = True,
     physical_offsets: Ints | None = None,
 ) -> tuple[RecordBlock, str]:
-    """Return columns of walked records up to the first invalid one, and the fault of that one.
+    """Return columns of walked records (at places of ``data``) up to the first invalid one, and the fault of that one.
 
     ``physical_offsets``: offsets of the records in the log, if they are not contiguous there.
     """
     source = np.frombuffer(data, np.uint8)
-    at = np.array(starts, np.int64)
     sizes = np.diff(at, append=end)
     heads = heads_of(source, at)
     parts = find_parts(source, at, at + sizes, heads)

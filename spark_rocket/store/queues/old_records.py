@@ -91,7 +91,7 @@ class OldRecords:
         if not count:
             return True
         starts, end, _, _ = walk(records, len(records))
-        if end != len(records) or starts != (np.cumsum(sizes) - sizes).tolist():
+        if end != len(records) or not np.array_equal(starts, np.cumsum(sizes) - sizes):
             return False
         physical = entries["physical_offset"].astype(np.int64)
         block, reason = parse(records, 0, starts, end, physical_offsets=physical)

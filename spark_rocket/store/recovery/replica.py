@@ -39,7 +39,7 @@ from spark_rocket.store.layout import ENTRY_TYPE, DelayLevels
 from spark_rocket.store.log.checkpoint import Checkpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
-from spark_rocket.store.log.record_scan import Stop, next_good, parse, walk
+from spark_rocket.store.log.record_scan import Ints, Stop, next_good, parse, walk
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
@@ -174,7 +174,7 @@ class Replica:
         while done < len(run):
             part = run[done:] if done else run
             starts, end, stop, reason = walk(part, log.file_size - log.position)
-            if starts:
+            if len(starts):
                 self._write(part, starts, end)
                 done += end
             if stop is Stop.LIMIT:
@@ -199,22 +199,22 @@ class Replica:
             f"on both brokers ({self._log.file_size} here).",
         )
 
-    def _write(self, part: bytes, starts: list[int], end: int) -> None:
+    def _write(self, part: bytes, starts: Ints, end: int) -> None:
         """Write records of one file to the log and the queues, or to neither."""
         log = self._log
         base = log.max_offset
         dispatcher = self._dispatcher
         reason, damaged = "", -1
-        records = _few_records(part, base, starts) if len(starts) <= _MAX_SINGLE_CHECKS else []
+        records = _few_records(part, base, starts.tolist()) if len(starts) <= _MAX_SINGLE_CHECKS else []
         if records:
             timestamp = records[-1].store_timestamp
         else:
             block, reason = parse(part, base, starts, end)
             if reason:
-                damaged = base + starts[len(block)]
+                damaged = base + int(starts[len(block)])
                 block, reason = parse(part, base, starts, end, check_crc=False)
                 if reason:
-                    end = starts[len(block)]
+                    end = int(starts[len(block)])
             if not len(block):
                 raise self._invalid_record(base + end, reason)
             timestamp = int(block.store_timestamps[-1])

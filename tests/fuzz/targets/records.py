@@ -89,7 +89,7 @@ def log_scan(raw: bytes) -> None:
     starts, end, _, _ = walk(raw, len(raw))
     assert end <= len(raw)
     for check_crc in (False, True):
-        if starts:
+        if len(starts):
             parse(raw, 700, starts, end, check_crc=check_crc)
 
 
