@@ -6,8 +6,8 @@ A file is Java properties text (``grpcServerPort=8081``) or JSON as in Apache's 
 * other settings of Apache's proxy (``KNOWN_UNUSED``): accepted without effect;
 * anything else: ignored with a warning that suggests the nearest known setting.
 
-Settings that Apache's proxy does not have: ``bindAddress``, ``aclEnable``, ``aclFile``, ``aclMaxClockSkew``, the limits
-of connections (with the broker's names), and ``proxyProtocolTrustedAddresses``.
+Settings that Apache's proxy does not have: ``bindAddress``, ``aclEnable``, ``aclFile``, ``aclMaxClockSkew``,
+``maxConnections``, ``maxConnectionAgeMillis`` and ``maxUnreadAnswerBytes``.
 ``innerClientAuthenticationCredentials`` is the account that signs the proxy's requests to brokers; it is not in
 ``repr``.
 
@@ -21,7 +21,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +39,6 @@ _log = logging.getLogger(__name__)
 DEFAULT_PORT = 8081
 _MIB = 1 << 20
 _WILDCARDS = ("0.0.0.0", "::", "")
-
-
-def _trusted(text: str) -> tuple[str, ...]:
-    """Parse comma-separated addresses and networks (``10.0.0.0/8``). ConfigError if one is invalid."""
-    parts = [part for part in (part.strip() for part in text.split(",")) if part]
-    for part in parts:
-        try:
-            ip_network(part)
-        except ValueError as error:
-            raise ConfigError(
-                f"proxyProtocolTrustedAddresses: invalid address or network '{part}': {error}.",
-                remedy="Use comma-separated addresses and networks, for example 10.0.0.5,192.168.0.0/16.",
-            ) from None
-    return tuple(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +62,6 @@ class ProxyConfig:
     acl_file: str = setting("")
     acl_max_clock_skew: int = setting(86_400_000, low=0)
     inner_client_authentication_credentials: str = setting("", secret=True, check=inner_credentials)
-    proxy_protocol_trusted_addresses: str = setting("", check=_trusted)
 
     proxy_cluster_name: str = setting("DefaultCluster")
     proxy_name: str = setting("")
@@ -88,14 +72,12 @@ class ProxyConfig:
 
     max_message_size: int = setting(4 * _MIB, low=1, high=15 * _MIB)
     max_connections: int = setting(10_000, low=1)
-    max_connections_per_address: int = setting(0, low=0)
-    """0: no limit but the total."""
     grpc_max_concurrent_calls_per_connection: int = setting(1_024, low=1, high=2**31 - 1)
     grpc_client_idle_time_mills: int = setting(120_000, low=1_000)
     max_connection_age_millis: int = setting(0, low=0)
     """0: no limit."""
     max_unread_answer_bytes: int = setting(64 * _MIB, low=_MIB)
-    """The limit for all connections together."""
+    """The limit for all clients together."""
 
     #: The TLS settings (``tls.…``), of the port and of the connections to brokers and name servers.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)  # with passwords
@@ -142,8 +124,8 @@ class ProxyConfig:
             elif name.startswith("tls."):  # a misspelt one must not leave a port open
                 parse_setting(name, text, where)
                 tls[name] = text
-            elif name in _MODES:
-                _check_mode(name, text, where)
+            elif name in _REFUSED:
+                _check_refused(name, text, where)
             elif name not in KNOWN_UNUSED:
                 near = get_close_matches(name, [*_SPECS, *KNOWN_UNUSED], 1)
                 suggestion = f" Did you mean '{near[0]}'?" if near else ""
@@ -173,11 +155,6 @@ class ProxyConfig:
         """``aclFile``, else ``plain_acl.yml`` in the configuration file's directory, else in the working directory."""
         directory = self.source.absolute().parent if self.source is not None else Path.cwd()
         return directory / Path(self.acl_file or "plain_acl.yml").expanduser()
-
-    @property
-    def trusted_addresses(self) -> tuple[str, ...]:
-        """Peers whose PROXY protocol header is trusted."""
-        return _trusted(self.proxy_protocol_trusted_addresses)
 
     @property
     def called_hosts(self) -> tuple[str, ...]:
@@ -223,14 +200,24 @@ class ProxyConfig:
 
 _SPECS = settings_of(ProxyConfig)
 
-#: Settings with only one supported value.
-_MODES = {"proxyMode": ("CLUSTER", "the proxy runs separately from brokers and serves a whole cluster")}
+# Settings with only one supported value, and the remedy for others.
+_REFUSED = {
+    "proxyMode": (
+        "CLUSTER",
+        "Set proxyMode=CLUSTER: the proxy runs separately from brokers.",
+    ),
+    "proxyProtocolTrustedAddresses": (
+        "",
+        "Remove it: PROXY protocol headers are no longer read. Behind a load balancer, clients have its address.",
+    ),
+    "maxConnectionsPerAddress": ("0", "Remove it, and limit connections by address in a load balancer."),
+}
 
 
-def _check_mode(name: str, text: str, where: str) -> None:
-    served, why = _MODES[name]
-    if text.strip().upper() != served:
-        raise ConfigError(f"{where}: {name}={text} is not supported: {why}.", remedy=f"Set {name}={served}.")
+def _check_refused(name: str, text: str, where: str) -> None:
+    supported, remedy = _REFUSED[name]
+    if text.strip().upper() != supported:
+        raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=remedy)
 
 
 def _entries(text: str, source: str) -> list[tuple[str, str, int]]:

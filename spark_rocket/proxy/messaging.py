@@ -33,7 +33,6 @@ from spark_rocket.proxy.messages.statuses import StatusError, status, status_cod
 from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
 from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
-from spark_rocket.remoting.server.overload import OVERLOAD
 
 _often = RateLimited(logging.getLogger(__name__))
 
@@ -80,10 +79,6 @@ def rpcs(
     return found
 
 
-# Methods that return TOO_MANY_REQUESTS if too many calls are in progress: clients retry them later.
-_RETRIED = {"SendMessage", "ReceiveMessage"}
-
-
 def _let_pass(context: Context, request: Any) -> None:
     """No access control."""
 
@@ -103,11 +98,8 @@ class _Method:
         method = self._method
         if method.client_streaming:
             return Rpc(self._stream, request_streaming=True, response_streaming=True, failed=self._stream_failed)
-        busy = b""
-        if method.name in _RETRIED:
-            busy = self._failed(None, StatusError(definitions.Code.TOO_MANY_REQUESTS, OVERLOAD))
         handler = self._stream if method.server_streaming else self._unary
-        return Rpc(handler, response_streaming=method.server_streaming, failed=self._failed, busy=busy)
+        return Rpc(handler, response_streaming=method.server_streaming, failed=self._failed)
 
     def _request_of(self, context: Context, raw: bytes) -> Any:
         most = self._limit.max_fields
@@ -155,10 +147,9 @@ class _Method:
         except Exception as error:
             yield self._failed(context, error)
 
-    def _failed(self, context: Context | None, error: Exception) -> bytes:
+    def _failed(self, context: Context, error: Exception) -> bytes:
         code, message = status_of(error, self._method.name)
-        if context is not None:
-            context.status_code = code
+        context.status_code = code
         raw: bytes = self._answer_class(status=status(code, message)).SerializeToString()
         return raw
 

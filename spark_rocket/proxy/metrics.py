@@ -17,7 +17,6 @@ from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.proxy.transport.calls import DURATION_BOUNDS, MethodStats
 from spark_rocket.proxy.transport.context import GrpcCode
 from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
-from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 
 _NODE = ("cluster", "node_type", "node_id")
 _METHOD = (*_NODE, "method")
@@ -29,6 +28,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("rocket_proxy_call_seconds", HISTOGRAM, "Duration of calls, including waiting.", "own", _METHOD),
     Metric("rocket_proxy_brokers", GAUGE, "Brokers with a known master.", "own", _NODE),
     Metric(
+        "rocket_unread_bytes", GAUGE, "Bytes of messages that clients have not read, with their copies.", "own", _NODE
+    ),
+    Metric(
         "rocket_proxy_renewed_messages", GAUGE, "Messages with automatic renewal of the invisible time.", "own", _NODE
     ),
 )
@@ -37,7 +39,7 @@ METRICS: tuple[Metric, ...] = (
 class ProxyMetrics:
     """A proxy as a source of metrics."""
 
-    metrics = (*METRICS, *OVERLOAD_METRICS)
+    metrics = METRICS
 
     def __init__(self, proxy: ProxyServer) -> None:
         self._proxy = proxy
@@ -70,15 +72,7 @@ class ProxyMetrics:
         add("rocketmq_proxy_up", f'{node},proxy_mode="cluster"', 1)
         add("rocket_proxy_brokers", node, len(families.cluster.brokers))
         add("rocket_proxy_renewed_messages", node, families.receiving.receipts.count)
-        add("rocket_request_bytes", node, transport.pending.used)
-        add("rocket_unread_bytes", node, transport.unread.used)
-        add("rocket_connections", node, transport.front.connections)
-        for reason, count in transport.front.refused.items():
-            add("rocket_connections_refused_total", f"{node},{label_text({'reason': reason})}", count)
-        for reason, count in {"slow_reader": transport.unread.closed, "slow_writer": transport.pending.closed}.items():
-            add("rocket_connections_cut_total", f"{node},{label_text({'reason': reason})}", count)
-        labels = {"processor": "grpc", "reason": "overload"}
-        add("rocket_requests_refused_total", f"{node},{label_text(labels)}", transport.calls.refused)
+        add("rocket_unread_bytes", node, transport.calls.messages.used)
         for path, stats in list(transport.calls.stats.items()):
             yield
             _add_method(exposition, f"{node},{label_text({'method': path.rpartition('/')[2]})}", stats)

@@ -156,11 +156,10 @@ class ProxyServer:
 
     def _make_server(self, families: Families) -> GrpcServer:
         config = self.config
-        tls = server_tls(config.server_tls_settings(), config.called_hosts, alpn=["h2"])
+        tls = server_tls(config.server_tls_settings(), config.called_hosts)
         send = f"/{definitions.SERVICE}/SendMessage"
         limits = GrpcLimits(
             max_connections=config.max_connections,
-            max_connections_per_address=config.max_connections_per_address,
             max_streams=config.grpc_max_concurrent_calls_per_connection,
             method_request_bytes={
                 **{f"/{definitions.SERVICE}/{name}": limit.max_bytes for name, limit in METHOD_LIMITS.items()},
@@ -178,7 +177,6 @@ class ProxyServer:
             limits=limits,
             authenticate=families.authenticate,
             tools=ToolServices(definitions.messaging().descriptor),
-            trusted_proxies=config.trusted_addresses,
             reuse_port=config.reuse_port,
         )
 

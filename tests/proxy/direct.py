@@ -15,7 +15,7 @@ from spark_rocket.proxy.cluster.cluster import Cluster
 from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.methods.client import CommandStream
 from spark_rocket.proxy.server import Families
-from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
+from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
 from tests.broker.wire import Wire
 from tests.kit.brokers import LoopThread, Served, served
 from tests.kit.clock import Clock
@@ -24,22 +24,17 @@ from tests.proxy.caller import Caller, consumer_settings, producer_settings
 
 
 class DirectContext:
-    """A call's context; it is its own connection."""
-
-    forwarded = 0
+    """A call's context."""
 
     def __init__(self, client_id: str, *, deadline: float | None = None, **metadata: str) -> None:
         self.metadata: Mapping[str, str] = {CLIENT_ID: client_id, **metadata}
         self.peer = "127.0.0.1:5000"
         self.deadline = deadline
         self.status_code = 0
-        self.unread = ResponseBytes(1 << 40)
+        self._messages = MessageBytes(1 << 40)
 
     def batch(self) -> Batch:
-        return self.unread.batch(self)
-
-    def abort(self) -> None:
-        raise AssertionError("the connection was closed")
+        return self._messages.batch()
 
 
 class DirectCaller(Caller):

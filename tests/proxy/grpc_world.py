@@ -38,13 +38,17 @@ def framed(message: bytes, flag: int = 0) -> bytes:
 class World(LoopThread):
     """The server, its loop on a thread, and the calls of its handlers."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, host: str = "127.0.0.1", **options: Any) -> None:
         super().__init__()
         self.seen: list[Any] = []
         self.cancelled = 0
         self.released = asyncio.Event()
-        self.server = GrpcServer(self.rpcs(), "127.0.0.1", 0, **options)
-        self.do(self.server.start())
+        self.server = GrpcServer(self.rpcs(), host, 0, **options)
+        try:
+            self.do(self.server.start())
+        except BaseException:
+            self.stop_loop()
+            raise
 
     def __enter__(self) -> World:
         return self
@@ -61,13 +65,11 @@ class World(LoopThread):
 
     def idle(self) -> bool:
         """No call has left anything."""
-        server = self.server
-        return not server.calls.running and not server.unread.used
+        calls = self.server.calls
+        return not calls.running and not calls.messages.used
 
     def close(self) -> None:
         self.do(self.server.close(0.0))
-        assert not self.server.connections
-        assert not self.server.front.connections
         self.stop_loop()
 
     # --- methods ----------------------------------------------------------------------------------------------
@@ -157,8 +159,8 @@ class World(LoopThread):
 class Peer:
     """A scripted HTTP/2 client on a blocking socket."""
 
-    def __init__(self, port: int, before: bytes = b"") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
+    def __init__(self, port: int, sock: socket.socket | None = None) -> None:
+        self.socket = sock or socket.create_connection(("127.0.0.1", port), timeout=LIMIT)
         config = h2.config.H2Configuration(
             client_side=True, header_encoding="utf-8", validate_outbound_headers=False, normalize_outbound_headers=False
         )
@@ -166,7 +168,6 @@ class Peer:
         self.events: list[Any] = []
         self.h2.initiate_connection()
         try:
-            self.socket.sendall(before)
             self.flush()
             self.until(h2.events.RemoteSettingsChanged)
         except BaseException:

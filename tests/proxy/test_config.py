@@ -63,8 +63,8 @@ def test_secrets_are_not_shown() -> None:
         ({"namesrvAddr": "nowhere"}, "'nowhere'"),
         ({"tlsCertPath": "c.pem"}, "tlsKeyPath is not"),
         ({"tlsKeyPath": "k.pem"}, "tlsCertPath is not"),
-        ({"proxyProtocolTrustedAddresses": "10.0.0.1/8"}, "10.0.0.1/8"),
-        ({"proxyProtocolTrustedAddresses": "10.0.0.0/8, some.host"}, "'some.host'"),
+        ({"proxyProtocolTrustedAddresses": "10.0.0.1"}, "proxyProtocolTrustedAddresses=10.0.0.1 is not supported"),
+        ({"maxConnectionsPerAddress": "9"}, "maxConnectionsPerAddress=9 is not supported"),
         ({"proxyMode": "LOCAL"}, "proxyMode=LOCAL is not supported"),
         ({"tls.server.mod": "enforcing"}, "tls.server.mod"),
         ({"innerClientAuthenticationCredentials": "s3cr3t"}, "Invalid innerClientAuthenticationCredentials"),
@@ -102,7 +102,5 @@ def test_names_in_broker_requests_are_converted() -> None:
     assert len(_SPECS) == len([entry for entry in fields(ProxyConfig) if "low" in entry.metadata])
 
 
-def test_trusted_addresses() -> None:
-    config = ProxyConfig.from_properties({"proxyProtocolTrustedAddresses": " 10.0.0.5, 192.168.0.0/16 ,::1"})
-    assert config.trusted_addresses == ("10.0.0.5", "192.168.0.0/16", "::1")
-    assert ProxyConfig().trusted_addresses == ()
+def test_removed_settings_with_their_old_defaults() -> None:
+    ProxyConfig.from_properties({"proxyProtocolTrustedAddresses": "", "maxConnectionsPerAddress": 0})

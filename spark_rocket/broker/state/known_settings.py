@@ -60,7 +60,6 @@ PROXY_SETTINGS = frozenset(
         "grpcClientIdleTimeMills",
         "grpcMaxConcurrentCallsPerConnection",
         "grpcServerPort",
-        "proxyProtocolTrustedAddresses",
         "tlsCertPath",
         "tlsKeyPassword",
         "tlsKeyPath",
@@ -74,6 +73,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "enableControllerMode": (("false",), "Remove it: controller mode is not supported."),
     "storeType": (("default", ""), "Remove it: this broker stores its data in files."),
     "transientStorePoolEnable": (("false",), "Remove it: the commit log is written through its memory mapping."),
+    "proxyProtocolTrustedAddresses": (("",), "Remove it: PROXY protocol headers are no longer read."),
     "readOnlyCommitLogStorePaths": (("",), "Remove it: the commit log is in one directory, storePathCommitLog."),
 }
 _MAX_UPDATE = 64 * 1024  # characters of one update at run time

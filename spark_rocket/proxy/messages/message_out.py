@@ -51,7 +51,7 @@ from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.message_in import SYSTEM_PROPERTIES
 from spark_rocket.proxy.messages.names import resource_of
-from spark_rocket.proxy.transport.memory_budgets import Batch
+from spark_rocket.proxy.transport.message_bytes import Batch
 from spark_rocket.remoting.address import format_address
 
 _MAX_TIMES = (1 << 31) - 2

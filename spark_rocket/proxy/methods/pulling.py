@@ -36,7 +36,7 @@ from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
 from spark_rocket.proxy.methods.routes import existing_topic
 from spark_rocket.proxy.transport.context import Context
-from spark_rocket.proxy.transport.memory_budgets import Batch
+from spark_rocket.proxy.transport.message_bytes import Batch
 
 MAX_WAIT_MS = 20_000
 

@@ -68,7 +68,7 @@ from spark_rocket.proxy.methods.handles import Handle
 from spark_rocket.proxy.methods.receipts import MAX_RENEWED, RENEWED_FOR_MS, Receipts
 from spark_rocket.proxy.methods.routes import existing_topic
 from spark_rocket.proxy.transport.context import Context
-from spark_rocket.proxy.transport.memory_budgets import Batch
+from spark_rocket.proxy.transport.message_bytes import Batch
 
 _often = RateLimited(logging.getLogger(__name__))
 

@@ -3,11 +3,9 @@
 For grpcio, every method is a stream of requests with raw bytes. So a message is neither read nor parsed before its
 metadata is authenticated:
 
-1. Too many calls in progress: the method's ``busy`` response.
-2. ``authenticate`` with only the metadata.
-3. Read the request. Above the method's limit: RESOURCE_EXHAUSTED. Too many bytes of requests in progress (waiting for
-   brokers): the ``busy`` response.
-4. The handler parses the request (messaging.py limits its number of fields before) and responds.
+1. ``authenticate`` with only the metadata and the client's address.
+2. Read the request. Above the method's limit: RESOURCE_EXHAUSTED.
+3. The handler parses the request (messaging.py limits its number of fields before) and responds.
 
 A handler's RpcError ends the call with its status, other errors with UNKNOWN and a log line. When the client cancels,
 its deadline expires or its connection breaks, grpcio cancels the task.
@@ -22,41 +20,27 @@ import logging
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 
 from spark_rocket.logs import RateLimited
 from spark_rocket.proxy.transport.context import Authenticate, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.transport.forwarding import Forwarder
 from spark_rocket.proxy.transport.limits import GrpcLimits
-from spark_rocket.proxy.transport.memory_budgets import Batch, ResponseBytes
+from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log)
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_TEXT_BYTES = 3072  # clients accept 8 KiB of metadata, and 4 KiB through nginx
-_SMALL_RESPONSE = 4096
-"""Responses up to this size are not counted while they are written: there is one per call, limited by ``max_calls``."""
-_SMALL_REQUEST = 4096
-"""Requests up to this size are not counted, so that acks are accepted while sends wait for a broker."""
-_COPIES = 2
-"""Copies of a response while it is written; the second is in grpcio."""
-
 
 DURATION_BOUNDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 """Bounds of the histogram in seconds."""
-
-
-class _BusyError(RpcError):
-    """Too many calls or bytes are in progress; clients can retry later."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(GrpcCode.RESOURCE_EXHAUSTED, f"too many {what} are in progress: retry later")
 
 
 class MethodStats:
@@ -79,14 +63,10 @@ class MethodStats:
 class Call:
     """A gRPC call, as a ``Context``."""
 
-    def __init__(self, servicer: Any, connection: Forwarder, unread: ResponseBytes) -> None:
-        self.connection = connection
+    def __init__(self, servicer: Any, messages: MessageBytes) -> None:
         self.status_code: int = GrpcCode.OK
-        self.request_bytes = 0
-        """The counted bytes of its request."""
         self._servicer = servicer
-        self._unread = unread
-        self._batch: Batch | None = None
+        self._messages = messages
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
@@ -95,9 +75,9 @@ class Call:
             for name, value in self._servicer.invocation_metadata() or ()
         }
 
-    @property
+    @cached_property
     def peer(self) -> str:
-        return self.connection.peer
+        return address_of(self._servicer.peer())
 
     @property
     def deadline(self) -> float | None:
@@ -105,33 +85,18 @@ class Call:
         return None if remaining is None else time.monotonic() + remaining
 
     def batch(self) -> Batch:
-        self._batch = self._unread.batch(self.connection)
-        return self._batch
-
-    def is_counted(self, size: int) -> bool:
-        """Whether a response needs no reservation: it is small, or a message of this call's batch."""
-        return size <= _SMALL_RESPONSE + (0 if self._batch is None else self._batch.size)
+        return self._messages.batch()
 
 
 class Calls:
     """Creates grpcio's handlers of methods."""
 
-    def __init__(
-        self,
-        connection_of: Callable[[str], Forwarder | None],
-        limits: GrpcLimits,
-        unread: ResponseBytes,
-    ) -> None:
+    def __init__(self, limits: GrpcLimits) -> None:
         self.running = 0
-        self.refused = 0
-        """Calls refused because too many calls or bytes were in progress."""
-        self.request_bytes = 0
-        """Bytes of complete requests whose calls are in progress."""
+        self.messages = MessageBytes(limits.max_unread_bytes)
         self.stats: dict[str, MethodStats] = defaultdict(MethodStats)
         """Statistics by ``/service/Method``."""
-        self._connection_of = connection_of
         self._limits = limits
-        self._unread = unread
 
     def handler(self, path: str, rpc: Rpc, authenticate: Authenticate | None = None) -> grpc.RpcMethodHandler:
         """Create the handler of the method ``/service/Method``."""
@@ -150,27 +115,20 @@ class Calls:
 
     async def _run(self, path: str, rpc: Rpc, servicer: Any, authenticate: Authenticate | None) -> bytes | None:
         """Run a call; return the response, or None if there is none or all are written."""
-        connection = self._connection_of(servicer.peer())
-        if connection is None:
-            await servicer.abort(grpc.StatusCode.UNAVAILABLE, "the connection is closed")
-            return None
-        call = Call(servicer, connection, self._unread)
+        call = Call(servicer, self.messages)
         stats, began, ended = self.stats[path], time.monotonic(), None
         stats.running += 1
         self.running += 1
         try:
-            refusal = self._refusal(path, rpc, call, authenticate)
+            refusal = None if authenticate is None else _refusal(path, rpc, call, authenticate)
             if refusal is not None:
                 return refusal
-            serve = self._stream if rpc.response_streaming else self._unary
-            return await serve(path, rpc, servicer, call)
+            if rpc.response_streaming:
+                await self._respond(path, rpc, servicer, call)
+                return None
+            response: bytes = await rpc.handler(call, await self._request(path, servicer))
+            return response
         except RpcError as error:
-            if isinstance(error, _BusyError):
-                self.refused += 1
-                _often.warning("busy", "refused calls: %s", error.message)
-                if rpc.busy:
-                    call.status_code = error.code
-                    return rpc.busy
             ended = error
         except asyncio.CancelledError:  # if the handler cancelled the call, grpcio would not end it
             ended = RpcError(GrpcCode.CANCELLED, "the call was cancelled")
@@ -186,90 +144,27 @@ class Calls:
             ended = RpcError(GrpcCode.UNKNOWN, f"{type(error).__name__}: {error}")
         finally:
             self.running -= 1
-            self.request_bytes -= call.request_bytes
             stats.ended(call.status_code if ended is None else ended.code, time.monotonic() - began)
         await servicer.abort(_STATUS[ended.code], cut_text(ended.message))
         return None
 
-    def _refusal(self, path: str, rpc: Rpc, call: Call, authenticate: Authenticate | None) -> bytes | None:
-        """Return the response of a call that is not authenticated; None if it is."""
-        if self.running > self._limits.max_calls:
-            raise _BusyError("calls")
-        if authenticate is None:
-            return None
-        try:
-            authenticate(call, path)
-        except RpcError:
-            raise
-        except Exception as error:
-            if rpc.failed is None:
-                raise RpcError(GrpcCode.UNAUTHENTICATED, str(error)) from error
-            return rpc.failed(call, error)
-        return None
-
-    async def _unary(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> bytes:
-        response: bytes = await rpc.handler(call, await self._request(path, servicer, call))
-        if len(response) > _SMALL_RESPONSE:
-            size = _COPIES * len(response)
-            unread, connection = self._unread, call.connection
-            await unread.wait_for_room(connection, size)
-            unread.write_begins(connection)
-
-            def done(_: Any) -> None:
-                unread.write_ends(connection)
-                unread.sent(connection, size)
-
-            servicer.add_done_callback(done)
-        return response
-
-    async def _stream(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> None:
-        if not rpc.request_streaming:
-            await self._respond(rpc, servicer, call, await self._request(path, servicer, call))
-            return
-        call.connection.streaming += 1
-        try:
-            await self._respond(rpc, servicer, call, self._requests(path, servicer, call))
-        finally:
-            call.connection.streaming -= 1
-
-    async def _respond(self, rpc: Rpc, servicer: Any, call: Call, given: bytes | AsyncIterator[bytes]) -> None:
-        connection, unread = call.connection, self._unread
+    async def _respond(self, path: str, rpc: Rpc, servicer: Any, call: Call) -> None:
+        streaming = rpc.request_streaming
+        given = self._requests(path, servicer) if streaming else await self._request(path, servicer)
         async with aclosing(rpc.handler(call, given)) as responses:
             async for response in responses:
-                size = 0 if call.is_counted(len(response)) else _COPIES * len(response)
-                if size:
-                    await unread.wait_for_room(connection, size)
-                unread.write_begins(connection)
-                try:
-                    await servicer.write(response)  # waits for the client's flow control window
-                finally:
-                    unread.write_ends(connection)
-                    if size:
-                        unread.sent(connection, size)
+                await servicer.write(response)  # waits for the client's flow control window
 
-    async def _request(self, path: str, servicer: Any, call: Call) -> bytes:
+    async def _request(self, path: str, servicer: Any) -> bytes:
         """Read the message of a request that is not a stream."""
-        connection, size = call.connection, 0
-        connection.request_begins()
-        try:
-            raw = await servicer.read()
-            if raw is not grpc.aio.EOF:
-                size = len(raw)
-        finally:
-            connection.request_ends(size)
+        raw = await servicer.read()
         if raw is grpc.aio.EOF:
             raise RpcError(GrpcCode.INTERNAL, "the request has no message")
-        self._check_size(path, size)
-        if size > _SMALL_REQUEST:
-            if self.request_bytes and self.request_bytes + size > self._limits.max_request_bytes:
-                raise _BusyError("bytes of requests")
-            self.request_bytes += size
-            call.request_bytes = size
+        self._check_size(path, len(raw))
         return bytes(raw)
 
-    async def _requests(self, path: str, servicer: Any, call: Call) -> AsyncIterator[bytes]:
+    async def _requests(self, path: str, servicer: Any) -> AsyncIterator[bytes]:
         while (raw := await servicer.read()) is not grpc.aio.EOF:
-            call.connection.message_taken(len(raw))
             self._check_size(path, len(raw))
             yield raw
 
@@ -277,6 +172,34 @@ class Calls:
         limit = self._limits.of_method(path)
         if size > limit:
             raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has {size} bytes, {path} accepts at most {limit}")
+
+
+def _refusal(path: str, rpc: Rpc, call: Call, authenticate: Authenticate) -> bytes | None:
+    """Return the response of a call that is not authenticated; None if it is."""
+    try:
+        authenticate(call, path)
+    except RpcError:
+        raise
+    except Exception as error:
+        if rpc.failed is None:
+            raise RpcError(GrpcCode.UNAUTHENTICATED, str(error)) from error
+        return rpc.failed(call, error)
+    return None
+
+
+def address_of(peer: str) -> str:
+    """Return ``host:port`` of a call's peer as grpcio names it; ``unknown:0``, which no white list has, for others.
+
+    ===========================  ==================================================================================
+    ``ipv4:10.0.0.7:4711``       grpcio's own port
+    ``ipv6:%5B::1%5D:4711``      the same; URL-encoded
+    ``unix:/…/10.0.0.7:4711``    the front, which binds its local connection to the client's address (front.py)
+    ===========================  ==================================================================================
+    """
+    kind, _, rest = peer.partition(":")
+    if kind in ("ipv4", "ipv6"):
+        return unquote(rest)
+    return unquote(rest.rpartition("/")[2]) or "unknown:0" if kind == "unix" else "unknown:0"
 
 
 def cut_text(text: str) -> str:

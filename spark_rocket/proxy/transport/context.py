@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-from spark_rocket.proxy.transport.memory_budgets import Batch
+from spark_rocket.proxy.transport.message_bytes import Batch
 
 
 class GrpcCode(IntEnum):
@@ -69,7 +69,7 @@ class Context(Protocol):
     """The messaging service's code of the response, for the metrics; set by the handler."""
 
     def batch(self) -> Batch:
-        """Return the memory budget for the messages that this call requests from a broker."""
+        """Return the room in memory for the messages that this call requests from a broker."""
 
 
 class Rpc(NamedTuple):
@@ -80,8 +80,6 @@ class Rpc(NamedTuple):
     response_streaming: bool = False
     failed: Callable[[Context, Exception], bytes] | None = None
     """Creates the response to an authentication error; without it the call ends with UNAUTHENTICATED."""
-    busy: bytes = b""
-    """The response if too many calls are in progress; without it the call ends with RESOURCE_EXHAUSTED."""
 
 
 Authenticate = Callable[[Context, str], None]

@@ -27,8 +27,6 @@ class GrpcLimits:
     """Limits for clients. Times are in seconds."""
 
     max_connections: int = 10_000
-    max_connections_per_address: int = 0
-    """0: no limit."""
     max_streams: int = 1_024
     """Concurrent calls of one connection."""
     max_calls: int = 20_000
@@ -37,14 +35,10 @@ class GrpcLimits:
     """The largest request of a method that ``method_request_bytes`` does not list."""
     method_request_bytes: Mapping[str, int] = field(default_factory=dict)
     """Limits by ``/service/Method``; at most MAX_REQUEST_BYTES."""
-    max_pending_request_bytes: int = 64 * MIB
-    """Received bytes of incomplete requests on all connections."""
-    max_request_bytes: int = 32 * MIB
-    """Bytes of complete requests whose calls are in progress: most of them wait for a broker."""
-    max_unread_bytes: int = 32 * MIB
-    """Unread response bytes of all connections; the same number can wait to be written."""
-    first_bytes_timeout: float = 10.0
-    """The timeout of a connection's first byte, and of the TLS handshake."""
+    max_unread_bytes: int = 64 * MIB
+    """Bytes of messages from brokers that clients have not read, with their copies."""
+    handshake_timeout: float = 10.0
+    """The timeout of a connection's first byte, and of the handshakes of TLS and HTTP/2."""
     idle_timeout: float = 120.0
     """The timeout after the last call of a connection."""
     max_age: float = 0.0

@@ -78,22 +78,35 @@ class _Reloaded:
 class ServerTls(_Reloaded):
     """The server side: its mode, and a context for each connection. ConfigError for unusable files."""
 
-    def __init__(self, settings: TlsSettings, hosts: Iterable[str] = (), *, alpn: Sequence[str] = ()) -> None:
+    def __init__(self, settings: TlsSettings, hosts: Iterable[str] = ()) -> None:
         """``hosts``: the names of a self-signed certificate in test mode."""
         self.mode = settings.server_mode
-        self._settings = settings
+        self.settings = settings
         self._hosts = tuple(dict.fromkeys(hosts))
-        self._alpn = alpn
         super().__init__(settings.server_cert_path, settings.server_key_path, settings.server_trust_cert_path)
 
     def context(self) -> ssl.SSLContext:
-        return super().context() if self._settings.server_cert_path else self._own
+        return super().context() if self.settings.server_cert_path else self._own
+
+    def key_pair(self) -> KeyPair:
+        """Return the certificate chain and the decrypted key, for libraries that do not take a context."""
+        settings = self.settings
+        if not settings.server_cert_path:
+            return self._self_signed
+        certificate, key = (
+            Path(path).expanduser().read_bytes() for path in (settings.server_cert_path, settings.server_key_path)
+        )
+        return KeyPair(certificate, _decrypted(key, settings.server_key_password) if b"ENCRYPTED" in key else key)
+
+    @cached_property
+    def _self_signed(self) -> KeyPair:
+        return self_signed(self._hosts or ("localhost", "127.0.0.1", "::1"))
 
     @cached_property
     def _own(self) -> ssl.SSLContext:
         """With a self-signed certificate: its library is imported for the first connection that needs it."""
         context = self._load()
-        pair = self_signed(self._hosts or ("localhost", "127.0.0.1", "::1"))
+        pair = self._self_signed
         # OpenSSL needs files; the directory is readable only by this user.
         with TemporaryDirectory(prefix="rocket-tls-") as directory:
             certificate, key = Path(directory, "certificate.pem"), Path(directory, "key.pem")
@@ -111,15 +124,15 @@ class ServerTls(_Reloaded):
         def renew(sslobj: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
             sslobj.context = self.context()
 
-        listening = self._load() if self._settings.server_cert_path else self._own
+        listening = self._load() if self.settings.server_cert_path else self._own
         listening.sni_callback = renew
         return listening
 
     def _load(self) -> ssl.SSLContext:
-        context = _context(ssl.PROTOCOL_TLS_SERVER, self._alpn)
+        context = _context(ssl.PROTOCOL_TLS_SERVER)
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        settings = self._settings
+        settings = self.settings
         if settings.server_cert_path:
             _load_pair(
                 context, settings.server_cert_path, settings.server_key_path, settings.server_key_password, "tls.server"
@@ -134,12 +147,12 @@ class ClientTls(_Reloaded):
     """The client side: a context for each connection. ConfigError for unusable files."""
 
     def __init__(self, settings: TlsSettings, *, alpn: Sequence[str] = ()) -> None:
-        self._settings = settings
+        self.settings = settings
         self._alpn = alpn
         super().__init__(settings.client_trust_cert_path, settings.client_cert_path, settings.client_key_path)
 
     def _load(self) -> ssl.SSLContext:
-        settings = self._settings
+        settings = self.settings
         context = _context(ssl.PROTOCOL_TLS_CLIENT, self._alpn)
         if settings.checks is not Verify.FULL:
             context.check_hostname = False
@@ -156,9 +169,9 @@ class ClientTls(_Reloaded):
         return context
 
 
-def server_tls(settings: TlsSettings, hosts: Iterable[str] = (), *, alpn: Sequence[str] = ()) -> ServerTls | None:
+def server_tls(settings: TlsSettings, hosts: Iterable[str] = ()) -> ServerTls | None:
     """Return the TLS context of a server; None in mode ``disabled``."""
-    return None if settings.server_mode is TlsMode.DISABLED else ServerTls(settings, hosts, alpn=alpn)
+    return None if settings.server_mode is TlsMode.DISABLED else ServerTls(settings, hosts)
 
 
 def client_tls(settings: TlsSettings | None) -> ClientTls | None:
@@ -166,7 +179,7 @@ def client_tls(settings: TlsSettings | None) -> ClientTls | None:
     return ClientTls(settings) if settings is not None and settings.is_client else None
 
 
-def _context(protocol: int, alpn: Sequence[str]) -> ssl.SSLContext:
+def _context(protocol: int, alpn: Sequence[str] = ()) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
@@ -227,6 +240,15 @@ class KeyPair(NamedTuple):
 
     certificate: bytes
     key: bytes
+
+
+def _decrypted(key: bytes, password: str) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    loaded = serialization.load_pem_private_key(key, password.encode())
+    return loaded.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def self_signed(hosts: Iterable[str], now: datetime | None = None) -> KeyPair:

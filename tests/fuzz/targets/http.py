@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from ipaddress import ip_address
 
 from google.protobuf.message import DecodeError
 
@@ -11,26 +10,9 @@ from spark_rocket.console import bodies as console_bodies
 from spark_rocket.console.avro import avro_text
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.transport.limits import has_more_fields
-from spark_rocket.proxy.transport.proxy_protocol import MAX_HEADER_BYTES, PROXIED, classify, host_of
 from spark_rocket.remoting.http import server as http
 from spark_rocket.remoting.server.sockets import is_loopback
 from tests.fuzz.targets.base import target, text_of
-
-
-@target(
-    b"PROXY TCP4 192.0.2.7 192.0.2.1 40000 8081\r\nPRI",
-    b"PROXY UNKNOWN\r\n",
-    b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\0\x0c" + bytes(12),
-    b"\r\n\r\n\x00\r\nQUIT\n\x21\x21\0\x24" + bytes(36),
-    errors=(),
-)
-def first_bytes(raw: bytes) -> None:
-    """A connection of the gRPC port: a PROXY header, TLS or plaintext."""
-    kind, size, address = classify(raw)
-    assert 0 <= size <= min(len(raw), MAX_HEADER_BYTES)
-    assert kind == PROXIED or not size
-    if address is not None:
-        ip_address(host_of(address))
 
 
 @target(
