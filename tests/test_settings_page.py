@@ -141,6 +141,8 @@ def test_unsupported_settings() -> None:
     shown = re.findall(r"^\| `(\w+)` \| (.*?) \|", section("### Unsupported broker settings"), re.M)
     accepted = {name: ", ".join(_code(value) or "empty" for value in values) for name, (values, _) in REFUSED.items()}
     assert dict(shown) == accepted
+    shown = re.findall(r"^\| `(\w+)` \| (.*?) \|", section("### Unsupported proxy settings"), re.M)
+    assert dict(shown) == {name: _code(value) or "empty" for name, (value, _) in proxy_config.REFUSED.items()}
 
 
 def test_overload_protection_names_settings() -> None:

@@ -124,7 +124,7 @@ class ProxyConfig:
             elif name.startswith("tls."):  # a misspelt one must not leave a port open
                 parse_setting(name, text, where)
                 tls[name] = text
-            elif name in _REFUSED:
+            elif name in REFUSED:
                 _check_refused(name, text, where)
             elif name not in KNOWN_UNUSED:
                 near = get_close_matches(name, [*_SPECS, *KNOWN_UNUSED], 1)
@@ -200,8 +200,8 @@ class ProxyConfig:
 
 _SPECS = settings_of(ProxyConfig)
 
-# Settings with only one supported value, and the remedy for others.
-_REFUSED = {
+#: Settings with only one supported value, and the remedy for others.
+REFUSED = {
     "proxyMode": (
         "CLUSTER",
         "Set proxyMode=CLUSTER: the proxy runs separately from brokers.",
@@ -215,7 +215,7 @@ _REFUSED = {
 
 
 def _check_refused(name: str, text: str, where: str) -> None:
-    supported, remedy = _REFUSED[name]
+    supported, remedy = REFUSED[name]
     if text.strip().upper() != supported:
         raise ConfigError(f"{where}: {name}={text} is not supported.", remedy=remedy)
 

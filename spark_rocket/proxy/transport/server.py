@@ -67,7 +67,7 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_rarely)
 
 
 class GrpcServer:
-    """Serves ``rpcs`` (by ``/service/Method``) on an address, with TLS, plaintext or both as ``tls`` says."""
+    """Serves ``rpcs`` (by ``/service/Method``) on an address, with TLS, plaintext or both by the mode of ``tls``."""
 
     def __init__(
         self,

@@ -43,9 +43,21 @@ def command_of(kind: str) -> list[str]:
 
 
 class Official:
-    """One driver. ``do`` returns the result of a request; ``events`` has the calls of listeners."""
+    """One driver. ``do`` returns the result of a request; ``events`` has the calls of listeners.
 
-    def __init__(self, kind: str, endpoint: str, home: Path, *, access_key: str = "", secret_key: str = "") -> None:
+    ``trusted``: the CA of the server's certificate, for TLS; for Python's client only.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        endpoint: str,
+        home: Path,
+        *,
+        access_key: str = "",
+        secret_key: str = "",
+        trusted: Path | None = None,
+    ) -> None:
         self.kind = kind
         self._log = home / f"{kind}.log"
         with self._log.open("wb") as log:
@@ -57,7 +69,8 @@ class Official:
                 text=True,
                 env=os.environ
                 | {"HOME": str(home)}  # where they write their logs
-                | {"OFFICIAL_ACCESS_KEY": access_key, "OFFICIAL_SECRET_KEY": secret_key},
+                | {"OFFICIAL_ACCESS_KEY": access_key, "OFFICIAL_SECRET_KEY": secret_key}
+                | ({} if trusted is None else {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)}),
             )
         self._numbers = itertools.count(1)
         self._answers: dict[int, SimpleQueue[dict[str, Any]]] = {}

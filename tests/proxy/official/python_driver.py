@@ -99,9 +99,10 @@ class Commands:
     def __init__(self, endpoint: str) -> None:
         keys = Credentials(os.environ.get("OFFICIAL_ACCESS_KEY", ""), os.environ.get("OFFICIAL_SECRET_KEY", ""))
         self._settings = ClientConfiguration(endpoint, keys, request_timeout=30)
+        self._tls = {"tls_enable": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in os.environ}
 
     def producer(self, name: str, topics: list[str]) -> None:
-        client = Producer(self._settings, topics, checker=Checker(name))
+        client = Producer(self._settings, topics, checker=Checker(name), **self._tls)
         client.startup()
         CLIENTS[name] = client
 
@@ -125,7 +126,7 @@ class Commands:
         return CLIENTS[name].recall_message(topic, handle)  # type: ignore[no-any-return]
 
     def simple(self, name: str, group: str, topics: dict[str, list[str]]) -> None:
-        client = SimpleConsumer(self._settings, group, _subscriptions(topics), await_duration=10)
+        client = SimpleConsumer(self._settings, group, _subscriptions(topics), await_duration=10, **self._tls)
         client.startup()
         CLIENTS[name] = client
 
@@ -143,7 +144,7 @@ class Commands:
 
     def push(self, name: str, group: str, topics: dict[str, list[str]], failures: dict[str, int] | None = None) -> None:
         listener = Listener(name, failures or {})
-        client = PushConsumer(self._settings, group, listener, _subscriptions(topics))
+        client = PushConsumer(self._settings, group, listener, _subscriptions(topics), **self._tls)
         client.startup()
         CLIENTS[name] = client
 
