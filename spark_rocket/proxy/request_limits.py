@@ -26,7 +26,7 @@ STREAMS = "Telemetry streams: one for each client; max_streams of a connection (
 COMMANDS = "commands to a client: MAX_WAITING (methods/client.py)"
 RECEIPTS = "receipts that are renewed: MAX_RENEWED (methods/receipts.py)"
 HELD_CALLS = "held receives and pulls: max_calls, and the client's deadline (transport/limits.py)"
-CACHED = "cached routes and settings: MAX_ENTRIES (cluster/cache.py)"
+CACHED = "cached routes and settings: MAX_ENTRIES (client/core/cache.py)"
 
 
 @dataclass(frozen=True, slots=True)

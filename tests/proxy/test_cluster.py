@@ -185,7 +185,7 @@ def broker_of(client: DirectCaller, topic: str, message_group: str) -> str:
     """The queue of a group's messages."""
     found = client.proxy.server.do(client.proxy.cluster.topics.get(topic))
     assert found is not None
-    return found.writable[queue_of_group(message_group, len(found.writable))][0]
+    return found.writable[queue_of_group(message_group, len(found.writable))].broker_name
 
 
 def test_a_broker_that_dies_under_a_held_receive(client: DirectCaller, topic: str, group: str, second: Any) -> None:

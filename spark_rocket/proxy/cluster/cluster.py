@@ -1,7 +1,8 @@
 """A cluster of brokers over Remoting: addresses, topics, groups, and requests to brokers.
 
-One connection to each broker serves all clients of the proxy. Metadata is cached (cache.py), and refreshed after failed
-requests. An unreachable broker is avoided for ``UNAVAILABLE_SECONDS`` if there is a choice.
+One connection to each broker serves all clients of the proxy. Name servers, routes and caches are those of the client
+(``client.core``); what the proxy adds are brokers by name, topics with attributes, and groups. An unreachable broker is
+avoided for ``UNAVAILABLE_SECONDS`` if there is a choice.
 
 Thread-safety: used on the event loop only. Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.proxy.service.ClusterServiceManager and service.message.ClusterMessageService.
@@ -15,15 +16,19 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, NamedTuple
 
+from spark_rocket.client.core.availability import Unavailable
+from spark_rocket.client.core.cache import FRESH_SECONDS, Cache
+from spark_rocket.client.core.config import address_server_of, parse_name_servers
+from spark_rocket.client.core.name_servers import SUCCESS, NameServers
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
 from spark_rocket.logs import RateLimited
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
-from spark_rocket.protocol.wire.bodies.route import QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
-from spark_rocket.proxy.cluster.cache import FRESH_SECONDS, Cache
-from spark_rocket.proxy.cluster.name_servers import ASK_SECONDS, NameServers
 from spark_rocket.proxy.messages.statuses import refusal_of
 from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClient
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -32,6 +37,8 @@ _log = logging.getLogger(__name__)
 _often = RateLimited(_log, 60.0)
 
 REQUEST_SECONDS = 10.0
+ASK_SECONDS = 3.0
+"""The timeout of requests for metadata."""
 UNAVAILABLE_SECONDS = 10.0
 MAX_UNSENT_BYTES = 32 << 20
 """The limit of unsent requests to one broker; further requests get TOO_MANY_REQUESTS."""
@@ -41,42 +48,30 @@ Pushed = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
 """Handles requests of brokers to clients; the first argument is the broker's name."""
 
 
-Queue = tuple[str, int]
-"""The name of a broker and the id of a queue there."""
-
-
 class Topic(NamedTuple):
-    """A topic in a cluster. Queues are in a stable order: by broker, then by id."""
+    """A topic in a cluster: what gRPC clients see of its route. Queues are in a stable order: by broker, then by id."""
 
     name: str
     brokers: tuple[QueueData, ...]
     """The topic's queues on each broker with a master."""
-    writable: tuple[Queue, ...]
-    in_turn: tuple[Queue, ...]
+    writable: tuple[MessageQueue, ...]
+    in_turn: tuple[MessageQueue, ...]
     """The writable queues, alternating between brokers."""
     readable: tuple[str, ...]
     """The brokers with readable queues."""
     attributes: Mapping[str, str]
 
     @classmethod
-    def of(cls, name: str, data: TopicRouteData, attributes: Mapping[str, str]) -> Topic:
-        data.check_queues(name)
-        masters = {broker.broker_name for broker in data.broker_datas if broker.master_addr is not None}
+    def of(cls, route: TopicRoute, attributes: Mapping[str, str]) -> Topic:
         brokers = sorted(
-            (queues for queues in data.queue_datas if queues.broker_name in masters),
+            (queues for queues in route.data.queue_datas if queues.broker_name in route.masters),
             key=lambda queues: queues.broker_name,
         )
-        writable = tuple(
-            (queues.broker_name, queue_id)
-            for queues in brokers
-            if queues.writable
-            for queue_id in range(queues.write_queue_nums)
-        )
         return cls(
-            name,
+            route.topic,
             tuple(brokers),
-            writable,
-            tuple(sorted(writable, key=lambda queue: (queue[1], queue[0]))),
+            route.writable,
+            tuple(sorted(route.writable, key=lambda queue: (queue.queue_id, queue.broker_name))),
             tuple(queues.broker_name for queues in brokers if queues.readable and queues.read_queue_nums > 0),
             attributes,
         )
@@ -123,13 +118,16 @@ class Cluster:
             on_push=self._push,
             on_connect=self._connected,
         )
-        self.name_servers = NameServers(self.remoting, name_server, monotonic)
+        url = address_server_of(name_server)
+        addresses = () if url else parse_name_servers(name_server)
+        self.name_servers = NameServers(self.remoting, addresses, url, timeout=ASK_SECONDS, monotonic=monotonic)
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
         self._names: dict[str, str] = {}  # names of all masters seen, by address
         self._known: set[str] = set()
-        self._unavailable_until: dict[str, float] = {}
+        self.unavailable = Unavailable(UNAVAILABLE_SECONDS, monotonic)
+        """The names of brokers that did not respond."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.on_push: dict[int, Pushed] = {}
         self.on_connect: list[Callable[[str], None]] = []
@@ -203,7 +201,7 @@ class Cluster:
         except RemotingConnectError as error:
             self.failed(broker)
             raise RemotingConnectError(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
-        self._unavailable_until.pop(broker, None)
+        self.unavailable.clear(broker)
         return answer
 
     async def ask(
@@ -213,10 +211,10 @@ class Cluster:
         ext: dict[str, str],
         body: Buffer = b"",
         seconds: float = REQUEST_SECONDS,
-        **more: LanguageCode,
+        language: LanguageCode = LanguageCode.PYTHON,
     ) -> RemotingCommand:
         """Return the response of a broker's master with any code. RemotingError without a response."""
-        answer = await self.begin(broker, code, ext, body, seconds, **more)
+        answer = await self.begin(broker, code, ext, body, seconds, language)
         try:
             return await answer
         except RemotingError as error:
@@ -233,13 +231,8 @@ class Cluster:
 
     def failed(self, broker: str) -> None:
         """Record that a broker is unreachable or did not respond."""
-        self._unavailable_until[broker] = self.monotonic() + UNAVAILABLE_SECONDS
+        self.unavailable.mark(broker)
         self._tables.suspect(_MASTERS)
-
-    def is_unavailable(self, broker: str) -> bool:
-        """Whether a broker was unreachable within ``UNAVAILABLE_SECONDS``."""
-        until = self._unavailable_until.get(broker)
-        return until is not None and self.monotonic() < until
 
     # --- brokers ------------------------------------------------------------------------------------------------
 
@@ -248,12 +241,18 @@ class Cluster:
         return await self._tables.get(_MASTERS) or {}
 
     async def _masters(self, _: str) -> dict[str, str]:
-        found = await self.name_servers.masters()
+        found = await self._registered_masters()
         self._names.update((address, name) for name, address in found.items())
         self._known.update(found)
-        for gone in self._unavailable_until.keys() - found:
-            del self._unavailable_until[gone]
+        self.unavailable.retain(found)
         return found
+
+    async def _registered_masters(self) -> dict[str, str]:
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        what = f"request {code.value} ({code.name})"
+        answer = await self.name_servers.ask(RemotingCommand.request(code, {}), SUCCESS, what)
+        table = ClusterInfo.from_json(answer.body).broker_addr_table if answer.body else {}
+        return {name: address for name, data in table.items() if (address := data.master_addr) is not None}
 
     def knows_broker(self, name: str) -> bool:
         """Whether a broker of this name has been registered."""
@@ -302,11 +301,11 @@ class Cluster:
         if data is None:
             return await self._missing_topic(name)
         attributes = await self._attributes(name, data)
-        return None if attributes is None else Topic.of(name, data, attributes)
+        return None if attributes is None else Topic.of(TopicRoute.of(name, data), attributes)
 
     async def _missing_topic(self, name: str) -> Topic | None:
         """Return the cached topic if all of its brokers are unavailable: name servers then drop its route."""
-        masters = await self.name_servers.masters()
+        masters = await self._registered_masters()
         if not masters:
             raise NoBrokerError(
                 f"No broker is registered with name server {self.name_servers}.",
@@ -321,7 +320,7 @@ class Cluster:
         """Return the attributes from the first master that responds; None if the topic does not exist."""
         known = self.topics.last(name)
         gone = False
-        for broker in sorted(data.broker_datas, key=lambda broker: self.is_unavailable(broker.broker_name)):
+        for broker in sorted(data.broker_datas, key=lambda broker: broker.broker_name in self.unavailable):
             address = broker.master_addr
             if address is None:
                 continue
@@ -341,8 +340,8 @@ class Cluster:
         failure: RocketError | None = None
         answered = False
         masters = await self.masters()
-        for broker, address in sorted(masters.items(), key=lambda master: self.is_unavailable(master[0])):
-            if answered and self.is_unavailable(broker):
+        for broker, address in sorted(masters.items(), key=lambda master: master[0] in self.unavailable):
+            if answered and broker in self.unavailable:
                 continue
             try:
                 answer = await self._look_up(broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})

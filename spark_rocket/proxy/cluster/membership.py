@@ -15,18 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from itertools import islice
+from typing import Any, Protocol
 
+from spark_rocket.client.core.heartbeats import send_heartbeat, unregister
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, ProducerData
-from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.protocol.wire.codes import LanguageCode
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 30.0
-UNREGISTER_TIMEOUT_S = 1.0
 _MAX_GROUPS_PER_REQUEST = 500
 _MAX_PARALLEL_REQUESTS = 50
 
@@ -67,11 +68,7 @@ class Membership:
 
     async def announce_all(self, broker: str | None = None) -> None:
         """Send heartbeats of all clients to their brokers, or to one broker."""
-        clients = list(self._clients())
-        for start in range(0, len(clients), _MAX_PARALLEL_REQUESTS):
-            await asyncio.gather(
-                *(self._announce(client, broker) for client in clients[start : start + _MAX_PARALLEL_REQUESTS])
-            )
+        await _in_parallel(self._announce(client, broker) for client in list(self._clients()))
 
     def _send_heartbeat(self, broker: str) -> None:
         self._cluster.spawn(self.announce_all(broker))
@@ -92,22 +89,12 @@ class Membership:
             works += [(broker, heartbeat) for broker in brokers]
         language = LanguageCode[client.language]
         await asyncio.gather(
-            *(self._heartbeat(broker, data, language) for broker, data in works if only in (None, broker))
+            *(
+                send_heartbeat(self._cluster.ask, broker, data.to_json(), REQUEST_SECONDS, language)
+                for broker, data in works
+                if only in (None, broker)
+            )
         )
-
-    async def _heartbeat(self, broker: str, data: HeartbeatData, language: LanguageCode) -> None:
-        try:
-            response = await self._cluster.ask(broker, RequestCode.HEART_BEAT, {}, data.to_json(), language=language)
-            if response.code != ResponseCode.SUCCESS:
-                _log.warning(
-                    "broker %s refused a heartbeat of %s: %d, %s",
-                    broker,
-                    data.client_id,
-                    response.code,
-                    response.remark,
-                )
-        except RocketError as error:
-            _log.debug("failed to send a heartbeat of %s to broker %s: %s", data.client_id, broker, error.message)
 
     def leave(
         self, client_id: str, producer_groups: Iterable[str], consumers: Mapping[str, ConsumerData]
@@ -116,28 +103,19 @@ class Membership:
         return self._cluster.spawn(self._leave(client_id, list(producer_groups), dict(consumers)))
 
     async def _leave(self, client_id: str, producer_groups: list[str], consumers: dict[str, ConsumerData]) -> None:
-        works = [
-            (broker, {"clientID": client_id, "producerGroup": topic})
-            for topic in producer_groups
-            for broker in await self._brokers((topic,))
+        works: list[tuple[str, str | None, str | None]] = [
+            (broker, topic, None) for topic in producer_groups for broker in await self._brokers((topic,))
         ]
         works += [
-            (broker, {"clientID": client_id, "consumerGroup": group})
+            (broker, None, group)
             for group, data in consumers.items()
             for broker in await self._brokers(one.topic for one in data.subscription_data_set)
         ]
-        for start in range(0, len(works), _MAX_PARALLEL_REQUESTS):
-            await asyncio.gather(
-                *(self._unregister(broker, ext) for broker, ext in works[start : start + _MAX_PARALLEL_REQUESTS])
-            )
-
-    async def _unregister(self, broker: str, ext: dict[str, str]) -> None:
-        if self._cluster.is_unavailable(broker):
-            return
-        try:
-            await self._cluster.ask(broker, RequestCode.UNREGISTER_CLIENT, ext, seconds=UNREGISTER_TIMEOUT_S)
-        except RocketError as error:
-            _log.debug("failed to unregister %s from broker %s: %s", ext["clientID"], broker, error.message)
+        await _in_parallel(
+            unregister(self._cluster.ask, broker, client_id, producer_group=topic, consumer_group=group)
+            for broker, topic, group in works
+            if broker not in self._cluster.unavailable
+        )
 
     async def _brokers(self, topics: Iterable[str]) -> list[str]:
         """Return the known brokers of topics."""
@@ -151,3 +129,10 @@ class Membership:
             if topic is not None:
                 found.update((queues.broker_name, None) for queues in topic.brokers)
         return list(found)
+
+
+async def _in_parallel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of them, a limited number at once."""
+    each = iter(works)
+    while some := list(islice(each, _MAX_PARALLEL_REQUESTS)):
+        await asyncio.gather(*some)

@@ -234,7 +234,7 @@ class ReceiveFamily(Family):
         if not readable:
             raise StatusError(_Code.FORBIDDEN, f"topic {topic.name} has no readable queue")
         self._turns += 1
-        available = [broker for broker in readable if not self._cluster.is_unavailable(broker)] or readable
+        available = [broker for broker in readable if broker not in self._cluster.unavailable] or readable
         return available[self._turns % len(available)]
 
     def _polling_ms(self, context: Context, request: Any) -> int:

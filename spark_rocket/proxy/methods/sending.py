@@ -30,14 +30,14 @@ from typing import Any
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError
-from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Queue, Topic
+from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Topic
 from spark_rocket.proxy.messages.message_in import (
     DELAY,
     FIFO,
@@ -174,18 +174,22 @@ class SendFamily(Family):
             seconds = min(max(context.deadline - time.monotonic(), _MIN_TIMEOUT_S), _MAX_TIMEOUT_S)
         tried: set[str] = set()
         while True:
-            broker, queue_id = self._queue(topic, first.group, tried)
-            ext["e"] = str(queue_id)
+            queue = self._queue(topic, first.group, tried)
+            broker, ext["e"] = queue.broker_name, str(queue.queue_id)
             try:
                 return broker, await self._cluster.ask(broker, code, ext, body, seconds)
             except RemotingConnectError:
                 self._cluster.topics.suspect(topic.name)
                 tried.add(broker)
-                if first.group or first.kind == TRANSACTION or tried.issuperset(queue[0] for queue in topic.writable):
+                if (
+                    first.group
+                    or first.kind == TRANSACTION
+                    or tried.issuperset(each.broker_name for each in topic.writable)
+                ):
                     raise
                 ext = dict(ext)
 
-    def _queue(self, topic: Topic, group: str, tried: Collection[str]) -> Queue:
+    def _queue(self, topic: Topic, group: str, tried: Collection[str]) -> MessageQueue:
         """Choose the queue of a group, or the next queue of a broker that is available and not yet tried."""
         if not topic.writable:
             raise StatusError(_Code.FORBIDDEN, f"topic[{topic.name}] has no writable queue")
@@ -198,11 +202,11 @@ class SendFamily(Family):
             turns.clear()
         step = 0
         for step in range(len(queues)):
-            broker = queues[(turn + step) % len(queues)][0]
-            if broker not in tried and not self._cluster.is_unavailable(broker):
+            broker = queues[(turn + step) % len(queues)].broker_name
+            if broker not in tried and broker not in self._cluster.unavailable:
                 break
         else:  # all are unavailable: try one that was not tried yet
-            step = next(at for at in range(len(queues)) if queues[(turn + at) % len(queues)][0] not in tried)
+            step = next(at for at in range(len(queues)) if queues[(turn + at) % len(queues)].broker_name not in tried)
         turns[topic.name] = turn + step
         return queues[(turn + step) % len(queues)]
 
