@@ -6,9 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_rocket.arrow import read_arrow
     from spark_rocket.datasource.options.listing import OptionInfo, options
 
-__all__ = ["OptionInfo", "__version__", "options"]
+__all__ = ["OptionInfo", "__version__", "options", "read_arrow"]
 
 __version__ = "0.1.0"
 
@@ -17,4 +18,9 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: the servers and the command line start without the data source.
     if name in ("OptionInfo", "options"):
         return getattr(import_module("spark_rocket.datasource.options.listing"), name)
+    if name == "read_arrow":
+        from spark_rocket.extras import requires
+
+        with requires("read_arrow", "arrow"):
+            return import_module("spark_rocket.arrow").read_arrow
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -104,6 +104,11 @@ CONDITIONS: tuple[Condition, ...] = (
         "Name the columns: INSERT INTO t (body, tags) SELECT body, tags FROM ….",
     ),
     # --- columns: raised on the driver, before any task; rows: raised in tasks -----------------------------------
+    Condition(
+        "BAD_SCHEMA.DDL",
+        "the schema {text!r} is invalid {where}: expected {wanted}.",
+        "Write columns as in Spark SQL: id bigint, tags array<string>, price decimal(10,2).",
+    ),
     Condition("BAD_SCHEMA.TYPE", "the column {column} is {kind}, which {format} does not support.", "{hint}"),
     Condition(
         "BAD_ROW.TAGS",

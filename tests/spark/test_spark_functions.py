@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -20,6 +21,10 @@ from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import Decoder
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS, arrow_schema
+from spark_rocket.datasource.column_types import type_name
+from spark_rocket.datasource.ddl import parse_ddl
+from spark_rocket.errors import SchemaError
+from tests.datasource.test_ddl import SCHEMAS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "typed-rows.md"
 
@@ -162,6 +167,23 @@ def ours_of(form: str, kind: str) -> list[Any]:
     alone = [value for at in range(len(TEXTS)) for value in values(bodies.slice(at, 1))]
     assert str(together) == str(alone), "a value depends on its neighbours"
     return together
+
+
+@pytest.mark.parametrize("text", [text for text in SCHEMAS if "struct<>" not in text])
+def test_schemas_as_text_are_those_of_spark(text: str, spark: SparkSession) -> None:
+    ours, theirs = parse_ddl(text), arrow_schema(StructType.fromDDL(text))
+    assert ours == theirs
+    assert [type_name(kind) for kind in ours.types] == [type_name(kind) for kind in theirs.types]
+
+
+@pytest.mark.parametrize(
+    "text", ["a array<int", "a map<string>", "a int not", "a decimal(39)", "a decimal(3,4)", "a text", "a int b int"]
+)
+def test_schemas_that_spark_refuses(text: str, spark: SparkSession) -> None:
+    with pytest.raises(PySparkException):
+        StructType.fromDDL(text)
+    with pytest.raises(SchemaError):
+        parse_ddl(text)
 
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="the functions of Spark before 4.2 differ in other strings")

@@ -5,7 +5,7 @@ with a schema are watched. A column that is null in all of them, while no sample
 logged: at once with members of similar names, otherwise with some of the other members. Each column is logged once.
 
 Watching looks at a few bodies of a batch, and only while a column is still missing. One state for each schema and
-process; Spark's Python workers have one thread. Corresponds to nothing in Spark: its readers return nulls.
+process, safe from any thread. Corresponds to nothing in Spark: its readers return nulls.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from functools import lru_cache
+from threading import Lock
 
 import pyarrow as pa
 
@@ -38,11 +39,15 @@ class ColumnHints:
         self._missing = list(names) if form in (BodyFormat.JSON, BodyFormat.ARROW) else []
         self._members: set[str] = set()
         self._rows = 0
+        self._lock = Lock()
 
     def watch(self, bodies: pa.Array, columns: dict[str, pa.Array]) -> None:
         """Take a decoded batch."""
-        if not self._missing or self._rows >= _ROWS:
-            return
+        if self._missing and self._rows < _ROWS:
+            with self._lock:
+                self._watch(bodies, columns)
+
+    def _watch(self, bodies: pa.Array, columns: dict[str, pa.Array]) -> None:
         self._missing = [name for name in self._missing if columns[name].null_count == len(columns[name])]
         if not self._missing:
             return
