@@ -224,7 +224,7 @@ def command_line() -> str:
 
 #: Heading to module; the public names of a module are its ``__all__``, or all names without an underscore.
 _PUBLIC = {
-    "Options": "spark_rocket",
+    "Options, and reading without Spark": "spark_rocket",
     "Data source": "spark_rocket.datasource",
     "Client": "spark_rocket.client",
     "Administration: results": "spark_rocket.client.admin.rows",
