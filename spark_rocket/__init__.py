@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from spark_rocket.version import __version__
+
 if TYPE_CHECKING:
     from spark_rocket.arrow import read_arrow
     from spark_rocket.datasource.options.listing import OptionInfo, options
 
 __all__ = ["OptionInfo", "__version__", "options", "read_arrow"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -28,9 +28,9 @@ from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
-import spark_rocket
 from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, Message, SendResult
+from spark_rocket.version import __version__
 
 _SYSTEM = {"messaging.system": "rocketmq"}
 _TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
@@ -48,7 +48,7 @@ class TracedBatch(list[Message]):
 
 def _tracer(provider: TracerProvider | bool) -> Tracer:
     given = provider if isinstance(provider, TracerProvider) else None
-    return trace.get_tracer("spark_rocket", spark_rocket.__version__, given)
+    return trace.get_tracer("spark_rocket", __version__, given)
 
 
 def _attributes(messages: Sequence[Message], operation: str) -> dict[str, Any]:
