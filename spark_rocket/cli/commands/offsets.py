@@ -183,9 +183,6 @@ def preview(link: Link, topics: tuple[str, ...], where: _Where, limit: int, as_j
             print(f"total: {total:,} messages, Spark partitions: {len({*partitions.values()}):,}")
 
 
-_online = click.option("--online", is_flag=True, help="reset online members too: brokers notify them")
-
-
 @offsets.command(short_help="reset a group to a time, an end, an offset, a checkpoint, another group or a file")
 @_group_required
 @connection
@@ -193,120 +190,25 @@ _online = click.option("--online", is_flag=True, help="reset online members too:
 @_topics("topic; repeatable")
 @click.option("-q", "--queue", metavar="BROKER/ID", help="only this queue of the topic")
 @_where_options
-@_online
+@click.option("--online", is_flag=True, help="reset online members too: brokers notify them")
 @yes_option
 @dry_run_option
-def reset(link: Link, group: str, topics: tuple[str, ...], where: _Where, queue: str | None, **change: Any) -> int:
+def reset(
+    link: Link,
+    group: str,
+    topics: tuple[str, ...],
+    where: _Where,
+    queue: str | None,
+    online: bool,
+    as_json: bool,
+    yes: bool,
+    dry_run: bool,
+) -> int:
     """Reset the offsets of a group to a time, an end, an offset, a checkpoint, another group or a file.
 
     Shows the present and the new offset of each queue, and asks for confirmation. Without --online, a group with online
     members is refused.
     """
-    return _reset(link, group, topics, where, queue=queue, **change)
-
-
-def _when(text: str) -> _Where:
-    """A type: ``earliest``, ``latest`` or a time."""
-    if text == "earliest":
-        return _Where(earliest=True)
-    return _Where(latest=True) if text == "latest" else _Where(at=moment(text))
-
-
-_topic_required = click.option(
-    "-t", "--topic", required=True, metavar="TOPIC", shell_complete=complete_topics, help="the topic"
-)
-
-
-@click.command("reset-offset")
-@click.argument("group", shell_complete=complete_groups)
-@_topic_required
-@click.option("--to", type=_when, metavar="WHEN", help="earliest, latest, or a store time")
-@click.option("--offset", type=number, metavar="N", help="reset to this offset, in all queues or in --queue")
-@click.option("-q", "--queue", metavar="BROKER/ID", help="with --offset: only this queue")
-@connection
-@_online
-@dry_run_option
-@yes_option
-@_json
-def reset_offset(
-    link: Link, group: str, topic: str, to: _Where | None, offset: int | None, queue: str | None, **change: Any
-) -> int:
-    """The same as `rocket offsets reset -g GROUP`."""
-    exclusive({"--to": to, "--offset": offset}, required=True)
-    if queue is not None and offset is None:
-        raise click.UsageError("--queue needs --offset.")
-    return _reset(link, group, (topic,), to or _Where(offset=offset), queue=queue, **change)
-
-
-@click.command("clone")
-@click.argument("source", type=group_name, shell_complete=complete_groups)
-@click.argument("target", type=group_name, shell_complete=complete_groups)
-@_topic_required
-@connection
-@dry_run_option
-@yes_option
-@_json
-def clone_offsets(link: Link, source: str, target: str, topic: str, **change: Any) -> int:
-    """The same as `rocket offsets reset -g TARGET --of-group SOURCE`."""
-    return _reset(link, target, (topic,), _Where(of_group=source), **change)
-
-
-@offsets.command(short_help="write offsets as JSON for startingOffsets")
-@_checkpoint
-@connection
-@_json
-@_group
-@_topics("for a group: only this topic; repeatable")
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="write to a file instead of stdout")
-def export(
-    link: Link,
-    checkpoint: Path | None,
-    group: str | None,
-    topics: tuple[str, ...],
-    output: Path | None,
-    as_json: bool,
-) -> None:
-    """Write offsets as JSON for startingOffsets. CHECKPOINT is a query's checkpointLocation."""
-    from spark_rocket.datasource.offsets import to_tree
-
-    rows = _rows(link, checkpoint, group, topics, queries_brokers=group is not None)
-    if checkpoint is None and all(row.offset is None for row in rows):
-        raise ClientError(f"Group {group} has no offsets in {', '.join(topics)}.", remedy="Check both names.")
-    text = json.dumps(to_tree({row.queue: row.offset for row in rows if row.offset is not None}))
-    if output is None:
-        print(text)
-    else:
-        output.write_text(text + "\n", encoding="utf-8")
-
-
-@offsets.command("import", short_help="set the offsets of a group from a file")
-@click.argument("file", type=PATH)
-@connection
-@_json
-@_group_required
-@yes_option
-@dry_run_option
-def import_offsets(link: Link, file: Path, group: str, **change: Any) -> int:
-    """Set the offsets of a group from FILE, written by export; - for stdin."""
-    return _reset(link, group, (), _Where(file=file), **change)
-
-
-# --- resetting -------------------------------------------------------------------------------------------------------
-
-
-def _reset(
-    link: Link,
-    group: str,
-    topics: tuple[str, ...],
-    where: _Where,
-    *,
-    queue: str | None = None,
-    online: bool = False,
-    as_json: bool,
-    yes: bool,
-    dry_run: bool,
-) -> int:
-    """Show the changes, ask for confirmation, and apply them; return the exit status."""
     if as_json and not yes and not dry_run:
         raise click.UsageError("--json needs --yes or --dry-run: it cannot ask for confirmation.")
     with _connected(link) as (admin, reader):
@@ -339,6 +241,82 @@ def _reset(
     if not as_json:
         print(f"Set the offsets of group {group} in {len(plan)} queues.")
     return 0
+
+
+def _like_reset(
+    name: str, text: str, own: list[click.Parameter], translate: Callable[..., dict[str, Any]], *, drops: set[str]
+) -> click.Command:
+    """A command with the options of ``reset`` without ``drops``; ``translate`` returns these from its own parameters."""
+
+    def run(**values: Any) -> Any:
+        given = {str(parameter.name): values.pop(parameter.name) for parameter in own}
+        assert reset.callback is not None
+        return reset.callback(**(dict.fromkeys(drops) | values | translate(**given)))
+
+    params = own + [parameter for parameter in reset.params if parameter.name not in drops]
+    return click.Command(name, callback=run, params=params, help=text)
+
+
+def _when(text: str) -> dict[str, Any]:
+    return {text: True} if text in ("earliest", "latest") else {"at": moment(text)}
+
+
+_TARGETS = {field.name for field in fields(_Where)}
+import_offsets = _like_reset(
+    "import",
+    "Set the offsets of a group from FILE, written by export; - for stdin.",
+    [click.Argument(["file"], type=PATH)],
+    lambda file: {"file": file},
+    drops={*_TARGETS, "topics", "queue"},
+)
+import_offsets.short_help = "set the offsets of a group from a file"
+offsets.add_command(import_offsets)
+# The names of earlier versions in `rocket group`.
+reset_offset = _like_reset(
+    "reset-offset",
+    "The same as `rocket offsets reset -g GROUP`.",
+    [
+        click.Argument(["group"], shell_complete=complete_groups),
+        click.Option(["--to"], type=_when, metavar="WHEN", help="earliest, latest or a time"),
+    ],
+    lambda group, to: {"group": group} | (to or {}),
+    drops={*_TARGETS, "group"} - {"offset"},
+)
+clone_offsets = _like_reset(
+    "clone",
+    "The same as `rocket offsets reset -g TARGET --of-group SOURCE`.",
+    [click.Argument([name], type=group_name, shell_complete=complete_groups) for name in ("source", "target")],
+    lambda source, target: {"of_group": source, "group": target},
+    drops={*_TARGETS, "group"},
+)
+
+
+@offsets.command(short_help="write offsets as JSON for startingOffsets")
+@_checkpoint
+@connection
+@_json
+@_group
+@_topics("for a group: only this topic; repeatable")
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="write to a file instead of stdout")
+def export(
+    link: Link,
+    checkpoint: Path | None,
+    group: str | None,
+    topics: tuple[str, ...],
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Write offsets as JSON for startingOffsets. CHECKPOINT is a query's checkpointLocation."""
+    from spark_rocket.datasource.offsets import to_tree
+
+    rows = _rows(link, checkpoint, group, topics, queries_brokers=group is not None)
+    if checkpoint is None and all(row.offset is None for row in rows):
+        raise ClientError(f"Group {group} has no offsets in {', '.join(topics)}.", remedy="Check both names.")
+    text = json.dumps(to_tree({row.queue: row.offset for row in rows if row.offset is not None}))
+    if output is None:
+        print(text)
+    else:
+        output.write_text(text + "\n", encoding="utf-8")
 
 
 def _plan(admin: Admin, group: str, wanted: dict[MessageQueue, int]) -> list[PlannedReset]:
