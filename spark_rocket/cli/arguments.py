@@ -97,7 +97,6 @@ watch_option = click.option(
 
 
 def settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse ``KEY=VALUE …``."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -61,7 +61,6 @@ def _title(path: Path) -> str:
 
 
 def _verb(context: click.Context, topic: str) -> str | None:
-    """Return the help of a verb, or None if there is no such verb."""
     root = context.find_root()
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, topic)

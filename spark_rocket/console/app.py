@@ -59,7 +59,6 @@ class _Static(StaticFiles):
 
 
 def _version() -> str:
-    """Return a short hash of the files."""
     digest = hashlib.sha256()
     for path in sorted(STATIC.rglob("*.*")):
         digest.update(path.read_bytes())
@@ -67,8 +66,6 @@ def _version() -> str:
 
 
 class _Login:
-    """The endpoints for session, login and logout."""
-
     def __init__(self, settings: ConsoleSettings, sessions: Sessions) -> None:
         self._settings = settings
         self._sessions = sessions
@@ -142,7 +139,6 @@ async def _nothing(request: Request) -> Response:
 
 
 def _cluster_routes(context: Context) -> list[Route]:
-    """Brokers, clients and access control."""
     cluster, brokers, clients, accounts = (
         ClusterApi(context),
         BrokerApi(context),
@@ -168,7 +164,6 @@ def _cluster_routes(context: Context) -> list[Route]:
 
 
 def _data_routes(context: Context) -> list[Route]:
-    """Topics, groups and messages."""
     topics, groups, messages, dead = TopicApi(context), GroupApi(context), MessageApi(context), DeadApi(context)
     return [
         context.get("/api/topics", topics.list),

@@ -82,7 +82,6 @@ def _limit(kind: int, most: int) -> None:
 
 
 def main() -> None:
-    """Decode one body from stdin."""
     _limit(resource.RLIMIT_CORE, 0)
     _limit(resource.RLIMIT_CPU, CPU_SECONDS)
     _limit(resource.RLIMIT_AS, MEMORY_BYTES)

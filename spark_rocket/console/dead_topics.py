@@ -61,8 +61,6 @@ class _Finding:
 
 
 class DeadTopics:
-    """The dead-letter topics of Spark queries."""
-
     def __init__(self, reader: Reader, sampler: Sampler) -> None:
         self._reader = reader
         self._sampler = sampler

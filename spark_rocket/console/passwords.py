@@ -47,7 +47,6 @@ def is_right(password: str, kept: str) -> bool:
 
 
 def check_hash(kept: str) -> bool:
-    """Whether this is a valid hash."""
     try:
         cost, block, parallel, salt, key = _parts(kept)
     except ValueError:
@@ -87,8 +86,6 @@ def _text(raw: bytes) -> str:
 
 @dataclass(slots=True)
 class Session:
-    """The session of a user."""
-
     user: str
     csrf: str
     begun: float

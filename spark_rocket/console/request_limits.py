@@ -24,8 +24,6 @@ MAX_INT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A string, or a flag."""
-
     most: int
     """Characters."""
 
@@ -36,8 +34,6 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An integer."""
-
     least: int = 0
     most: int = MAX_INT
 
@@ -49,8 +45,6 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """A list or an object."""
-
     most: int
     """Entries."""
     each: int = 1
@@ -67,8 +61,6 @@ Parameter = Text | Number | Collection
 
 @dataclass(frozen=True, slots=True)
 class RouteLimit:
-    """The bounds of a route."""
-
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     max_body_bytes: int = 0
     """0: the body is not read."""

@@ -55,7 +55,6 @@ class Refused(RocketError):  # noqa: N818 - it is a response
 
 
 def describe(error: BaseException) -> Trouble:
-    """Describe an error for the page."""
     if isinstance(error, Refused):
         return Trouble(error.code, error.message, error.remedy, error.status)
     if isinstance(error, RocketError):

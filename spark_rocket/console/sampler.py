@@ -58,8 +58,6 @@ OVERVIEW, TOPICS, TOPIC, GROUPS = "overview", "topics", "topic", "groups"
 
 @dataclass(slots=True)
 class NameServerRecord:
-    """A name server, its response time or its error."""
-
     address: str
     millis: float | None = None
     trouble: Trouble | None = None
@@ -195,7 +193,6 @@ class Sampler:
             self._wake.wait(left)
 
     def sample(self, looking: frozenset[str]) -> None:
-        """Run one pass."""
         failed: dict[str, RocketError] = {}
         began = time.time()
         self._ask_name_servers()

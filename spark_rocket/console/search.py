@@ -102,7 +102,6 @@ class Span:
 
 
 def parse_cursor(topic: str, value: object) -> list[Span]:
-    """Parse a cursor that a page sends back."""
     if not isinstance(value, list):
         raise _invalid_cursor()
     return [_parse_span(topic, one) for one in value]
@@ -199,7 +198,6 @@ class Search:
 
     @property
     def left(self) -> int:
-        """The number of messages that remain."""
         return sum(span.left for span in self._spans)
 
     def cursor(self) -> list[list[Any]]:
@@ -233,7 +231,6 @@ class Search:
         )
 
     def _read(self, spans: list[Span]) -> None:
-        """Read one step of each span."""
         began, self._has_read = time.monotonic(), True
         count = self._count(len(spans))
         steps = [_Step(span, first := max(span.low, span.high - count), first, span.high) for span in spans]

@@ -92,8 +92,6 @@ class BrokerRecord:
 
 @dataclass(slots=True)
 class TopicRecord:
-    """A topic on all of its brokers."""
-
     info: TopicInfo
     state: TopicState | None = None
     sampled: float = 0.0
@@ -150,8 +148,6 @@ class TopicRecord:
 
 @dataclass(slots=True)
 class GroupRecord:
-    """A consumer group on all brokers."""
-
     info: GroupInfo
     state: GroupState | None = None
     sampled: float = 0.0
@@ -217,7 +213,6 @@ def _trouble(failure: RocketError) -> Trouble:
 
 
 def queue_label(queue: MessageQueue) -> str:
-    """Return the label of a queue in a chart."""
     return f"{queue.topic} · {queue.broker_name} · {queue.queue_id}"
 
 

@@ -58,7 +58,6 @@ def acl() -> None:
 
 
 def _title(found: BrokerAccounts) -> str:
-    """One line per broker."""
     return "\n".join(
         f"{one.broker} {one.address}: version {one.counter}"
         + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
@@ -90,12 +89,10 @@ def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
 
 
 def _row(account: PlainAccessConfig) -> dict[str, Any]:
-    """Return the permissions of an account, with the implicit defaults."""
     return account.to_value() | dict(zip(("defaultTopicPerm", "defaultGroupPerm"), _defaults(account), strict=True))
 
 
 def _defaults(account: PlainAccessConfig) -> tuple[str, str]:
-    """Return the permissions for all other topics and groups."""
     if account.admin and not account.topic_perms and not account.group_perms:
         return "all", "all"
     return account.default_topic_perm or "DENY", account.default_group_perm or "DENY"
@@ -202,7 +199,6 @@ def _unknown(access_key: str) -> ClientError:
 
 
 def _permission(text: str) -> str:
-    """A type: DENY, PUB, SUB or PUB|SUB."""
     found = text.strip().upper()
     if found == "SUB|PUB":
         return "PUB|SUB"
@@ -212,7 +208,6 @@ def _permission(text: str) -> str:
 
 
 def _named_permission(text: str) -> tuple[str, str]:
-    """A type: NAME=PERMISSION."""
     name, equals, permission = text.partition("=")
     if not equals or not name.strip() or "," in name:
         raise click.BadParameter(f"invalid NAME=PERMISSION {text!r}: use for example orders=PUB or orders='PUB|SUB'")
@@ -309,7 +304,6 @@ def _secret(secret: str | None, file: Path | None) -> str | None:
 
 
 def _prompt_secret(access_key: str) -> str:
-    """Prompt for the secret key of a new account, twice, without echo."""
     if not sys.stdin.isatty():
         raise click.UsageError(f"Account {access_key} is new: give --secret-file (- for stdin) or --secret.")
     found: str = click.prompt(f"Secret key of {access_key}", hide_input=True, confirmation_prompt=True, err=True)

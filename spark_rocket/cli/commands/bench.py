@@ -52,7 +52,6 @@ class Latencies:
         self._max = 0.0
 
     def add(self, taken: float, times: int = 1) -> None:
-        """Add a latency of ``taken`` seconds."""
         micros = taken * 1e6
         bucket = int(math.log(micros) / _STEP) if micros > 1 else 0
         self._buckets[min(bucket, _BUCKETS - 1)] += times
@@ -210,8 +209,6 @@ class _Limit:
 
 
 class _Sender:
-    """The work of one thread."""
-
     def __init__(self, limit: _Limit, batch: int) -> None:
         self._limit = limit
         self._batch = batch

@@ -147,7 +147,6 @@ class Finding:
 
 
 def check_python() -> Iterator[Finding]:
-    """Check this Python and the packages that the connector needs."""
     version = platform.python_version()
     grade = "ok" if sys.version_info >= (3, 11) else "wrong"
     remedy = "" if grade == "ok" else "Use Python 3.11 or newer."
@@ -197,7 +196,6 @@ def check_java() -> Finding:
 
 
 def check_module() -> Finding:
-    """Check the module that Spark imports to find the format."""
     spec = importlib.util.find_spec("pyspark_rocket")
     remedy = "Install spark-rocket into this Python: pip install -e . in its checkout"
     if spec is None:
@@ -214,7 +212,6 @@ _ASK_WORKER = (
 
 
 def check_workers_python() -> Finding:
-    """Check the Python with which Spark starts workers on this machine."""
     name = os.environ.get("PYSPARK_PYTHON")
     setting = f"PYSPARK_PYTHON={name}" if name else "python3, since PYSPARK_PYTHON is not set"
     remedy = f"export PYSPARK_PYTHON={sys.executable}"

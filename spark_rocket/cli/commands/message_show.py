@@ -55,7 +55,6 @@ def text_of(body: bytes) -> str | None:
 
 
 def body_text(body: bytes, form: str) -> str:
-    """Format a body, with as many lines as necessary."""
     if form == "none":
         return ""
     if form == "json":
@@ -139,7 +138,6 @@ def json_of(message: MessageExt, form: str = "auto") -> dict[str, Any]:
 
 
 def record(message: MessageExt, form: str = "auto") -> None:
-    """Print a message with all its fields."""
     show.record(
         {
             "Topic": message.topic,

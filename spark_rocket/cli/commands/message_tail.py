@@ -252,7 +252,6 @@ class _Follower:
 
 
 def _in_background(work: Callable[[], _T]) -> Future[_T]:
-    """Run ``work`` on a daemon thread."""
     future: Future[_T] = Future()
 
     def run() -> None:

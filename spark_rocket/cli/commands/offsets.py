@@ -80,8 +80,6 @@ class _Where:
 
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options and pass them as ``where``."""
-
     @functools.wraps(function)
     def with_where(**values: Any) -> Any:
         given = {field.name: values.pop(field.name) for field in fields(_Where)}
@@ -246,7 +244,7 @@ def reset(
 def _like_reset(
     name: str, text: str, own: list[click.Parameter], translate: Callable[..., dict[str, Any]], *, drops: set[str]
 ) -> click.Command:
-    """A command with the options of ``reset`` without ``drops``; ``translate`` returns these from its own parameters."""
+    """A command with the options of ``reset`` but ``drops``; ``translate`` returns these from its own parameters."""
 
     def run(**values: Any) -> Any:
         given = {str(parameter.name): values.pop(parameter.name) for parameter in own}
@@ -346,7 +344,6 @@ def _plan(admin: Admin, group: str, wanted: dict[MessageQueue, int]) -> list[Pla
 
 @contextmanager
 def _connected(link: Link) -> Iterator[tuple[Admin, Reader]]:
-    """Open an admin and a reader for the given name server, or the environment's."""
     with link.admin() as admin, link.reader() as reader:
         yield admin, reader
 
@@ -363,7 +360,6 @@ class _Row:
 
     @property
     def offset(self) -> int | None:
-        """The query's offset if a checkpoint is given, else the group's."""
         return self.group if self.checkpoint is None else self.checkpoint
 
     @property

@@ -62,7 +62,6 @@ class LineReader:
         return line
 
     async def _read(self) -> bytes:
-        """Wait for data; empty at the end of the pipe."""
         loop, readable = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._pipe.fileno(), readable.set)
         try:
@@ -76,7 +75,6 @@ class LineReader:
             loop.remove_reader(self._pipe.fileno())
 
     def close(self) -> None:
-        """Close this end of the pipe. Idempotent."""
         self._pipe.close()
 
 
@@ -136,7 +134,6 @@ class ChildProcess:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
-    """Create a pipe whose ends are closed by these stacks."""
     reading, writing = os.pipe()
     return (
         reader.enter_context(os.fdopen(reading, "rb", buffering=0)),
@@ -145,8 +142,6 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[FileIO, FileIO]:
 
 
 class ChildServer:
-    """One server's process, from its start to its end."""
-
     def __init__(self, label: str, child: ChildProcess, *, relays: bool = True) -> None:
         self.label = label
         self.pid = child.pid
@@ -216,8 +211,6 @@ class ChildServer:
 
 
 class End(Enum):
-    """How a server ended."""
-
     STOPPED = "stopped"
     DIED = "died"
     NOT_STARTED = "not started"
@@ -250,7 +243,6 @@ class SupervisedServer:
         return f"The {self.label} {exit_text(status)}."
 
     async def start(self) -> None:
-        """Start its process. OSError if it cannot start."""
         self._server = await ChildServer.start(
             self.label, *self.arguments, environment=self.environment, relays=self.relays
         )
@@ -267,7 +259,6 @@ class SupervisedServer:
         self._supervisor = asyncio.create_task(supervise(self.label, self._command, self._run))
 
     async def _run(self) -> End:
-        """Run the server until it ends."""
         try:
             if self._server is None:
                 await self.start()
@@ -283,7 +274,6 @@ class SupervisedServer:
         return End.DIED if status else End.STOPPED
 
     async def stop(self) -> None:
-        """Stop it. Idempotent."""
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             supervisor.cancel()
@@ -297,7 +287,6 @@ class SupervisedServer:
 
 
 def exit_text(status: int) -> str:
-    """Describe an exit status."""
     return f"was terminated by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
 
 

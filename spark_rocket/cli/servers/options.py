@@ -22,8 +22,6 @@ SETTINGS_VARIABLE = "ROCKET_PROXY_SETTINGS"
 
 @dataclass(frozen=True, kw_only=True)
 class LogOptions:
-    """The log level, format and files."""
-
     log_level: tuple[str, ...] = ()
     log_format: str = "text"
     log_dir: Path | None = None
@@ -68,8 +66,6 @@ class ServerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerOptions(ServerOptions):
-    """The options of ``rocket broker``, and of the broker in ``rocket up``."""
-
     config: Path | None
     broker_port: int | None
     nameserver: str | None = None

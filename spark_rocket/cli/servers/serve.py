@@ -69,7 +69,6 @@ def snippet(name_server: str, config: BrokerConfig) -> str:
 
 
 def serve_up(options: UpOptions) -> int:
-    """``rocket up`` with one broker, in this process."""
     return run_up(options, _up, "broker", "namesrv")
 
 
@@ -110,7 +109,6 @@ def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
 
 
 def make_name_server(options: UpOptions, config: BrokerConfig, data: Path) -> NameServer:
-    """Return the name server of ``rocket up``, not started."""
     path = data / "namesrv" / "kvConfig.json"
     return NameServer(config.bind_address, options.nameserver_port, kv_config_path=path, tls=config.tls_settings())
 
@@ -155,7 +153,6 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
 
 
 def usage_lines(options: UpOptions, config: BrokerConfig, data: Path, name_server: str) -> list[str]:
-    """Return the last lines that ``rocket up`` prints."""
     where = "temporary, deleted at stop" if options.ephemeral else "persistent"
     return [
         f"  data         {data} ({where})\n",
@@ -192,7 +189,6 @@ def was_not_closed(store: Path) -> bool:
 
 
 def serve_namesrv(options: ServerOptions, port: int, tls_config: Path | None) -> int:
-    """``rocket namesrv``."""
     options.logs.set_up("namesrv")
     raise_file_limit()
     tls = TlsSettings.of({CONFIG_FILE: str(tls_config)} if tls_config is not None else {}, source="--tls-config")
@@ -224,7 +220,6 @@ async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
 
 
 def serve_broker(options: BrokerOptions) -> int:
-    """``rocket broker``."""
     options.logs.set_up("broker")
     raise_file_limit()
     config = _config(options)

@@ -39,7 +39,6 @@ _log = logging.getLogger(__name__)
 
 
 def serve_proxy(config: ProxyConfig, options: ProxyOptions) -> int:
-    """Run ``rocket proxy``. ConfigError if it cannot start."""
     options.logs.set_up("proxy")
     raise_file_limit()
     # On asyncio's loop: grpc.aio calls cost a sixth more CPU on uvloop.
@@ -73,7 +72,6 @@ def _announce(config: ProxyConfig, address: str, metrics: Iterable[str], workers
 
 
 async def _workers(config: ProxyConfig, options: ProxyOptions) -> None:
-    """Start the workers, restart those that die, and stop them."""
     with await _hold_port(config) as held:
         bound = held.getsockname()[1]
         async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:

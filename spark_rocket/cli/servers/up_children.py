@@ -40,7 +40,6 @@ def _missing(*modules: str) -> list[str]:
 
 
 def _is_installed(module: str) -> bool:
-    """Find a module without importing it."""
     try:
         return find_spec(module) is not None
     except ImportError:  # its parent package is missing
@@ -80,7 +79,6 @@ class ProxyChild:
             self._config = None
 
     async def start(self, servers: AsyncExitStack) -> None:
-        """Start its process. ``servers`` stops it."""
         if self._config is None:
             return
         environment = {SETTINGS_VARIABLE: self._config.to_text()}
@@ -109,7 +107,6 @@ class ProxyChild:
 
     @property
     def lines(self) -> list[str]:
-        """The lines to print below its address."""
         config = self._config
         if config is None or not config.acl_enable or config.credentials or find_credentials():
             return []

@@ -43,14 +43,11 @@ _WRITTEN = "# Written by rocket up at every start. Put settings for all brokers 
 
 
 class _BrokerProcess(NamedTuple):
-    """A broker and its process."""
-
     member: ClusterMember
     server: ChildServer
 
 
 def serve_cluster(options: UpOptions) -> int:
-    """Run ``rocket up`` with a process for each broker."""
     return run_up(options, _up_cluster, "namesrv")
 
 
@@ -101,8 +98,6 @@ async def _up_cluster(options: UpOptions, config: BrokerConfig, data: Path) -> N
 
 
 class _Brokers:
-    """The brokers' processes."""
-
     def __init__(self, options: UpOptions, config: BrokerConfig, name_server: str, data: Path) -> None:
         self.started: list[_BrokerProcess] = []
         self._logs = options.logs

@@ -99,8 +99,6 @@ class Where(TypedDict, total=False):
 
 
 class AccountAdmin(BrokerAdmin):
-    """Accounts."""
-
     def acl_versions(
         self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
     ) -> list[AclVersion]:

@@ -55,8 +55,6 @@ _SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.S
 
 
 class NameServerAdmin(AdminBase):
-    """Name servers."""
-
     def wipe_write_perm(self, broker: str) -> int:
         """Stop sends to a broker, given by name, before it is stopped; return the number of changed topics."""
 
@@ -134,15 +132,12 @@ class NameServerAdmin(AdminBase):
         return {address: self._ask(address, query) for address in self._each_name_server()}
 
     def update_name_server_config(self, settings: dict[str, str]) -> None:
-        """Change settings of all name servers."""
         code, what = RequestCode.UPDATE_NAMESRV_CONFIG, "the change of settings"
         for address in self._each_name_server():
             self._ask(address, Query(code, what, done, body=_settings_text(settings)))
 
 
 class BrokerAdmin(NameServerAdmin):
-    """Brokers."""
-
     def brokers(self, *, cluster: str | None = None) -> list[BrokerStatus]:
         """Return all brokers by cluster, name and id; ``error`` is the reason where a broker does not respond."""
         info = self.cluster_info()
@@ -251,7 +246,6 @@ _RUNTIME_INFO = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime
 
 
 def parse_settings(response: RemotingCommand) -> dict[str, str]:
-    """Parse settings in the properties format."""
     lines = (line.strip() for line in bytes(response.body).decode().splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -84,8 +84,6 @@ _GROUPS = PagedTable(
 
 
 class GroupAdmin(TopicAdmin):
-    """Groups."""
-
     # --- what there is ----------------------------------------------------------------------------------------
 
     def groups(self, *, failed: Failures | None = None) -> list[GroupInfo]:

@@ -71,8 +71,6 @@ _NOT_COPIED = frozenset((
 
 
 class MessageAdmin(OffsetAdmin):
-    """Messages."""
-
     _producer: Producer | None = None
 
     # --- search -----------------------------------------------------------------------------------------

@@ -27,8 +27,6 @@ END = -1
 
 
 class OffsetAdmin(GroupAdmin):
-    """Offsets."""
-
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the readable queues of a topic, sorted, as the name server lists them now."""
         return list(self._fresh(topic))

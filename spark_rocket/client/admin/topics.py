@@ -65,8 +65,6 @@ _TOPICS = PagedTable(
 
 
 class TopicAdmin(UserAdmin):
-    """Topics."""
-
     # --- queries ----------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:

@@ -37,8 +37,6 @@ ALLOW, DENY = "Allow", "Deny"
 
 
 class UserAdmin(AccountAdmin):
-    """Users."""
-
     def users(self, broker: str) -> list[UserInfo]:
         """Return a broker's users, with their passwords if it sends them."""
         query = Query(

@@ -31,8 +31,6 @@ MAX_ENTRIES = 10_000
 
 
 class AccountApi:
-    """Accounts, users and permissions."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -58,7 +56,6 @@ class AccountApi:
         }
 
     def _users(self, brokers: Iterable[BrokerAccess], failed: Failures) -> list[dict[str, Any]]:
-        """Return users with their permissions, brokers with equal ones together."""
         found: list[dict[str, Any]] = []
         for broker in brokers:
             try:
@@ -306,7 +303,6 @@ def _account(account: PlainAccessConfig) -> dict[str, Any]:
 
 
 def _users(users: list[UserInfo], acls: list[AclInfo]) -> list[dict[str, Any]]:
-    """Return users without their passwords, with their permissions; also subjects that are not users."""
     permissions = {acl.subject.removeprefix("User:"): _permissions_of(acl) for acl in acls}
     rows = {
         user.username or "": {"name": user.username or "", "type": user.user_type, "status": user.user_status}
@@ -332,7 +328,6 @@ def _permissions_of(acl: AclInfo) -> list[dict[str, Any]]:
 
 
 def _strings(request: ApiRequest, name: str) -> list[str]:
-    """Return a list of strings of the body, without empty ones."""
     value = request.body.get(name)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise Refused(f"Invalid {name}.", remedy=f"Send {name} as a list of strings.")

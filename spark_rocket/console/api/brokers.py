@@ -18,8 +18,6 @@ _UNSAFE = frozenset(("rocketmqHome", "filterServerNums", "brokerConfigPath", "co
 
 
 class BrokerApi:
-    """Brokers."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 

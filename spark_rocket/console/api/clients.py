@@ -32,8 +32,6 @@ NOT_ONLINE = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 
 
 class ClientApi:
-    """Producers and members of groups."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._running = threading.BoundedSemaphore(MAX_RUNNING_QUERIES)

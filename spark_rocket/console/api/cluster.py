@@ -23,8 +23,6 @@ _STREAMS = (GroupKind.STREAM, GroupKind.STOPPED)
 
 
 class ClusterApi:
-    """The overview, and the console's health."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 

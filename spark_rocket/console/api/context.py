@@ -69,8 +69,6 @@ class ApiRequest:
 
 @dataclass(slots=True)
 class Context:
-    """The components of the console."""
-
     settings: ConsoleSettings
     links: Links
     sampler: Sampler
@@ -85,7 +83,6 @@ class Context:
         return self.links.changing
 
     def get(self, path: str, handler: Callable[[ApiRequest], Any]) -> Route:
-        """The route of a read request."""
         return Route(path, self.endpoint(handler, ROUTE_LIMITS["GET", path]), methods=["GET"])
 
     def read(self, path: str, handler: Callable[[ApiRequest], Any], *, is_search: bool = False) -> Route:

@@ -23,8 +23,6 @@ _FIRST_REFRESH_MS = 500
 
 
 class DeadApi:
-    """Dead letters."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._topics = DeadTopics(context.links.reader, context.sampler)
@@ -92,7 +90,6 @@ class DeadApi:
 
 
 def _groups(sampler: Sampler) -> list[dict[str, Any]]:
-    """Return the groups that have had dead letters, those with the most first."""
     with sampler.lock:
         dead = [
             DeadLetterTopic.of(record.info.name, record.state)

@@ -31,8 +31,6 @@ def _place(progress: QueueProgress) -> tuple[bool, MessageQueue]:
 
 
 class GroupApi:
-    """Consumer groups."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._sampler = context.sampler
@@ -121,7 +119,6 @@ class GroupApi:
         return {"done": f"Deleted group {group} with its offsets."}
 
     def plan(self, request: ApiRequest) -> dict[str, Any]:
-        """Preview a reset for each queue, without changes."""
         group, topic, moment = self._reset(request)
         plan = self._context.admin.plan_reset(group, topic, moment)
         rows = [place(each.queue) | pick(each, "committed target moved=change") for each in plan]

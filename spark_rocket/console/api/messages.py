@@ -27,8 +27,6 @@ _NEVER = 2**63 - 1
 
 
 class MessageApi:
-    """Messages and dead letters."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
 
@@ -85,7 +83,6 @@ class MessageApi:
         return {"message": details(message), "body": bodies.show(message.body), "avro": can_avro()}
 
     def decode(self, request: ApiRequest) -> dict[str, Any]:
-        """Decode the body with an Avro schema."""
         return {"body": bodies.show(self._message(request).body, request.text("schema"))}
 
     def body(self, request: ApiRequest) -> Response:
@@ -93,7 +90,6 @@ class MessageApi:
         return attachment(message.body, f"{message.topic}-{message.queue_id}-{message.queue_offset}.bin")
 
     def track(self, request: ApiRequest) -> dict[str, Any]:
-        """Return the groups that consumed the message."""
         message = self._message(request)
         try:
             tracks = self._context.admin.message_track(message)
@@ -102,7 +98,6 @@ class MessageApi:
         return {"rows": [pick(track, "group status=status.value detail") for track in tracks], "trouble": None}
 
     def trace(self, request: ApiRequest) -> dict[str, Any]:
-        """Return the trace events of the message."""
         names = "kind time=time_ms group client outcome cost=cost_ms retries=retry_times"
         events = self._context.admin.message_trace(request.text("id")).events
         return {"rows": [{"key": f"{number}"} | pick(event, names) for number, event in enumerate(events)]}
@@ -142,7 +137,6 @@ def message_at(admin: Admin, queue: MessageQueue, offset: int) -> MessageExt:
 
 
 def _message_of(request: ApiRequest) -> Message:
-    """Build the message of the form."""
     text = request.text("body", "")
     if request.text("encoding", "text") == "base64":
         try:
@@ -186,7 +180,6 @@ def _summary(message: MessageExt, at: int = 0) -> dict[str, Any]:
 
 
 def _origin(message: MessageExt) -> dict[str, Any] | None:
-    """Return where a dead letter or a retried message comes from."""
     origin = origin_of(message)
     if origin is None:
         return None

@@ -23,8 +23,6 @@ _KINDS = ("user", "retry", "dlq", "system", "all")
 
 
 class TopicApi:
-    """Topics."""
-
     def __init__(self, context: Context) -> None:
         self._context = context
         self._sampler = context.sampler
@@ -123,7 +121,6 @@ class TopicApi:
     # --- changes ----------------------------------------------------------------------------------------------
 
     def put(self, request: ApiRequest) -> dict[str, Any]:
-        """Create or change a topic."""
         topic = request.text("topic").strip()
         kind = request.text("type", "") or None
         if kind is not None and kind not in _TYPES:
