@@ -208,7 +208,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.VIEW_MESSAGE_BY_ID: lambda rig: rig.admin().view_message(encode_offset_msg_id(rig.host(), 5)),
     C.GET_ALL_TOPIC_CONFIG: lambda rig: rig.admin().topic_configs("b0"),
     C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: lambda rig: rig.admin().subscription_groups("b0"),
-    C.GET_PRODUCER_CONNECTION_LIST: lambda rig: rig.admin().producer_connection("g", broker="b0"),
+    C.GET_PRODUCER_CONNECTION_LIST: lambda rig: rig.admin().producers("g"),
     C.GET_CONSUME_STATS: lambda rig: rig.admin().consume_stats("g", broker="b0"),
     C.GET_SYSTEM_TOPIC_LIST_FROM_NS: lambda rig: rig.reader().topics(),
     C.QUERY_CONSUME_QUEUE: lambda rig: rig.reader().message_sizes_later(QUEUE, 0, 1).result(SECONDS),

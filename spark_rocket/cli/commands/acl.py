@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _HIDDEN = "********"
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
+_VERSION = "cluster brokerName=broker address"
 
 
 def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,11 +76,7 @@ def _document(found: BrokerAccounts, version: AclVersion, secrets: bool) -> dict
     if found.config is not None:
         accounts = [_hidden(one, secrets).to_value() for one in found.config.plain_access_configs]
     return {
-        "cluster": version.cluster,
-        "brokerName": version.broker,
-        "address": version.address,
-        "version": version.counter,
-        "changed": version.changed_ms,
+        **pick(version, f"{_VERSION} version=counter changed=changed_ms"),
         "globalWhiteAddrs": found.config.global_white_addrs if found.config is not None else None,
         "accounts": accounts,
     }
@@ -89,13 +87,9 @@ def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
 
 
 def _row(account: PlainAccessConfig) -> dict[str, Any]:
-    return account.to_value() | dict(zip(("defaultTopicPerm", "defaultGroupPerm"), _defaults(account), strict=True))
+    from spark_rocket.client.admin import default_perms
 
-
-def _defaults(account: PlainAccessConfig) -> tuple[str, str]:
-    if account.admin and not account.topic_perms and not account.group_perms:
-        return "all", "all"
-    return account.default_topic_perm or "DENY", account.default_group_perm or "DENY"
+    return account.to_value() | dict(zip(("defaultTopicPerm", "defaultGroupPerm"), default_perms(account), strict=True))
 
 
 _ACCOUNTS = (
@@ -158,8 +152,7 @@ def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bo
     if as_json:
         show.document(
             [
-                {"cluster": version.cluster, "brokerName": version.broker, "address": version.address}
-                | _hidden(account, secrets).to_value()
+                pick(version, _VERSION) | _hidden(account, secrets).to_value()
                 for one, account in found
                 for version in one.versions
             ]
@@ -172,9 +165,9 @@ def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bo
             {
                 "administrator": account.admin,
                 "topics": account.topic_perms,
-                "other topics": _defaults(account)[0],
+                "other topics": _row(account)["defaultTopicPerm"],
                 "groups": account.group_perms,
-                "other groups": _defaults(account)[1],
+                "other groups": _row(account)["defaultGroupPerm"],
                 "unsigned from": account.white_remote_address,
                 "secret key": _hidden(account, secrets).secret_key or "not reported",
             },
@@ -396,11 +389,8 @@ def white_list(
     with link.admin() as admin:
         states = admin.broker_accounts(**where, failed=failed)
         rows = [
-            {
-                "brokerName": version.broker,
-                "address": version.address,
-                "globalWhiteAddrs": one.config.global_white_addrs if one.config is not None else None,
-            }
+            pick(version, "brokerName=broker address")
+            | {"globalWhiteAddrs": None if one.config is None else one.config.global_white_addrs}
             for one in states
             for version in one.versions
         ]

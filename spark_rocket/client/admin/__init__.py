@@ -4,7 +4,7 @@ Every query goes to the servers; nothing is cached. Only Apache's own request co
 with Apache clusters of 4.x and 5.x, except where a method documents a minimum version.
 """
 
-from spark_rocket.client.admin.accounts import AccessMode, AclVersion, BrokerAccess, BrokerAccounts
+from spark_rocket.client.admin.accounts import AccessMode, AclVersion, BrokerAccess, BrokerAccounts, default_perms
 from spark_rocket.client.admin.admin import Admin
 from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
 from spark_rocket.client.admin.origin import Origin, origin_of
@@ -74,6 +74,7 @@ __all__ = [
     "TopicState",
     "TraceEvent",
     "TrackStatus",
+    "default_perms",
     "is_system_group",
     "origin_of",
     "perm_text",

@@ -87,6 +87,13 @@ class BrokerAccounts:
         return None if self.config is None else self.config.account(access_key)
 
 
+def default_perms(account: PlainAccessConfig) -> tuple[str, str]:
+    """Return the permissions on all other topics and groups: those of the account, or the implicit ones."""
+    every = account.admin and not account.topic_perms and not account.group_perms
+    other = "all" if every else "DENY"
+    return account.default_topic_perm or other, account.default_group_perm or other
+
+
 class Where(TypedDict, total=False):
     """The brokers of a change: one (the name of a master or an address), those of a cluster, or by default all.
 

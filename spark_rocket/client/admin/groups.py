@@ -190,14 +190,6 @@ class GroupAdmin(TopicAdmin):
         every = [self._ask(address, _connection_query(group)) for address in self._topic_masters(topic).values()]
         return sorted({one.client_id for found in every if found is not None for one in found.connection_set})
 
-    def consumer_connection(self, group: str, *, broker: str) -> ConsumerConnection | None:
-        """Return the members of the group that are connected to a broker; None if there are none."""
-        return self._ask(self._any_address(broker), _connection_query(group))
-
-    def producer_connection(self, group: str, *, broker: str) -> ProducerConnection | None:
-        """Return the producers of a group that are connected to a broker; None if there are none."""
-        return self._ask(self._any_address(broker), _producer_query(group))
-
     def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
         """Return the connected producers of a group, sorted by client id."""
         found = self._ask_each(self._every_broker(), _producer_query(group), failed)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures
+from spark_rocket.attributes import pick
+from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures, default_perms
 from spark_rocket.client.admin.base import record_failure
 from spark_rocket.console.api.context import ApiRequest, Context, confirmed
 from spark_rocket.console.responses import Refused, failures_json
@@ -28,6 +30,12 @@ _POLICY_TYPES = ("Custom", "Default")
 _ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
 _RESOURCE = re.compile(r"\*|(?:Cluster|Namespace|Topic|Group):[^\s,]+")
 MAX_ENTRIES = 10_000
+
+
+class _Change(Protocol):
+    """Changes one broker, given by address; returns it if it applied the change, or records the error."""
+
+    def __call__(self, *, broker: str, failed: Failures) -> list[str]: ...
 
 
 class AccountApi:
@@ -105,18 +113,17 @@ class AccountApi:
                 _check_unchanged(request, _account(known), f"Account {account}")
             is_admin[address] = request.flag("admin") if known is None or "admin" in request.body else known.admin
 
-        def change(address: str, failed: Failures) -> list[str]:
-            return admin.update_account(account, admin=is_admin[address], **given, broker=address, failed=failed)
+        def change(*, broker: str, failed: Failures) -> list[str]:
+            return admin.update_account(account, admin=is_admin[broker], **given, broker=broker, failed=failed)
 
         return self._change(request, f"{'Created' if is_new else 'Changed'} account {account}", change, check)
 
     def delete(self, request: ApiRequest) -> dict[str, Any]:
         account = self._account(request, "account")
         confirmed(request, account)
-        admin = self._context.changing
 
-        def delete(address: str, failed: Failures) -> list[str]:
-            return admin.delete_account_of(account, [address], failed=failed)
+        def delete(*, broker: str, failed: Failures) -> list[str]:
+            return self._context.changing.delete_account_of(account, [broker], failed=failed)
 
         return self._change(request, f"Deleted account {account}", delete)
 
@@ -131,10 +138,9 @@ class AccountApi:
             if "from" in request.body:
                 _check_unchanged(request, admin.acl_config(address).global_white_addrs, "The white list")
 
-        def change(address: str, failed: Failures) -> list[str]:
-            return admin.update_global_white_addrs(addresses, broker=address, failed=failed)
-
-        return self._change(request, "Changed the white list", change, check)
+        return self._change(
+            request, "Changed the white list", partial(admin.update_global_white_addrs, addresses), check
+        )
 
     # --- ACL 2.0 ----------------------------------------------------------------------------------------------
 
@@ -146,30 +152,17 @@ class AccountApi:
         kind = _one_of(request, "type", _USER_TYPES)
         status = _one_of(request, "status", _USER_STATUSES)
         if not request.flag("create"):
-
-            def change(address: str, failed: Failures) -> list[str]:
-                return admin.update_user(
-                    user, password=password, user_type=kind, user_status=status, broker=address, failed=failed
-                )
-
+            change = partial(admin.update_user, user, password=password, user_type=kind, user_status=status)
             return self._change(request, f"Changed user {user}", change, self._check_user(request, user))
         if password is None:
             raise Refused("A new user needs a password.", remedy="Enter one.")
-
-        def create(address: str, failed: Failures) -> list[str]:
-            return admin.create_user(user, password, user_type=kind or "Normal", broker=address, failed=failed)
-
+        create = partial(admin.create_user, user, password, user_type=kind or "Normal")
         return self._change(request, f"Created user {user}", create)
 
     def delete_user(self, request: ApiRequest) -> dict[str, Any]:
         user = self._account(request, "user")
         confirmed(request, user)
-        admin = self._context.changing
-
-        def delete(address: str, failed: Failures) -> list[str]:
-            return admin.delete_user(user, broker=address, failed=failed)
-
-        return self._change(request, f"Deleted user {user}", delete)
+        return self._change(request, f"Deleted user {user}", partial(self._context.changing.delete_user, user))
 
     def put_permission(self, request: ApiRequest) -> dict[str, Any]:
         """Allow or deny a user actions on a resource. ``from``: the user as it was shown, also for a deletion."""
@@ -178,33 +171,22 @@ class AccountApi:
         if not actions or not set(actions) <= set(_ACTIONS):
             raise Refused("Invalid actions.", remedy=f"Use one or more of {', '.join(_ACTIONS)}.")
         decision = _one_of(request, "decision", _DECISIONS) or "Allow"
-        addresses = _strings(request, "sourceIps") if "sourceIps" in request.body else []
-        kind = _one_of(request, "policyType", _POLICY_TYPES) or "Custom"
-        admin = self._context.changing
-
-        def change(address: str, failed: Failures) -> list[str]:
-            return admin.put_permission(
-                user,
-                resource,
-                actions,
-                decision=decision,
-                source_ips=addresses,
-                policy_type=kind,
-                broker=address,
-                failed=failed,
-            )
-
+        change = partial(
+            self._context.changing.put_permission,
+            user,
+            resource,
+            actions,
+            decision=decision,
+            source_ips=_strings(request, "sourceIps") if "sourceIps" in request.body else [],
+            policy_type=_one_of(request, "policyType", _POLICY_TYPES) or "Custom",
+        )
         done = f"Changed the permission of {user} on {resource}"
         return self._change(request, done, change, self._check_user(request, user))
 
     def delete_permission(self, request: ApiRequest) -> dict[str, Any]:
         user, resource = self._account(request, "user"), _resource(request)
         kind = _one_of(request, "policyType", _POLICY_TYPES) or "Custom"
-        admin = self._context.changing
-
-        def delete(address: str, failed: Failures) -> list[str]:
-            return admin.delete_permission(user, resource, policy_type=kind, broker=address, failed=failed)
-
+        delete = partial(self._context.changing.delete_permission, user, resource, policy_type=kind)
         done = f"Deleted the permission of {user} on {resource}"
         return self._change(request, done, delete, self._check_user(request, user))
 
@@ -232,7 +214,7 @@ class AccountApi:
         self,
         request: ApiRequest,
         done: str,
-        change: Callable[[str, Failures], list[str]],
+        change: _Change,
         check: Callable[[str], None] = lambda address: None,
     ) -> dict[str, Any]:
         """Change one broker after the other; a failure is reported and does not stop the others.
@@ -250,7 +232,7 @@ class AccountApi:
         for address in addresses:
             if address not in failed:
                 with record_failure(failed, address):
-                    changed += change(address, failed)
+                    changed += change(broker=address, failed=failed)
         if not changed:
             raise next(iter(failed.values()))
         return {
@@ -278,10 +260,7 @@ def _check_unchanged(request: ApiRequest, now: object, what: str) -> None:
 def _file(found: BrokerAccounts) -> dict[str, Any]:
     config = found.config
     return {
-        "brokers": [
-            {"name": one.broker, "address": one.address, "version": one.counter, "changed": one.changed_ms or None}
-            for one in found.versions
-        ],
+        "brokers": [pick(one, "name=broker address version=counter changed=changed_ms?") for one in found.versions],
         "white": None if config is None else config.global_white_addrs,
         "accounts": None if config is None else [_account(one) for one in config.plain_access_configs[:MAX_ENTRIES]],
     }
@@ -289,15 +268,13 @@ def _file(found: BrokerAccounts) -> dict[str, Any]:
 
 def _account(account: PlainAccessConfig) -> dict[str, Any]:
     """Return an account without its secret, with the implicit permissions."""
-    every = account.admin and not account.topic_perms and not account.group_perms
-    other = "all" if every else "DENY"
+    topics, groups = default_perms(account)
     return {
-        "name": account.access_key,
-        "admin": account.admin,
+        **pick(account, "name=access_key admin"),
         "topics": account.topic_perms or [],
         "groups": account.group_perms or [],
-        "otherTopics": account.default_topic_perm or other,
-        "otherGroups": account.default_group_perm or other,
+        "otherTopics": topics,
+        "otherGroups": groups,
         "white": account.white_remote_address or "",
     }
 
@@ -305,7 +282,7 @@ def _account(account: PlainAccessConfig) -> dict[str, Any]:
 def _users(users: list[UserInfo], acls: list[AclInfo]) -> list[dict[str, Any]]:
     permissions = {acl.subject.removeprefix("User:"): _permissions_of(acl) for acl in acls}
     rows = {
-        user.username or "": {"name": user.username or "", "type": user.user_type, "status": user.user_status}
+        user.username or "": {"name": user.username or ""} | pick(user, "type=user_type status=user_status")
         for user in users[:MAX_ENTRIES]
     }
     for subject in permissions:
@@ -315,13 +292,8 @@ def _users(users: list[UserInfo], acls: list[AclInfo]) -> list[dict[str, Any]]:
 
 def _permissions_of(acl: AclInfo) -> list[dict[str, Any]]:
     return [
-        {
-            "policyType": policy.policy_type or "Custom",
-            "resource": entry.resource,
-            "actions": entry.actions,
-            "sourceIps": entry.source_ips or [],
-            "decision": entry.decision,
-        }
+        pick(entry, "resource actions decision")
+        | {"policyType": policy.policy_type or "Custom", "sourceIps": entry.source_ips or []}
         for policy in acl.policies
         for entry in policy.entries
     ]
