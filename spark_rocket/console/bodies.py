@@ -1,28 +1,20 @@
-"""Readable forms of a message body: text, indented JSON, Avro by its schema, and hex.
-
-Formatting JSON keeps the digits of numbers and the order of keys. :mod:`spark_rocket.console.avro` decodes Avro in a
-separate process.
+"""Readable forms of a message body: text, indented JSON, Avro by its schema (in a separate process), and hex.
 
 Thread-safety: pure functions. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.console.avro import CONTAINER
 from spark_rocket.console.avro_process import decode_avro
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire import json as json_codec
 
 MAX_TEXT_LENGTH = 256 << 10
 MAX_HEX_BYTES = 4 << 10
-MAX_DEPTH = 200
 PREVIEW_CHARACTERS = 160
-
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def show(
@@ -40,7 +32,7 @@ def show(
         "hexCut": len(body) > MAX_HEX_BYTES,
         "textCut": len(body) > MAX_TEXT_LENGTH,
     }
-    text = text_of(body)
+    text = text_of(body, is_cut=True)
     if text is not None:
         shown["text"], shown["kind"] = text[:MAX_TEXT_LENGTH], "text"
         if len(body) <= MAX_TEXT_LENGTH and (pretty := json_lines(text)) is not None:
@@ -59,60 +51,9 @@ def preview(body: bytes, at: int = 0) -> str:
     farthest = max(first - 3, 0)
     while first > farthest and body[first] & 0xC0 == 0x80:  # within a character, which has at most 4 bytes
         first -= 1
-    text = text_of(body[first : first + PREVIEW_CHARACTERS * 4])
+    text = text_of(body[first : first + PREVIEW_CHARACTERS * 4], is_cut=True)
     if text is None:
         return f"{len(body):,} bytes: {body[:24].hex(' ')}"
     line = " ".join(text.split())
     more = "…" if len(line) > PREVIEW_CHARACTERS or len(body) > first + PREVIEW_CHARACTERS * 4 else ""
     return ("…" if first else "") + line[:PREVIEW_CHARACTERS] + more
-
-
-def text_of(body: bytes) -> str | None:
-    """Decode UTF-8 without control characters; None for other bodies. A truncated last character is dropped."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError as error:
-        if error.reason != "unexpected end of data" or error.start < len(body) - 3 or not error.start:
-            return None
-        text = body[: error.start].decode()
-    return None if _CONTROL.search(text) else text
-
-
-def hex_lines(body: bytes) -> str:
-    """Format lines of offset, sixteen bytes, and their ASCII characters."""
-    lines = []
-    for at in range(0, len(body), 16):
-        row = body[at : at + 16]
-        signs = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        lines.append(f"{at:06x}  {row[:8].hex(' '):<23}  {row[8:].hex(' '):<23}  {signs}")
-    return "\n".join(lines)
-
-
-# --- JSON -------------------------------------------------------------------------------------------------------
-
-
-def json_lines(text: str) -> str | None:
-    """Indent a JSON object or array; None for other text."""
-    if text.lstrip()[:1] not in ("{", "["):
-        return None
-    try:
-        json_codec.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    parts: list[str] = []
-    depth = 0
-    last = ""
-    for token in _TOKEN.findall(text):
-        if token in "}]":
-            depth -= 1
-            if last not in "{[":
-                parts.append("\n" + "  " * depth)
-        elif last and last in "{[,":
-            parts.append("\n" + "  " * depth)
-        parts.append(": " if token == ":" else token)
-        if token in "{[":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return None
-        last = token
-    return "".join(parts)

@@ -315,7 +315,7 @@ def test_one_message_with_body_properties_and_times(page: Page) -> None:
     data = page.get("/api/message", **place(row))
     assert data["body"]["kind"] == "json"
     assert '\n  "total": 12.5' in data["body"]["json"]
-    assert data["body"]["hex"].startswith("000000  7b 22 6f 72 64 65 72 22  3a 20 37")
+    assert data["body"]["hex"].startswith("00000000  7b 22 6f 72 64 65 72 22  3a 20 37")
     assert data["message"]["properties"]["source"] == "web"
     assert data["message"]["born"] <= data["message"]["stored"]
     missing = page.get("/api/message", 400, **{**place(row), "offset": 10_000})

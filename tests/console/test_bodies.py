@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.console.avro import avro_text
-from spark_rocket.console.bodies import MAX_TEXT_LENGTH, hex_lines, json_lines, preview, show, text_of
+from spark_rocket.console.bodies import MAX_TEXT_LENGTH, preview, show
 
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -46,18 +47,18 @@ def test_text_that_is_not_formatted_as_json(text: str) -> None:
 def test_any_bytes_are_shown(body: bytes) -> None:
     shown = show(body, avro_text=avro_text)
     assert shown["size"] == len(body)
-    assert bytes.fromhex("".join(line[8:56] for line in str(shown["hex"]).splitlines())) == body
+    assert bytes.fromhex("".join(line[10:58] for line in str(shown["hex"]).splitlines())) == body
     preview(body)
     json.dumps(shown)
 
 
 def test_a_truncated_character_is_not_binary() -> None:
-    assert text_of("Grüße"[:3].encode()[:-1]) == "Gr"
-    assert text_of(b"\xff\xfe") is None
-    assert text_of(b"a\x00b") is None
-    assert text_of(b"\xc3") is None
+    assert text_of("Grüße"[:3].encode()[:-1], is_cut=True) == "Gr"
+    for body in ("Grü".encode()[:-1], b"\xff\xfe", b"a\x00b"):
+        assert text_of(body) is None
+    assert text_of(b"\xc3", is_cut=True) is None
     assert preview(b"a\n b\t c") == "a b c"
-    assert hex_lines(b"AB\x00").split() == ["000000", "41", "42", "00", "AB."]
+    assert hex_lines(b"AB\x00").split() == ["00000000", "41", "42", "00", "|AB.|"]
 
 
 def test_a_long_body_is_truncated() -> None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.attributes import pick
+from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.cli import show
 from spark_rocket.cli.text import count_text, moment_text, size_text
 
@@ -37,7 +38,6 @@ FORMS = ("auto", "text", "json", "hex", "none")
 body_option = click.option(
     "--body", "form", type=click.Choice(FORMS), default="auto", help="format of bodies (auto: text, else hex)"
 )
-_HEX_BYTES = 16
 _MAX_HEX_BYTES = 1024  # for "auto"; "hex" has no limit
 _MIN_WIDTH = 20
 
@@ -45,30 +45,20 @@ _MIN_WIDTH = 20
 # --- bodies ----------------------------------------------------------------------------------------------------------
 
 
-def text_of(body: bytes) -> str | None:
-    """Decode a body as text; None if it is not UTF-8 or has control characters other than whitespace."""
-    try:
-        text = body.decode()
-    except UnicodeDecodeError:
-        return None
-    return None if any((ord(char) < 32 and char not in "\n\r\t") or ord(char) == 127 for char in text) else text
-
-
 def body_text(body: bytes, form: str) -> str:
     if form == "none":
         return ""
-    if form == "json":
-        try:
-            return json.dumps(json.loads(body), ensure_ascii=False, indent=2)
-        except ValueError:
-            form = "auto"
-    text = text_of(body)
     if form == "hex":
-        return hex_text(body)
+        return hex_lines(body)
+    text = text_of(body)
+    if form == "json":
+        if text is not None and (pretty := json_lines(text)) is not None:
+            return escape_controls(pretty)
+        form = "auto"
     if form == "auto" and text is None:
         left = len(body) - _MAX_HEX_BYTES
         more = f"\n… {count_text(left)} more bytes; --body hex shows all." if left > 0 else ""
-        return hex_text(body[:_MAX_HEX_BYTES]) + more
+        return hex_lines(body[:_MAX_HEX_BYTES]) + more
     return escape_controls(body.decode("utf-8", "backslashreplace"))
 
 
@@ -88,17 +78,6 @@ def body_line(body: bytes, form: str) -> str:
     if any(char in text for char in "\n\r\t"):  # otherwise unchanged, so that JSON can be copied
         text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
     return escape_controls(text)
-
-
-def hex_text(body: bytes) -> str:
-    """Format bytes like ``hexdump -C``: offsets, bytes and characters."""
-    lines = []
-    for start in range(0, len(body), _HEX_BYTES):
-        part = body[start : start + _HEX_BYTES]
-        digits = " ".join(part[i : i + 8].hex(" ") + ("" if i else " ") for i in (0, 8)).rstrip()
-        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{start:08x}  {digits:<48}  |{shown}|")
-    return "\n".join(lines)
 
 
 def escape_controls(text: str) -> str:
@@ -173,7 +152,7 @@ def put(message: MessageExt, form: str, is_long: bool, as_json: bool) -> None:
         print(flush=True)
     elif form == "hex":
         print(line(message, "none"))
-        print(hex_text(message.body), flush=True)
+        print(hex_lines(message.body), flush=True)
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(line(message, form, width), flush=True)
