@@ -350,6 +350,11 @@ class Reader(Client):
         """Like ``pull_async``, for a thread with many pulls in flight: requests are written together."""
         return self._async(queue, lambda: self._pull_of(queue, offset, options))
 
+    def may_block(self, queue: MessageQueue) -> bool:
+        """Whether ``pull_later`` may wait: for the start, the route, or a broker that does not read."""
+        shared = self._shared
+        return shared is None or shared.routes.cached(queue.topic) is None or shared.remoting.is_paused
+
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
         """Pull once; return the decoded messages with matching tags, an empty list if there are none.
 

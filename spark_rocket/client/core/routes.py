@@ -351,6 +351,7 @@ class RouteTable:
 
     def __init__(self, routes: Routes) -> None:
         self._routes = routes
+        self.cached = routes.cached
         self.forget = routes.forget
         self.suggested = routes.suggested
         self.slave = routes.slave
@@ -377,7 +378,8 @@ class RouteTable:
         return route.writable if route is not None else loop_thread().run(self._routes.publish_route(topic, timeout))
 
     def order_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
-        return loop_thread().run(self._routes.order_route(topic, timeout))
+        route = self._routes.cached(topic)
+        return (route and route.ordered) or loop_thread().run(self._routes.order_route(topic, timeout))
 
     def master(self, queue: MessageQueue, timeout: float | None = None) -> str:
         route = self._routes.cached(queue.topic)

@@ -200,6 +200,11 @@ class Pipeline:
         for send in self.in_flight.sends():
             send.end(None, _closed())
 
+    def may_block(self, topic: str) -> bool:
+        """Whether ``send_async`` may wait for the route, a free slot, or a broker that does not read."""
+        in_flight = self.in_flight
+        return in_flight.count >= in_flight.limit or not self.router.knows(topic) or self.instance.remoting.is_paused
+
     def may_wait(self) -> bool:
         return not self.instance.remoting.is_loop_thread()
 

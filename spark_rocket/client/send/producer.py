@@ -338,6 +338,12 @@ class Producer(Client):
         fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
         return pipeline.send_async(out, message, fixed, timeout, deadline)
 
+    def may_block(self, message: Message | Sequence[Message]) -> bool:
+        """Whether ``send_async`` may wait: for the start, a route, a free slot, or a broker that does not read."""
+        pipeline = self._pipeline
+        topics = [message.topic] if isinstance(message, Message) else [each.topic for each in message[:1]]
+        return pipeline is None or any(pipeline.may_block(topic) for topic in topics)
+
     def _accumulate(
         self,
         message: Message,

@@ -159,6 +159,10 @@ class Router:
         queue = self._faults.select(route.writable, last_broker)
         return queue, route.masters[queue.broker_name]
 
+    def knows(self, topic: str) -> bool:
+        """Whether queues of the topic can be chosen without a request."""
+        return self._routes.known(topic) is not None and not (self._member and topic not in self._registered)
+
     def address(self, queue: MessageQueue, deadline: float) -> str:
         """Return the address of the queue's master."""
         return self._routes.master(queue, left(deadline))

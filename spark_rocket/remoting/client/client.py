@@ -215,6 +215,11 @@ class RemotingClient:
     def is_connected(self, addr: str) -> bool:
         return self.requests.is_connected(addr)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether a request may wait, because some peer does not read."""
+        return any(connection.paused is not None for connection in self.requests.connections)
+
     def is_loop_thread(self) -> bool:
         """Whether this is the thread that receives responses, which must not wait for one."""
         return is_loop_thread()

@@ -126,7 +126,7 @@ def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
         promise.resolve(value)
 
 
-def as_future(promise: Promise[T]) -> asyncio.Future[T]:
+def as_future(promise: Future[T]) -> asyncio.Future[T]:
     """Return a future of the running loop with the outcome of a promise. Cancelling it only ignores the outcome."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -146,7 +146,7 @@ def as_future(promise: Promise[T]) -> asyncio.Future[T]:
         except RuntimeError:  # the loop is closed, so its futures are unused
             pass
 
-    promise.when_settled(settled)
+    (promise.when_settled if isinstance(promise, Promise) else promise.add_done_callback)(settled)
     return future
 
 
