@@ -24,7 +24,7 @@ from spark_rocket.client import (
     create_reply_message,
 )
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.rebalance import QueueLocks
+from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.services import SendBack
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
@@ -193,8 +193,8 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.CHECK_CLIENT_CONFIG: lambda rig: rig.member("SQL92"),
     C.CONSUMER_SEND_MSG_BACK: lambda rig: SendBack(rig.instance(), "g", 16).send(MESSAGE),
     C.GET_CONSUMER_LIST_BY_GROUP: lambda rig: rig.instance().consumer_ids("g", "t"),
-    C.LOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance(), "g").lock([ProcessQueue(QUEUE, 0)]),
-    C.UNLOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance(), "g").unlock([QUEUE]),
+    C.LOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").renew([ProcessQueue(QUEUE, 0)]),
+    C.UNLOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").unlock([QUEUE]),
     C.GET_ROUTEINFO_BY_TOPIC: lambda rig: rig.reader().queues("t"),
     C.GET_BROKER_CLUSTER_INFO: lambda rig: rig.admin().cluster_info(),
     C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda rig: rig.admin().topics(),

@@ -29,6 +29,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -351,18 +352,8 @@ def test_an_offset_out_of_range_is_corrected(
     queue = fill(producer, topic, 5)[0]
     reader.commit_offset(f"g{topic}", queue, 999)
     consumer = make(topic, subscribe=False)
-    moved = threading.Event()
-    begin = consumer._queues._begin
-
-    def note(one: Any, offset: int | None = None) -> Any:
-        begun = begin(one, offset)
-        if offset is not None:
-            moved.set()
-        return begun
-
-    monkeypatch.setattr(consumer._queues, "_begin", note)
     consumer.assign([queue])
-    assert moved.wait(WAIT)
+    until(lambda: consumer.offsets(topic) == {queue: 5})
     fill(producer, topic, 1, start=5)
     assert bodies(drain(consumer, 1)) == ["0:5"]
     consumer.commit()

@@ -6,9 +6,9 @@ from itertools import accumulate
 
 import pytest
 
-from spark_rocket.client.consume.assigned_queues import PulledMessages
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
+from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags

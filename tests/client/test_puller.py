@@ -18,7 +18,9 @@ SETTINGS = PullSettings(32, None, 32, "a", None, must_lock=False)
 
 
 class World:
-    """An instance, a reader and a receiver."""
+    """The source, the reader and the receiver of a puller."""
+
+    suspended = False
 
     def __init__(self) -> None:
         self.call_later = ManualTimer()
@@ -42,18 +44,15 @@ class World:
     def is_full(self, _: ProcessQueue) -> bool:
         return self.full
 
+    def pull_settings(self, _: str) -> PullSettings | None:
+        return self.settings
+
+    def correct(self, puller: Puller, offset: int) -> None: ...
+
     def start(self) -> None:
-        anything: Any = self
-        self.puller = Puller(
-            anything,
-            anything,
-            anything,
-            queue_at(0),
-            0,
-            lambda: self.settings,
-            is_paused=lambda: False,
-            correct_offset=lambda *_: None,
-        )
+        self.reader: Any = self
+        self.receiver: Any = self
+        self.puller = Puller(self, queue_at(0), 0)
         self.puller.pull()
 
 

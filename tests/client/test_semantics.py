@@ -23,7 +23,7 @@ from spark_rocket.client import (
     TransactionProducer,
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
-from spark_rocket.client.consume import process_queue, rebalance, services
+from spark_rocket.client.consume import process_queue, queue_locks, services
 from spark_rocket.client.core.config import ClientConfig
 from spark_rocket.client.core.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
@@ -366,8 +366,7 @@ def test_a_hanging_broker_is_asked_once_a_round(
     answers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(0, ext={"offset": "5"})
     answers.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()  # held for ever
     monkeypatch.setattr("spark_rocket.client.consume.reader.Reader.__init__.__kwdefaults__", QUICK)
-    monkeypatch.setattr("spark_rocket.client.consume.assigned_queues.ERROR_DELAY_S", 0.05)
-    monkeypatch.setattr("spark_rocket.client.consume.rebalance.RETRY_SECONDS", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.owned_queues.RETRY_SECONDS", 0.05)
     with kind(mq.name_server.address) as consumer:
         members = GetConsumerListByGroupResponseBody([consumer.instance().client_id]).to_json()
         mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members))
@@ -421,7 +420,7 @@ TIMES: list[tuple[str, object, object]] = [
     ("ClientConfig.persistConsumerOffsetInterval", ClientConfig().persist_interval, 5.0),
     ("ClientConfig.mqClientApiTimeout", ClientConfig().request_timeout, 3.0),
     ("rocketmq.client.rebalance.waitInterval", ClientConfig().rebalance_interval, 20.0),
-    ("rocketmq.client.rebalance.lockInterval", rebalance.RENEW_SECONDS, 20.0),
+    ("rocketmq.client.rebalance.lockInterval", queue_locks.RENEW_SECONDS, 20.0),
     ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_EXPIRED_SECONDS, 30.0),
     ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
     ("BROKER_SUSPEND_MAX_TIME_MILLIS", process_queue.SUSPEND_MS, 15_000),

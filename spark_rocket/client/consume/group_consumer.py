@@ -26,8 +26,9 @@ import sys
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol, Self, Unpack, runtime_checkable
+from typing import ClassVar, Self, Unpack
 
 import spark_rocket
 from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
@@ -39,6 +40,8 @@ from spark_rocket.client.consume.listeners import (
     MessageQueueListener,
 )
 from spark_rocket.client.consume.offset_store import make_offset_store
+from spark_rocket.client.consume.owned_queues import OwnedQueues
+from spark_rocket.client.consume.process_queue import PullSettings
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client, ClientInstance
@@ -166,10 +169,14 @@ class GroupOptions(Connecting, total=False):
     message_queue_listener: MessageQueueListener | None
 
 
-class GroupConsumer(Client):
-    """A consumer of a group. ``_closing`` is set, under ``_lock``, by the first call of close."""
+class GroupConsumer(Client, ABC):
+    """A consumer of a group. ``_closing`` is set, under ``_lock``, by the first call of close.
+
+    ``auto_commit``: whether delivered messages are committed without a call of the application.
+    """
 
     consume_type: ClassVar[str]
+    auto_commit = True
 
     def __init__(
         self,
@@ -201,7 +208,10 @@ class GroupConsumer(Client):
             consume_from_where,
             consume_timestamp_ms,
         )
+        self._queues = OwnedQueues(group, self.instance, self._share, self._reader, self._offsets, self._pull_settings)
         self._queue_listener = message_queue_listener
+        self.rebalances = 0
+        self._balancing = threading.Lock()  # so that a rebalance does not take a topic that was just left
         self._lock = threading.Lock()
         self._pid = 0  # of the process that started it; 0: not started
         self._started_ms = 0
@@ -228,6 +238,10 @@ class GroupConsumer(Client):
         """Whether this process started it: a forked child must not use the parent's threads and locks."""
         return self._pid in (0, os.getpid())
 
+    @property
+    def _runs(self) -> bool:
+        return bool(self._pid) and not self._closing
+
     def _check_running(self) -> None:
         if self._closing:
             raise StateError(f"The consumer of group {self.group!r} is closed.", remedy="Create a new one.")
@@ -239,7 +253,82 @@ class GroupConsumer(Client):
                 remedy="Create a new one in this process.",
             )
 
+    # --- subscribing ------------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
+        """Share a topic with the group: messages with one of the tags, or that match an SQL92 expression.
+
+        A second subscription to a topic replaces the first. It takes effect immediately on a running consumer.
+        """
+        started = bool(self._pid)
+        if started:
+            self._check_running()
+        with self._lock:
+            self._check_subscribable()
+            changed = self._subscriptions.add(topic, tags, sql, self._check_filter if started else None)
+        if started:
+            self._announce()
+            if changed:
+                self._queues.restart_pulls(topic)
+
+    def _check_subscribable(self) -> None:
+        """StateError if the consumer cannot have subscriptions."""
+
+    def _announce(self) -> None:
+        """Make a changed subscription known to the group, and take a share of its queues."""
+        members = self.instance().members
+        members.send_heartbeats()
+        members.rebalance_soon()
+
+    def unsubscribe(self, topic: str) -> None:
+        """Unsubscribe from a topic; its queues are released immediately."""
+        if self._subscriptions.remove(topic) and self._runs:
+            with self._balancing:
+                self._queues.own((), topic, mark=self.auto_commit)
+            self.instance().members.send_heartbeats()
+
+    @abstractmethod
+    def _pull_settings(self, topic: str) -> PullSettings | None:
+        """Return the settings of pulls; None if the topic is not subscribed."""
+
     # --- as a member of the instance --------------------------------------------------------------------------
+
+    def _join(self) -> bool:
+        """Join the group; False if the consumer was closed in the meantime."""
+        instance = self.instance()
+        answer_tools(instance)
+        try:
+            instance.members.join_consumer(self)
+        finally:
+            if self._closing:
+                instance.members.leave_consumer(self)
+        return not self._closing
+
+    def rebalance(self) -> None:
+        """Determine the queues of this member in every topic, and start or stop reading them."""
+        if not self._runs:
+            return
+        self._look_for_brokers()
+        self.rebalances += 1
+        shares = {}
+        for topic in self._subscriptions.topics():
+            try:
+                mine = self._share.queues_of(topic)
+            except RocketError as error:
+                logger.info("queues of topic %s not rebalanced: %s", topic, error)
+                continue
+            with self._balancing:
+                if mine is not None and topic in self._subscriptions:
+                    self._queues.own(mine, topic)  # marks nothing: the last delivered messages may still be in use
+                    shares[topic] = mine
+        self._queues.start()
+        if self._queue_listener is not None:
+            for topic, mine in shares.items():
+                self._share.notify(self._queue_listener, topic, mine)
+
+    def persist_offsets(self) -> None:
+        """Send the offsets of the group to the brokers, or write them to disk. Runs every 5 s."""
+        self._queues.persist()
 
     def consumer_data(self) -> ConsumerData:
         """Return the consumer's part of heartbeats."""
@@ -264,6 +353,24 @@ class GroupConsumer(Client):
         """Reject a subscription of a running consumer immediately if a broker cannot filter by it."""
         self.instance().members.check_filters(self.group, [data])
 
+    # --- requests of tools, sent by brokers -------------------------------------------------------------------
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Continue at the given offsets in queues assigned to this consumer (220)."""
+        self._queues.restart(offsets, commit=True)
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the offsets of this consumer's queues of a topic (221)."""
+        return {queue: offset for queue, offset in self._queues.positions().items() if queue.topic == topic}
+
+    @abstractmethod
+    def running_info(self) -> ConsumerRunningInfo:
+        """Return the state of this consumer (307)."""
+
+    @abstractmethod
+    def consume_directly(self, records: bytes, broker_name: str) -> object:
+        """Have the listener consume one stored message without committing it (309); return or raise its result."""
+
     def _running_properties(self, *, orderly: bool) -> dict[str, str]:
         """Return the properties of running info (307) that all consumers have."""
         return {
@@ -285,25 +392,12 @@ _RESULTS = {
 }
 
 
-@runtime_checkable
-class ManagedConsumer(Protocol):
-    """A consumer that handles requests of tools; see PushConsumer for its methods."""
-
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
-
-    def offsets(self, topic: str) -> dict[MessageQueue, int]: ...
-
-    def running_info(self) -> ConsumerRunningInfo: ...
-
-    def consume_directly(self, records: bytes, broker_name: str) -> object: ...
-
-
 def answer_tools(instance: ClientInstance) -> None:
     """Handle requests of tools for the consumers of an instance."""
 
-    def consumer(group: str) -> ManagedConsumer | None:
+    def consumer(group: str) -> GroupConsumer | None:
         found = instance.members.consumers.get(group)
-        return found if isinstance(found, ManagedConsumer) else None
+        return found if isinstance(found, GroupConsumer) else None
 
     def reset(_: str, request: RemotingCommand) -> RemotingCommand | None:
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
@@ -346,7 +440,7 @@ def answer_tools(instance: ClientInstance) -> None:
     instance.members.handlers.update(handlers)
 
 
-def _consume(consumer: ManagedConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
+def _consume(consumer: GroupConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
     started = time.monotonic()
     result = ConsumeMessageDirectlyResult()
     try:

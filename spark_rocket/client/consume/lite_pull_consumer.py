@@ -27,15 +27,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from spark_rocket.client.consume.assigned_queues import Assigned, AssignedQueues, PulledMessages
-from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions, answer_tools
+from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions
+from spark_rocket.client.consume.process_queue import ProcessQueue, PullSettings
+from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
+from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.client.core.validators import check_range
-from spark_rocket.errors import ClientError, QueueNotFoundError, RocketError, StateError
+from spark_rocket.errors import ClientError, QueueNotFoundError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.wire.bodies.client import CONSUME_ACTIVELY
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PULL_MESSAGES = 32_768
+MAX_PULL_BYTES = 4 << 20  # brokers that support this field return more than 32 messages
 IDLE_SECONDS = 5.0
 
 
@@ -79,26 +81,17 @@ class LitePullConsumer(GroupConsumer):
         self.poll_timeout = poll_timeout
         self._auto_commit_interval = auto_commit_interval
         self._next_auto_commit = 0.0
-        self._pulled = PulledMessages(
+        self._pull_batch_size = pull_batch_size
+        self._pulled = self._queues.receiver = PulledMessages(
             pull_batch_size=pull_batch_size,
             max_messages=pull_threshold_for_queue,
             max_bytes=pull_threshold_size_for_queue_mib << 20,
             max_of_all=pull_threshold_for_all,
             tags_of=self._subscriptions.tags_of,
-            has_room=lambda process_queue: self._queues.has_room(process_queue),
+            has_room=self._has_room,
         )
-        self._queues = AssignedQueues(
-            group,
-            self.instance,
-            self._share,
-            self._reader,
-            self._offsets,
-            self._pulled,
-            pull_batch_size=pull_batch_size,
-            expression_of=lambda topic: self._subscriptions.expression_of(topic) or (SUB_ALL, None),
-        )
+        self._queues.marks = True
         self._wanted: list[MessageQueue] = []  # by assign()
-        self._balancing = threading.Lock()  # so that a rebalance does not take a topic that was just left
         self._joined = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -106,29 +99,18 @@ class LitePullConsumer(GroupConsumer):
 
     # --- subscriptions and assignment -------------------------------------------------------------------------
 
-    def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
-        """Share a topic with the group: messages with one of the tags, or that match an SQL92 expression.
+    def _check_subscribable(self) -> None:
+        if self._wanted:
+            raise StateError(
+                f"The consumer of group {self.group!r} has assigned queues; it cannot subscribe as well.",
+                remedy="Use one consumer for assigned queues and another for subscriptions.",
+            )
 
-        A second subscription to a topic replaces the first. It takes effect immediately on a running consumer.
-        """
-        with self._lock:
-            if self._wanted:
-                raise StateError(
-                    f"The consumer of group {self.group!r} has assigned queues; it cannot subscribe as well.",
-                    remedy="Use one consumer for assigned queues and another for subscriptions.",
-                )
-            changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._runs else None)
-        if self._runs:
-            self._join()
-            if changed:
-                self._queues.restart_pulls(topic)
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic; its queues are released immediately."""
-        if self._subscriptions.remove(topic) and self._runs:
-            with self._balancing:
-                self._queues.own([], topic, mark=self.auto_commit)
-            self.instance().members.send_heartbeats()
+    def _announce(self) -> None:
+        if self._joined:
+            super()._announce()
+        else:
+            self._join_group()
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues. Queues that were assigned before continue, other ones are released."""
@@ -165,7 +147,7 @@ class LitePullConsumer(GroupConsumer):
             if self._wanted:
                 self._begin_assigned()
             elif self._subscriptions:
-                self._join()
+                self._join_group()
         except BaseException:
             self._close(commit=False, failed=True)
             raise
@@ -192,10 +174,6 @@ class LitePullConsumer(GroupConsumer):
             self._start_failed()
         else:
             super().close()
-
-    @property
-    def _runs(self) -> bool:
-        return bool(self._pid) and not self._closing
 
     # --- polling ----------------------------------------------------------------------------------------------
 
@@ -261,17 +239,17 @@ class LitePullConsumer(GroupConsumer):
         if not low <= offset <= high:
             bounds = f"valid offsets are {low} to {high}" if offset >= 0 else "offsets start at 0"
             raise ClientError(f"Invalid offset {offset} of {queue}: {bounds}.", remedy="Seek to a valid offset.")
-        self._queues.move(queue, offset)
+        self._move(queue, offset)
 
     def seek_to_begin(self, queue: MessageQueue) -> None:
         """Continue at the first message that the broker has."""
         self._check_assigned([queue])
-        self._queues.move(queue, self._reader.min_offset(queue))
+        self._move(queue, self._reader.min_offset(queue))
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         """Continue after the last message."""
         self._check_assigned([queue])
-        self._queues.move(queue, self._reader.max_offset(queue))
+        self._move(queue, self._reader.max_offset(queue))
 
     def seek_to_timestamp(self, where: MessageQueue | str, timestamp_ms: int) -> None:
         """Continue at the first message stored at or after a time: in one queue, or in all assigned ones of a topic."""
@@ -280,7 +258,11 @@ class LitePullConsumer(GroupConsumer):
         if not queues and where not in self._subscriptions:
             raise StateError(f"No queue of {where} is assigned to this consumer.", remedy="Subscribe to it first.")
         for queue in queues:
-            self._queues.move(queue, self._reader.offset_for_time(queue, timestamp_ms))
+            self._move(queue, self._reader.offset_for_time(queue, timestamp_ms))
+
+    def _move(self, queue: MessageQueue, offset: int) -> None:
+        self._queues.check([queue])  # a rebalance may have released it in the meantime
+        self._queues.restart({queue: offset}, commit=False)
 
     def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the first offset stored at or after a time; the end of the queue if there is none."""
@@ -289,18 +271,18 @@ class LitePullConsumer(GroupConsumer):
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Stop returning and pulling messages of these queues; positions are retained."""
-        for one in self._check_assigned(queues):
-            one.process_queue.paused = True
+        self._check_running()
+        self._queues.pause(queues, paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Continue after ``pause``: pulled messages immediately, new ones within a second."""
-        for one in self._check_assigned(queues):
-            one.process_queue.paused = False
+        self._check_running()
+        self._queues.pause(queues, paused=False)
         self._pulled.wake()
 
-    def _check_assigned(self, queues: Iterable[MessageQueue]) -> list[Assigned]:
+    def _check_assigned(self, queues: Iterable[MessageQueue]) -> None:
         self._check_running()
-        return self._queues.get(queues)
+        self._queues.check(queues)
 
     # --- committing -------------------------------------------------------------------------------------------
 
@@ -322,15 +304,11 @@ class LitePullConsumer(GroupConsumer):
         self._check_running()
         return self._queues.committed(queue)
 
-    def persist_offsets(self) -> None:
-        """Send marked offsets. Runs every 5 s; failures are logged and retried."""
-        self._queues.persist()
-
     def _commit_at_times(self) -> None:
         """Mark the messages of earlier polls as consumed when the interval has passed."""
         if self.auto_commit and time.monotonic() >= self._next_auto_commit:
             self._next_auto_commit = time.monotonic() + self._auto_commit_interval
-            self._queues.mark_done()
+            self._queues.mark()
 
     def _persist_periodically(self) -> None:
         """Persist offsets of assigned queues: the instance does that only for members of a group."""
@@ -340,40 +318,12 @@ class LitePullConsumer(GroupConsumer):
             finally:
                 self.instance().call_later(self._config.persist_interval, self._persist_periodically)
 
-    # --- as a member of the instance --------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------------------
 
-    def rebalance(self) -> None:
-        """Determine the queues of this member in every topic, and start or stop reading them."""
-        if not self._runs:
-            return
-        self._look_for_brokers()
-        for topic in self._subscriptions.topics():
-            try:
-                mine = self._share.queues_of(topic)
-            except RocketError as error:
-                logger.info("queues of topic %s not rebalanced: %s", topic, error)
-                continue
-            with self._balancing:
-                if mine is None or topic not in self._subscriptions:
-                    continue
-                self._queues.own(mine, topic, mark=False)  # the messages of the last poll may still be in use
-            if self._queue_listener is not None:
-                self._share.notify(self._queue_listener, topic, mine)
-
-    def _join(self) -> None:
+    def _join_group(self) -> None:
         """Join the group and take a share of the queues immediately."""
-        instance = self.instance()
         self._share.find_routes(self._subscriptions.topics(), warn=True)
-        if self._joined:
-            instance.members.send_heartbeats()
-            instance.members.rebalance_soon()
-            return
-        answer_tools(instance)
-        try:
-            instance.members.join_consumer(self)
-        finally:
-            if self._closing:  # close() was called before the join
-                instance.members.leave_consumer(self)
+        self._join()
         self._check_running()
         self._joined = True
         self.rebalance()
@@ -385,25 +335,31 @@ class LitePullConsumer(GroupConsumer):
                     f"{queue} does not exist.", remedy="Use queues of fetch_message_queues(topic)."
                 )
         self._queues.own(self._wanted, mark=self.auto_commit)
+        self._queues.start()
         if not self._joined:
             self._joined = True
             self._persist_periodically()
 
+    def _pull_settings(self, topic: str) -> PullSettings:
+        tags, sql = self._subscriptions.expression_of(topic) or (SUB_ALL, None)
+        return PullSettings(
+            max_msgs=self._pull_batch_size,
+            max_bytes=MAX_PULL_BYTES if self._pull_batch_size > DEFAULT_MAX_MSGS else None,
+            backlog_msgs=self._pull_batch_size,
+            tags=tags,
+            sql=sql,
+            must_lock=False,
+        )
+
+    def _has_room(self, process_queue: ProcessQueue) -> None:
+        """Continue pulling on another thread: it may have to connect first, which must not delay a poll."""
+        shared = self._shared
+        if shared is not None:
+            shared.later(lambda: self._queues.has_room(process_queue))
+
     # --- requests of tools, sent by brokers -------------------------------------------------------------------
 
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at the given offsets in queues assigned to this consumer (220)."""
-        for queue in self.assignment():
-            if queue in offsets:
-                self._queues.move(queue, offsets[queue])
-                self._queues.commit({queue: offsets[queue]})
-
-    def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the offsets of this consumer's queues of a topic (221)."""
-        return {queue: offset for queue, offset in self._queues.positions().items() if queue.topic == topic}
-
     def running_info(self) -> ConsumerRunningInfo:
-        """Return the state of this consumer (307)."""
         return ConsumerRunningInfo(
             properties=self._running_properties(orderly=False),
             subscription_set=self._subscriptions.data(),

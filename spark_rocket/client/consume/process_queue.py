@@ -43,7 +43,6 @@ from typing import Protocol
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import ProcessQueueInfo
@@ -241,6 +240,15 @@ class PullReceiver(Protocol):
     def is_full(self, process_queue: ProcessQueue) -> bool:
         """Whether to stop pulling the queue for now."""
 
+    def position(self, process_queue: ProcessQueue) -> int:
+        """Return the offset of the first message that is not consumed."""
+
+    def holds(self, process_queue: ProcessQueue) -> bool:
+        """Whether messages of the queue will be consumed even if its next offset turns out to be invalid."""
+
+    def forget(self, process_queue: ProcessQueue) -> int:
+        """Discard the messages of a dropped queue; return its position."""
+
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
@@ -258,29 +266,31 @@ class PullSettings:
     interval: float = 0.0
 
 
-class Puller:
-    """Continuously pulls one queue. ``settings`` is called before each pull; None stops it."""
+class PullSource(Protocol):
+    """The consumer of a puller; implemented by ``OwnedQueues``. ``suspended``: nothing is pulled."""
 
-    def __init__(
-        self,
-        instance: ClientInstance,
-        reader: Reader,
-        service: PullReceiver,
-        process_queue: ProcessQueue,
-        offset: int,
-        settings: Callable[[], PullSettings | None],
-        *,
-        is_paused: Callable[[], bool],
-        correct_offset: Callable[[Puller, int], None],
-    ) -> None:
+    reader: Reader
+    receiver: PullReceiver
+    suspended: bool
+
+    @property
+    def pull_settings(self) -> Callable[[str], PullSettings | None]:
+        """Returns the settings of the next pull of a topic; None stops its pulls."""
+
+    def call_later(self, seconds: float, task: Callable[[], object]) -> None: ...
+
+    def correct(self, puller: Puller, offset: int) -> None:
+        """Continue a queue at the broker's offset after an invalid one."""
+
+
+class Puller:
+    """Continuously pulls one queue."""
+
+    def __init__(self, source: PullSource, process_queue: ProcessQueue, offset: int) -> None:
         self.process_queue = process_queue
         self.next_offset = offset
-        self._settings = settings
-        self._instance = instance
-        self._reader = reader
-        self._service = service
-        self._is_paused = is_paused
-        self._correct_offset = correct_offset
+        self._source = source
+        self._service = source.receiver
         self._lock = threading.Lock()
         self._response_lock = threading.Lock()  # acquired before _lock
         self._backlog = False
@@ -295,13 +305,16 @@ class Puller:
             turn = self._turn
         self._pull(turn)
 
+    def _settings(self) -> PullSettings | None:
+        return self._source.pull_settings(self.process_queue.queue.topic)
+
     def _pull(self, turn: int) -> None:
         """Send a pull now, or later if the queue is paused, not locked or full."""
         process_queue, settings = self.process_queue, self._settings()
         if process_queue.dropped or settings is None or turn != self._turn:
             return
         process_queue.last_pull = time.monotonic()
-        if self._is_paused() or process_queue.paused:
+        if self._source.suspended or process_queue.paused:
             self._later(turn, PAUSED_DELAY_S)
         elif settings.must_lock and not process_queue.locked:
             self._later(turn, UNLOCKED_DELAY_S)
@@ -309,7 +322,7 @@ class Puller:
             self._later(turn, FULL_DELAY_S, for_room=True)
         else:
             try:
-                pending = self._reader.pull_async(
+                pending = self._source.reader.pull_async(
                     process_queue.queue,
                     self.next_offset,
                     max_msgs=settings.backlog_msgs if self._backlog else settings.max_msgs,
@@ -339,7 +352,7 @@ class Puller:
             if turn != self._turn:
                 return
             self._waiting_for_room = for_room
-        self._instance.call_later(seconds, lambda: self._resume(turn))
+        self._source.call_later(seconds, lambda: self._resume(turn))
 
     def _resume(self, turn: int) -> None:
         with self._lock:
@@ -387,7 +400,7 @@ class Puller:
                 found.next_offset,
             )
             process_queue.stale = process_queue.dropped = True
-            self._instance.call_later(CORRECTION_DELAY_S, lambda: self._correct_offset(self, found.next_offset))
+            self._source.call_later(CORRECTION_DELAY_S, lambda: self._source.correct(self, found.next_offset))
             return False
         before, self.next_offset = self.next_offset, found.next_offset
         self._backlog = (

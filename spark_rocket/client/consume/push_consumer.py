@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.group_consumer import GroupConsumer, answer_tools
+from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import (
     BatchListener,
     ConcurrentListener,
@@ -40,10 +40,10 @@ from spark_rocket.client.consume.listeners import (
     OrderlyListener,
 )
 from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
-from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullSettings
+from spark_rocket.client.consume.process_queue import ProcessQueue, PullSettings
 from spark_rocket.client.consume.pull import show_origin
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
-from spark_rocket.client.consume.rebalance import RENEW_SECONDS, QueueLocks, Rebalance
+from spark_rocket.client.consume.queue_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.consume.services import Decoder, SendBack, ServiceParts
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
@@ -51,7 +51,6 @@ from spark_rocket.client.send.producer import trace_producer
 from spark_rocket.errors import StateError
 from spark_rocket.extras import requires
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
-from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.client import CONSUME_PASSIVELY
 from spark_rocket.protocol.wire.bodies.consumer import PROP_THREADPOOL_CORE_SIZE, ConsumerRunningInfo
@@ -100,36 +99,14 @@ class PushConsumer(GroupConsumer):
                 from spark_rocket.client.core.otel import ConsumeTracing
 
             self.hooks.consume.append(ConsumeTracing(open_telemetry))
-        self.rebalances = 0
-        self._paused = False
+        if self._settings.needs_locks:
+            self._queues.locks = QueueLocks(self.instance, group)
         self._stop = threading.Event()
         self._closer: threading.Thread | None = None  # if close was called by a listener
         self._service: ConsumeConcurrently | ConsumeOrderly | ConsumeBatches | None = None
-        self._rebalance: Rebalance | None = None
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    # --- subscribing ------------------------------------------------------------------------------------------
-
-    def subscribe(self, topic: str, tags: str = SUB_ALL, *, sql: str | None = None) -> None:
-        """Subscribe to a topic: messages with one of the tags, or that match an SQL92 expression.
-
-        A second subscription to a topic replaces the first. It takes effect immediately on a running consumer.
-        """
-        changed = self._subscriptions.add(topic, tags, sql, self._check_filter if self._rebalance is not None else None)
-        if self._rebalance is not None:
-            self.instance().members.send_heartbeats()
-            self.instance().members.rebalance_soon()
-            if changed:
-                self._rebalance.restart_pulls(topic)
-
-    def unsubscribe(self, topic: str) -> None:
-        """Unsubscribe from a topic; its queues are released immediately."""
-        self._subscriptions.remove(topic)
-        if self._rebalance is not None:
-            self._rebalance.release_topic(topic)
-            self.instance().members.send_heartbeats()
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -142,25 +119,13 @@ class PushConsumer(GroupConsumer):
             if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
                 logger.warning("consumer of group %s started without a subscription", self.group)
             self._share.find_routes(self._subscriptions.topics(), warn=True)
-            self._rebalance = self._make_rebalance(instance)
-            parts = ServiceParts(
-                Decoder(self._subscriptions, self.hooks),
-                self.hooks,
-                self._rebalance,
-                SendBack(instance, self.group, self._settings.reconsume_limit)
-                if self._settings.is_clustering
-                else None,
-                instance.call_later,
-            )
-            self._service = self._settings.make_service(parts, self._rebalance.queues_of)
+            self._offsets.open()
+            self._service = self._queues.receiver = self._make_service(instance)
             self._service.start()
-            answer_tools(instance)
-            instance.members.join_consumer(self)
-            if self._closer is not None:  # by the listener of the first message, possibly before the join
-                instance.members.leave_consumer(self)
-                return
-            if self._closing:
-                raise StateError(f"The consumer of group {self.group!r} is closed.", remedy="Create a new one.")
+            if not self._join():
+                if self._closer is not None:  # by the listener of the first message
+                    return
+                self._check_running()
         except BaseException:
             self._failed = True
             if self._closing:  # by close(), before the join
@@ -169,7 +134,7 @@ class PushConsumer(GroupConsumer):
             raise
         self.rebalance()
         for seconds, chore in (
-            (RENEW_SECONDS, self._rebalance.renew_locks if self._settings.orderly is not None else None),
+            (RENEW_SECONDS, self._queues.renew_locks if self._settings.orderly is not None else None),
             (self._settings.consume_timeout / 2, self._return_expired if self._settings.listener is not None else None),
         ):
             if chore is not None:
@@ -211,19 +176,18 @@ class PushConsumer(GroupConsumer):
         self._stop.set()
         with ExitStack() as steps:  # a Ctrl-C in one step does not skip the others
             steps.callback(instance.members.leave_consumer, self)
-            if self._rebalance is not None and self._service is not None:
-                steps.callback(self._rebalance.close)
-                for process_queue in self._rebalance.process_queues():
-                    process_queue.paused = True
+            steps.callback(self._queues.close)
+            self._queues.suspended = True
+            if self._service is not None:
                 self._service.close(self._settings.shutdown_timeout)
 
     def suspend(self) -> None:
         """Pause pulling; pulled messages are still consumed."""
-        self._paused = True
+        self._queues.suspended = True
 
     def resume(self) -> None:
         """Continue after ``suspend``."""
-        self._paused = False
+        self._queues.suspended = False
 
     def _every(self, seconds: float, chore: Callable[[], None]) -> None:
         while not self._stop.wait(seconds):
@@ -233,39 +197,10 @@ class PushConsumer(GroupConsumer):
                 logger.exception("background task of consumer group %s failed", self.group)
 
     def _return_expired(self) -> None:
-        if isinstance(self._service, ConsumeConcurrently) and self._rebalance is not None:
-            self._service.return_expired(self._rebalance.process_queues(), self._settings.consume_timeout)
+        if isinstance(self._service, ConsumeConcurrently):
+            self._service.return_expired(self.process_queues(), self._settings.consume_timeout)
 
-    # --- as a member of the instance --------------------------------------------------------------------------
-
-    def persist_offsets(self) -> None:
-        """Send the offsets of the group to the brokers, or write them to disk."""
-        if self._rebalance is not None:
-            self._rebalance.persist()
-
-    def rebalance(self) -> None:
-        """Determine the queues of this member in every topic, and start or stop reading them."""
-        if self._rebalance is None or self._stop.is_set():
-            return
-        self._look_for_brokers()
-        self.rebalances += 1
-        self._rebalance.balance(self._subscriptions.topics())
-        if self._queue_listener is not None:
-            every = sorted(one.queue for one in self.process_queues())
-            for topic in self._subscriptions.topics():
-                mine = [queue for queue in every if queue.topic == topic]
-                self._share.notify(self._queue_listener, topic, mine)
-
-    # --- requests of tools, sent by brokers -------------------------------------------------------------------
-
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at the given offsets in queues assigned to this consumer (220)."""
-        if self._rebalance is not None:
-            self._rebalance.reset(offsets)
-
-    def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Return the offsets of this consumer's queues of a topic (221)."""
-        return {one.queue: one.commit_offset for one in self.process_queues() if one.queue.topic == topic}
+    # --- state ------------------------------------------------------------------------------------------------
 
     def add_metrics(self, exposition: Exposition) -> None:
         shared = self._shared
@@ -278,10 +213,9 @@ class PushConsumer(GroupConsumer):
 
     def process_queues(self) -> list[ProcessQueue]:
         """Return the queues assigned to this consumer."""
-        return self._rebalance.process_queues() if self._rebalance is not None else []
+        return self._queues.process_queues()
 
     def running_info(self) -> ConsumerRunningInfo:
-        """Return the state of this consumer (307)."""
         subscriptions = self._subscriptions.data()
         return ConsumerRunningInfo(
             properties=self._running_properties(orderly=self._settings.orderly is not None)
@@ -298,7 +232,6 @@ class PushConsumer(GroupConsumer):
         )
 
     def consume_directly(self, records: bytes, broker_name: str) -> object:
-        """Have the listener consume one stored message without committing it (309); return or raise its result."""
         service = self._service
         message = decode_messages(records, broker_name)[0]
         queue = MessageQueue(message.topic, broker_name, message.queue_id)
@@ -314,31 +247,12 @@ class PushConsumer(GroupConsumer):
 
     # --- parts ------------------------------------------------------------------------------------------------
 
-    def _make_rebalance(self, instance: ClientInstance) -> Rebalance:
-        self._offsets.open()
-        return Rebalance(
-            self.group,
-            instance,
-            self._share,
-            self._offsets,
-            locks=QueueLocks(instance, self.group) if self._settings.needs_locks else None,
-            make_puller=self._make_puller,
-            is_subscribed=self._subscriptions.__contains__,
-        )
-
-    def _make_puller(self, process_queue: ProcessQueue, offset: int) -> Puller:
-        assert self._service is not None
-        assert self._rebalance is not None
-        return Puller(
-            self.instance(),
-            self._reader,
-            self._service,
-            process_queue,
-            offset,
-            lambda: self._pull_settings(process_queue.queue.topic),
-            is_paused=lambda: self._paused,
-            correct_offset=self._rebalance.correct,
-        )
+    def _make_service(self, instance: ClientInstance) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
+        settings = self._settings
+        send_back = SendBack(instance, self.group, settings.reconsume_limit) if settings.is_clustering else None
+        decoder = Decoder(self._subscriptions, self.hooks)
+        parts = ServiceParts(decoder, self.hooks, self._queues, send_back, instance.call_later)
+        return settings.make_service(parts, self._queues.count_of)
 
     def _pull_settings(self, topic: str) -> PullSettings | None:
         expression = self._subscriptions.expression_of(topic)

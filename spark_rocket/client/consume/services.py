@@ -185,7 +185,7 @@ class Decoder:
 
 
 class QueueOwner(Protocol):
-    """The consumer's queues as used by a service; implemented by ``Rebalance``."""
+    """The consumer's queues as used by a service; implemented by ``OwnedQueues``."""
 
     def has_room(self, process_queue: ProcessQueue) -> None:
         """Messages were consumed: pulls may continue."""
@@ -238,6 +238,18 @@ class ConsumeService(ABC, Generic[Work, Context]):
     @abstractmethod
     def is_full(self, process_queue: ProcessQueue) -> bool:
         """Whether to stop pulling the queue for now."""
+
+    def position(self, process_queue: ProcessQueue) -> int:
+        """Return the offset of the first message that is not consumed."""
+        return process_queue.commit_offset
+
+    def holds(self, process_queue: ProcessQueue) -> bool:
+        """Return False: messages of a dropped queue are not passed to the listener."""
+        return False
+
+    def forget(self, process_queue: ProcessQueue) -> int:
+        """Return the position of a dropped queue."""
+        return process_queue.commit_offset
 
     # --- threads ----------------------------------------------------------------------------------------------------
 

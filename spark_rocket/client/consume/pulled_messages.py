@@ -1,0 +1,224 @@
+"""The pulled messages of a lite pull consumer that were not returned to the application yet.
+
+Queues are returned in turn, each with the result of one pull. The polling thread decodes it, so that threads that read
+connections are not delayed. The position of a queue follows from what was returned.
+
+Thread-safety: all methods; concurrent polls are served one after the other, and none waits longer than its timeout.
+Corresponds to the consumeRequestCache of DefaultLitePullConsumerImpl.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.pull import PullResult, PullStatus, batches_of, messages_of
+from spark_rocket.errors import ProtocolError
+from spark_rocket.model import MessageExt
+from spark_rocket.protocol.filter.tags import TagExpression
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class _Found:
+    """The response of one pull; ``messages`` are those from ``start`` on, decoded on first use."""
+
+    __slots__ = ("count", "messages", "result", "start")
+
+    def __init__(self, start: int, result: PullResult, count: int) -> None:
+        self.start = start
+        self.result = result
+        self.count = count
+        self.messages: deque[MessageExt] | None = None
+
+
+class _PendingPulls:
+    """The pending pulls of one queue."""
+
+    __slots__ = ("count", "found", "process_queue", "size")
+
+    def __init__(self, process_queue: ProcessQueue) -> None:
+        self.process_queue = process_queue
+        self.found: deque[_Found] = deque()
+        self.count = 0
+        self.size = 0
+
+
+class PulledMessages:
+    """Pulled messages that were not returned yet. ``tags_of`` is the client-side tag filter of a topic."""
+
+    def __init__(
+        self,
+        *,
+        pull_batch_size: int,
+        max_messages: int,
+        max_bytes: int,
+        max_of_all: int,
+        tags_of: Callable[[str], TagExpression],
+        has_room: Callable[[ProcessQueue], None],
+    ) -> None:
+        self._pull_batch_size = pull_batch_size
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._max_of_all = max_of_all
+        self._tags_of = tags_of
+        self._has_room = has_room
+        self._changed = threading.Condition()  # with a reentrant lock
+        self._take_lock = threading.Lock()
+        self._pending: dict[ProcessQueue, _PendingPulls] = {}  # in the order of their turns
+        self._count = 0
+        self._closed = False
+        self.wakers: set[Callable[[], None]] = set()
+        """Called when messages may be available; they must not block, on any thread."""
+
+    # --- for pullers ------------------------------------------------------------------------------------------
+
+    def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
+        with self._changed:
+            if process_queue.dropped or self._closed:
+                return
+            start = process_queue.end
+            process_queue.put((), found.next_offset)
+            if found.status is not PullStatus.FOUND:
+                return
+            one = _Found(start, found, min(found.next_offset - start, self._pull_batch_size))
+            pending = self._pending.setdefault(process_queue, _PendingPulls(process_queue))
+            pending.found.append(one)
+            pending.count += one.count
+            pending.size += len(found.records)
+            self._count += one.count
+        self.wake()
+
+    def is_full(self, process_queue: ProcessQueue) -> bool:
+        pending = self._pending.get(process_queue)
+        if pending is not None and (pending.count > self._max_messages or pending.size > self._max_bytes):
+            return True
+        return self._count > self._max_of_all and self._count - self._paused() > self._max_of_all
+
+    def _paused(self) -> int:
+        """Return the number of pending messages of paused queues: they must not block pulls of other queues."""
+        return sum(pending.count for pending in list(self._pending.values()) if pending.process_queue.paused)
+
+    # --- for the consumer -------------------------------------------------------------------------------------
+
+    def position(self, process_queue: ProcessQueue) -> int:
+        """Return the offset of the first message that was not returned yet."""
+        with self._changed:
+            pending = self._pending.get(process_queue)
+            return pending.found[0].start if pending is not None else process_queue.end
+
+    def holds(self, process_queue: ProcessQueue) -> bool:
+        """Whether pulls of the queue are pending."""
+        return process_queue in self._pending
+
+    def forget(self, process_queue: ProcessQueue) -> int:
+        """Drop a queue and its pending messages; return its position."""
+        with self._changed:
+            position = self.position(process_queue)
+            process_queue.dropped = True
+            pending = self._pending.pop(process_queue, None)
+            if pending is not None:
+                self._count -= pending.count
+            return position
+
+    def wake(self) -> None:
+        """Wake waiting polls."""
+        with self._changed:
+            self._changed.notify_all()
+        for wake in tuple(self.wakers):
+            wake()
+
+    def close(self) -> None:
+        """Reject new messages; waiting polls return an empty result."""
+        with self._changed:
+            self._closed = True
+        self.wake()
+
+    # --- taking -----------------------------------------------------------------------------------------------
+
+    def take_messages(self, timeout: float, limit: int | None = None) -> list[MessageExt]:
+        """Return the messages of one pull, or the first ``limit`` of them; an empty list on timeout.
+
+        Raises ProtocolError for undecodable messages, on every call: the position does not move, and others wait.
+        """
+
+        def first(process_queue: ProcessQueue, one: _Found) -> tuple[list[MessageExt], int | None]:
+            if one.messages is None:
+                queue = process_queue.queue
+                one.messages = deque(messages_of(one.result, queue, one.start, self._tags_of(queue.topic)))
+            if limit is None or len(one.messages) <= limit:
+                return list(one.messages), None
+            return [one.messages.popleft() for _ in range(limit)], one.messages[0].queue_offset
+
+        return self._take(timeout, first)
+
+    def take_batches(self, timeout: float) -> list[pa.RecordBatch]:
+        """Return the messages of one pull as Arrow record batches."""
+
+        def every(process_queue: ProcessQueue, one: _Found) -> tuple[list[pa.RecordBatch], None]:
+            queue = process_queue.queue
+            return list(batches_of(one.result, queue, one.start, self._tags_of(queue.topic))), None
+
+        return self._take(timeout, every)
+
+    def _take(self, timeout: float, items_of: Callable[[ProcessQueue, _Found], tuple[list[T], int | None]]) -> list[T]:
+        """Take a pull; ``items_of`` returns its items, and the offset of the rest if there is one."""
+        deadline = time.monotonic() + timeout
+        if not self._take_lock.acquire(timeout=timeout):
+            return []
+        try:
+            while True:
+                pending = self._next(deadline)
+                if pending is None:
+                    return []
+                process_queue, one = pending.process_queue, pending.found[0]
+                try:
+                    items, rest = items_of(process_queue, one)
+                except ProtocolError as error:
+                    raise ProtocolError(
+                        f"Cannot decode messages of {process_queue.queue} at offset {one.start}: {error.message}",
+                        remedy=f"Seek to offset {one.result.next_offset} or later. {error.remedy}".rstrip(),
+                    ) from error
+                with self._changed:
+                    if self._pending.get(process_queue) is not pending:  # dropped in the meantime: seek or rebalance
+                        continue
+                    if rest is not None:
+                        one.start = rest
+                        return items
+                    was_full = self.is_full(process_queue)
+                    self._remove(pending)
+                if was_full and not self.is_full(process_queue):
+                    self._has_room(process_queue)
+                if items:
+                    return items
+        finally:
+            self._take_lock.release()
+
+    def _next(self, deadline: float) -> _PendingPulls | None:
+        """Return the next queue in turn; None on timeout."""
+        with self._changed:
+            while not self._closed:
+                for process_queue, pending in self._pending.items():
+                    if not process_queue.paused:
+                        return pending
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    return None
+            return None
+
+    def _remove(self, pending: _PendingPulls) -> None:
+        """Remove the first pull of a queue and move the queue to the end of the order."""
+        one = pending.found.popleft()
+        pending.count -= one.count
+        pending.size -= len(one.result.records)
+        self._count -= one.count
+        del self._pending[pending.process_queue]
+        if pending.found:
+            self._pending[pending.process_queue] = pending
