@@ -46,3 +46,9 @@ def size(driver: Chrome, width: int, height: int) -> None:
     """Give the page this size; below 500 pixels it is a phone's."""
     given = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", given)
+
+
+def language(driver: Chrome, languages: str) -> None:
+    """Give pages opened from now on these languages, such as ``zh-CN,zh``."""
+    agent = driver.execute_script("return navigator.userAgent")  # type: ignore[no-untyped-call]
+    driver.execute_cdp_cmd("Emulation.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": languages})

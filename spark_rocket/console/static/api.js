@@ -1,4 +1,6 @@
 // Requests to the console. Every error is a Failure with code, text and remedy.
+import { tr } from "./language.js";
+
 export class Failure extends Error {
   constructor({ code, text, remedy, response = null }, status) {
     super(text);
@@ -30,8 +32,8 @@ export async function ask(path, { method = "GET", body = null, signal = null } =
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Failure({
-      code: "CONSOLE_AWAY", text: "The console does not respond.",
-      remedy: "Check that its process (rocket console, or rocket up) is running. This page then reconnects automatically.",
+      code: "CONSOLE_AWAY", text: tr`The console does not respond.`,
+      remedy: tr`Check that its process (rocket console, or rocket up) is running. This page then reconnects automatically.`,
     }, 0);
   }
   let value = null;
@@ -39,7 +41,7 @@ export async function ask(path, { method = "GET", body = null, signal = null } =
   if (response.ok && value !== null) return value;
   if (response.status === 401 && path !== "/api/login") loggedOut();
   throw new Failure(value?.error ?? {
-    code: `HTTP_${response.status}`, text: "Invalid response of the console.", remedy: "Reload the page.",
+    code: `HTTP_${response.status}`, text: tr`Invalid response of the console.`, remedy: tr`Reload the page.`,
   }, response.status);
 }
 

@@ -1,6 +1,7 @@
 // Time series charts as SVG. The pointer or the arrow keys select a moment.
 import { h, put, s } from "./dom.js";
 import { moment, zone } from "./format.js";
+import { tr } from "./language.js";
 
 const HEIGHT = 190;
 const LEFT = 56;
@@ -44,11 +45,11 @@ export class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     this.svg.setAttribute("width", width);
     if (times.length < 2 || !this.lines.length) {
-      const text = s("text", { x: width / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, "Waiting for a second sample …");
+      const text = s("text", { x: width / 2, y: HEIGHT / 2, class: "axis", "text-anchor": "middle" }, tr`Waiting for a second sample …`);
       this.svg.replaceChildren(text);
       this.legend.replaceChildren();
       put(this.tip, "");
-      this.svg.setAttribute("aria-label", `${this.title}: no samples yet`);
+      this.svg.setAttribute("aria-label", tr`${this.title}: no samples yet`);
       return;
     }
     const first = times[0];
@@ -93,7 +94,7 @@ export class Chart {
     this.legend.replaceChildren(...this.items.map((item) => item.element));
     this.select(this.at);
     const now = this.lines.map(([column, title]) => `${title} ${this.text(columns[column].at(-1))}`).join(", ");
-    this.svg.setAttribute("aria-label", `${this.title} from ${clock(first)} to ${clock(last)} ${zone(last)}; now ${now}. Use the arrow keys to select a moment.`);
+    this.svg.setAttribute("aria-label", tr`${this.title} from ${clock(first)} to ${clock(last)} ${zone(last)}; now ${now}. Use the arrow keys to select a moment.`);
   }
 
   text(value) {

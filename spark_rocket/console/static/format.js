@@ -1,14 +1,17 @@
-// Readable numbers, sizes and times.
-const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const one = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+// Readable numbers, sizes and times. Times have the same form in all languages.
+import { locale, tr } from "./language.js";
+
+const whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });
+const one = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
+const short = new Intl.NumberFormat(locale, { notation: "compact", maximumFractionDigits: 1 });
 
 export const NONE = "–";
 const none = (value) => value === null || value === undefined;
 
 export const count = (value) => (none(value) ? NONE : whole.format(value));
 export const brief = (value) => (none(value) ? NONE : value < 100000 ? whole.format(value) : short.format(value));
-export const rate = (value) => (none(value) ? NONE : `${value > 0 && value < 100 ? one.format(value) : whole.format(value)}/s`);
+export const millis = (value) => (none(value) ? NONE : tr`${one.format(value)} ms`);
+export const rate = (value) => (none(value) ? NONE : tr`${value > 0 && value < 100 ? one.format(value) : whole.format(value)}/s`);
 
 export function size(bytes) {
   if (none(bytes)) return NONE;
@@ -19,7 +22,7 @@ export function size(bytes) {
   return `${power ? one.format(left) : whole.format(left)} ${units[power]}`;
 }
 
-export const percent = (ratio) => (none(ratio) ? NONE : `${whole.format(ratio * 100)} %`);
+export const percent = (ratio) => (none(ratio) ? NONE : tr`${whole.format(ratio * 100)} %`);
 
 const two = (number) => String(number).padStart(2, "0");
 
@@ -42,10 +45,10 @@ export function zone(ms = Date.now()) {
 export function duration(seconds) {
   if (none(seconds)) return NONE;
   const s = Math.max(0, Math.round(seconds));
-  if (s < 60) return `${s} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${whole.format(Math.floor(s / 86400))} d ${Math.floor((s % 86400) / 3600)} h`;
+  if (s < 60) return tr`${s} s`;
+  if (s < 3600) return tr`${Math.floor(s / 60)} min`;
+  if (s < 86400) return tr`${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  return tr`${whole.format(Math.floor(s / 86400))} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-export const ago = (ms) => (ms ? `${duration((Date.now() - ms) / 1000)} ago` : NONE);
+export const ago = (ms) => (ms ? tr`${duration((Date.now() - ms) / 1000)} ago` : NONE);

@@ -3,6 +3,7 @@ import { onLoggedOut, openSession, post, session } from "./api.js";
 import { h, put } from "./dom.js";
 import { zone } from "./format.js";
 import { asTrouble, note, trouble } from "./parts.js";
+import { language, tr } from "./language.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -30,6 +31,23 @@ const PAGES = [
 
 let view = null;
 
+/** Translate the messages of index.html: those of attributes, or else an element's own. */
+function translatePage() {
+  const messages = {
+    accounts: tr`Accounts`, dead: tr`Dead letters`, groups: tr`Groups`, health: tr`Health of the console`, loading: tr`Loading …`, logout: tr`Log out`,
+    messages: tr`Messages`, overview: tr`Overview`, pages: tr`Pages`, producers: tr`Producers`, send: tr`Send`, skip: tr`Skip to content`,
+    theme: tr`Switch between light and dark theme`, topics: tr`Topics`,
+  };
+  document.documentElement.lang = language;
+  for (const element of document.querySelectorAll("[data-message]")) {
+    const message = messages[element.dataset.message];
+    const attributes = ["aria-label", "title"].filter((name) => element.hasAttribute(name));
+    for (const name of attributes) element.setAttribute(name, message);
+    if (!attributes.length) put(element, message);
+  }
+}
+translatePage();
+
 /** A displayed page: its elements, its query, its polling. */
 class View {
   constructor(argument) {
@@ -46,7 +64,7 @@ class View {
 
   get isOpen() { return !this.gone.signal.aborted; }
 
-  title(text) { document.title = `${text} · rocket console`; }
+  title(text) { document.title = tr`${text} · rocket console`; }
 
   /** Note whether the cluster is unavailable: then the data is stale or missing. */
   cluster(data) {
@@ -119,8 +137,8 @@ class View {
 
 function setLive(is) {
   live.classList.toggle("away", !is);
-  put(live.lastElementChild, is ? "live" : "stale");
-  live.setAttribute("aria-label", is ? "Live: show the console's health" : "Stale: the last request failed, or the cluster is unavailable");
+  put(live.lastElementChild, is ? tr`live` : tr`stale`);
+  live.setAttribute("aria-label", is ? tr`Live: show the console's health` : tr`Stale: the last request failed, or the cluster is unavailable`);
 }
 
 function decoded(text) {
@@ -138,8 +156,8 @@ async function open(path, { focus = true } = {}) {
     if (is) { link.setAttribute("aria-current", "page"); nav.scrollLeft = link.offsetLeft - nav.clientWidth / 3; } else link.removeAttribute("aria-current");
   }
   if (!found) {
-    mine.title("Page not found");
-    mine.show(h("h1", { tabindex: "-1" }, "Page not found"), h("p", {}, "This page does not exist. ", h("a", { href: "/" }, "Go to the overview.")));
+    mine.title(tr`Page not found`);
+    mine.show(h("h1", { tabindex: "-1" }, tr`Page not found`), h("p", {}, tr`This page does not exist.`, " ", h("a", { href: "/" }, tr`Go to the overview.`)));
     main.replaceChildren(mine.root);
     return;
   }
@@ -202,7 +220,7 @@ async function begin() {
   if (session.login && !session.user) { showLogin(); return; }
   nav.hidden = live.hidden = false;
   const place = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  put(zoneLine, `Times are in this browser's time zone: ${zone()}${place && place !== "UTC" ? `, ${place}` : ""}.`);
+  put(zoneLine, tr`Times are in this browser's time zone: ${[zone(), place].filter((name, i) => name && (i === 0 || name !== "UTC")).join(", ")}.`);
   zoneLine.hidden = false;
   setLive(true);
   logout.hidden = !session.login;

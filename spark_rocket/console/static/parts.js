@@ -1,6 +1,7 @@
 // Components of pages: heads, tiles, tables, pagers, errors, notes, dialogs, fields.
 import { h, put } from "./dom.js";
-import { NONE } from "./format.js";
+import { count, NONE } from "./format.js";
+import { errorTitle, tr } from "./language.js";
 
 export function head(title, { sub = null, actions = [], back = null } = {}) {
   return h("div", { class: "head" },
@@ -14,8 +15,10 @@ export function head(title, { sub = null, actions = [], back = null } = {}) {
 export const button = (text, onclick, kind = "") => h("button", { type: "button", class: kind, onclick }, text);
 export const linkButton = (text, href, kind = "") => h("a", { class: `button ${kind}`, href }, text);
 
+let sections = 0;
 export function section(title, ...children) {
-  const id = `s-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
+  sections += 1;
+  const id = `s-${sections}`;
   return h("section", { "aria-labelledby": id }, h("h2", { id }, title), children);
 }
 
@@ -59,7 +62,7 @@ export class Table {
       return cell;
     });
     this.body = h("tbody");
-    this.empty = h("div", { class: "empty", hidden: true }, empty ?? "No entries.");
+    this.empty = h("div", { class: "empty", hidden: true }, empty ?? tr`No entries.`);
     this.table = h("table", {}, h("caption", { class: "hidden" }, caption), h("thead", {}, h("tr", {}, this.heads)), this.body);
     this.element = h("div", { class: "table" }, this.table, this.empty);
   }
@@ -94,7 +97,7 @@ export class Table {
 
   make(row) {
     const cells = this.columns.map((column) => {
-      const cell = h(column.main ? "th" : "td", { class: [column.num ? "num" : "", column.main ? "main" : ""].join(" ").trim(), "data-label": column.title });
+      const cell = h(column.main ? "th" : "td", { class: [column.num ? "num" : "", column.main ? "main" : ""].join(" ").trim(), "data-label": column.title, "data-key": column.key });
       if (column.main) cell.setAttribute("scope", "row");
       if (column.node) { cell.append(column.node(row)); return { cell }; }
       const text = h(column.href ? "a" : "span"); // an "a" without an address is text: a later row may have one
@@ -125,17 +128,18 @@ export class Table {
   }
 }
 
+/** `show(data, what)`: what(number) is the text for so many entries. */
 export function pager(onPage) {
   const text = h("span", { class: "muted", "aria-live": "polite" });
-  const back = button("‹ Previous", () => onPage(state.page - 1), "quiet");
-  const on = button("Next ›", () => onPage(state.page + 1), "quiet");
+  const back = button(tr`‹ Previous`, () => onPage(state.page - 1), "quiet");
+  const on = button(tr`Next ›`, () => onPage(state.page + 1), "quiet");
   const state = { page: 0 };
   const element = h("div", { class: "pager" }, text, h("span", {}, back, on));
   return {
     element,
     show({ page, pages, found }, what) {
       state.page = page;
-      put(text, `${new Intl.NumberFormat("en").format(found)} ${what}${pages > 1 ? `, page ${page + 1} of ${pages}` : ""}`);
+      put(text, pages > 1 ? tr`${what(count(found))}, page ${page + 1} of ${pages}` : what(count(found)));
       back.disabled = page === 0;
       on.disabled = page >= pages - 1;
       back.hidden = on.hidden = pages === 1;
@@ -146,7 +150,7 @@ export function pager(onPage) {
 /** An error: code, message, remedy. */
 export function trouble({ code, text, remedy, response }, { who = "", tone = "bad" } = {}) {
   return h("div", { class: `trouble ${tone}`, role: "alert" },
-    h("p", {}, who && h("strong", {}, `${who}: `), text), remedy && h("p", { class: "remedy" }, remedy), h("code", {}, response === null || response === undefined ? code : `${code} · ${response}`));
+    h("p", {}, who && h("strong", {}, `${who}: `), errorTitle(code) && `${errorTitle(code)} `, text), remedy && h("p", { class: "remedy" }, remedy), h("code", {}, response === null || response === undefined ? code : `${code} · ${response}`));
 }
 
 /** A list of current errors; unchanged lists are not announced again. */
@@ -167,7 +171,7 @@ export class Troubles {
 export function note(text, tone = "good") {
   const place = document.getElementById("notes");
   const element = h("div", { class: `note ${tone}` }, h("span", {}, text), button("×", () => element.remove(), "quiet"));
-  element.lastChild.setAttribute("aria-label", "Close");
+  element.lastChild.setAttribute("aria-label", tr`Close`);
   place.append(element);
   if (place.children.length > 4) place.firstChild.remove();
   setTimeout(() => element.remove(), 9000);
@@ -206,7 +210,7 @@ export function dialog({ title, content, action, danger = false, act }) {
     const go = h("button", { type: "submit", class: danger ? "danger" : "primary" }, action);
     const form = h("form", { method: "dialog" },
       h("h2", {}, title), content, troubles,
-      h("div", { class: "actions" }, button("Cancel", () => element.close(), "quiet"), go));
+      h("div", { class: "actions" }, button(tr`Cancel`, () => element.close(), "quiet"), go));
     const element = h("dialog", { "aria-label": title }, form);
     let given = null;
     form.addEventListener("submit", async (event) => {
@@ -231,13 +235,13 @@ export function confirmName({ title, warning, name, action, act }) {
   const input = h("input", { autocomplete: "off", spellcheck: "false", autocapitalize: "off", required: true });
   return dialog({
     title, action, danger: true,
-    content: [h("p", {}, warning), field(`Enter ${name} to confirm`, input)],
+    content: [h("p", {}, warning), field(tr`Enter ${name} to confirm`, input)],
     act: () => act(input.value.trim()),
   });
 }
 
 export function asTrouble(error) {
-  return error.code ? error : { code: "PAGE_FAULT", text: `Internal error of the page: ${error.message}`, remedy: "Reload it." };
+  return error.code ? error : { code: "PAGE_FAULT", text: tr`Internal error of the page: ${error.message}`, remedy: tr`Reload it.` };
 }
 
 export function facts(pairs) {

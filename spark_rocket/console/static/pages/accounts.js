@@ -4,16 +4,17 @@ import { h } from "../dom.js";
 import { moment } from "../format.js";
 import { button, confirmName, dialog, facts, field, head, note, section, Table, Troubles } from "../parts.js";
 import { usersSection } from "./users.js";
+import { tr, trNodes } from "../language.js";
 
 const PERMISSIONS = ["DENY", "PUB", "SUB", "PUB|SUB"];
 export const HIDDEN = "********";
-export const OWN = "This is the account of this console, for all of its users. After the change, the console may lose its access to the brokers.";
+export const OWN = tr`This is the account of this console, for all of its users. After the change, the console may lose its access to the brokers.`;
 
 export default function accounts(view) {
-  view.title("Accounts");
+  view.title(tr`Accounts`);
   const troubles = new Troubles();
   const body = h("div");
-  view.show(head("Accounts", { sub: "Access control of the brokers." }), troubles.element, body);
+  view.show(head(tr`Accounts`, { sub: tr`Access control of the brokers.` }), troubles.element, body);
   let shown = "";
   view.poll(async () => {
     const data = await get("/api/accounts", {}, { signal: view.gone.signal });
@@ -30,40 +31,42 @@ export default function accounts(view) {
 }
 
 const off = (brokers) => h("div", { class: "card" },
-  h("h2", { class: "first" }, "Access control is off"),
-  h("p", {}, `Every client that can reach ${brokers.join(", ")} may do everything.`),
-  h("p", {}, "To enable it, write plain_acl.yml with an administrator's account, set ", h("code", {}, "aclEnable=true"), " in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: ", h("code", {}, "rocket help security"), ". For Apache's brokers since 5.3, set ", h("code", {}, "authenticationEnabled=true"), " and ", h("code", {}, "authorizationEnabled=true"), "."));
+  h("h2", { class: "first" }, tr`Access control is off`),
+  h("p", {}, tr`Every client that can reach ${brokers.join(", ")} may do everything.`),
+  h("p", {}, trNodes`To enable it, write plain_acl.yml with an administrator's account, set ${h("code", {}, "aclEnable=true")} in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: ${h("code", {}, "rocket help security")}. For Apache's brokers since 5.3, set ${h("code", {}, "authenticationEnabled=true")} and ${h("code", {}, "authorizationEnabled=true")}.`));
 
 function fileSection(view, file, own) {
   const brokers = file.brokers.map((one) => one.address);
   const names = file.brokers.map((one) => one.name).join(", ");
   const version = file.brokers[0];
-  const about = h("p", { class: "muted" }, `plain_acl.yml (ACL 1.0) of ${names}: version ${version.version}${version.changed ? `, changed ${moment(version.changed)}` : ""}.`);
-  if (!file.accounts) return section(`Accounts of ${names}`, about, h("p", { class: "trouble info" }, "These brokers do not report their accounts. Check their plain_acl.yml."));
+  const about = h("p", { class: "muted" }, version.changed
+    ? tr`plain_acl.yml (ACL 1.0) of ${names}: version ${version.version}, changed ${moment(version.changed)}.`
+    : tr`plain_acl.yml (ACL 1.0) of ${names}: version ${version.version}.`);
+  if (!file.accounts) return section(tr`Accounts of ${names}`, about, h("p", { class: "trouble info" }, tr`These brokers do not report their accounts. Check their plain_acl.yml.`));
   const admins = file.accounts.filter((one) => one.admin);
   const drop = async (account) => {
-    const warning = ["The account's next requests are refused.", account.name === own ? OWN : "", admins.length === 1 && account.admin ? "It is the last administrator: without one, accounts can be changed only in the brokers' files." : ""];
+    const warning = [tr`The account's next requests are refused.`, account.name === own ? OWN : "", admins.length === 1 && account.admin ? tr`It is the last administrator: without one, accounts can be changed only in the brokers' files.` : ""];
     const done = await confirmName({
-      title: `Delete account ${account.name}`, warning: warning.filter(Boolean).join(" "), name: account.name, action: "Delete",
+      title: tr`Delete account ${account.name}`, warning: warning.filter(Boolean).join(" "), name: account.name, action: tr`Delete`,
       act: (confirm) => remove("/api/account", { brokers, account: account.name, confirm, own: account.name === own }),
     });
-    finished(view, done);
+    finished(view, done, tr`Deleted account ${account.name}.`);
   };
   const table = new Table({
-    caption: `Accounts of ${names}`, key: (a) => a.name, empty: "No accounts.",
+    caption: tr`Accounts of ${names}`, key: (a) => a.name, empty: tr`No accounts.`,
     columns: [
-      { key: "name", title: "Access key", main: true, text: (a) => a.name, sub: (a) => (a.name === own ? "account of this console" : "") },
-      { key: "admin", title: "Administrator", text: (a) => (a.admin ? "yes" : "no"), tone: (a) => (a.admin ? "pill info" : "") },
-      { key: "topics", title: "Topics", text: (a) => a.topics.join(", ") || "–", sub: (a) => `others: ${a.otherTopics}` },
-      { key: "groups", title: "Groups", text: (a) => a.groups.join(", ") || "–", sub: (a) => `others: ${a.otherGroups}` },
-      { key: "white", title: "Unsigned from", text: (a) => a.white || "–" },
-      { key: "actions", title: "Actions", node: (a) => h("span", { class: "change" }, small("Change", `account ${a.name}`, () => edit(view, brokers, own, a)), small("Delete", `account ${a.name}`, () => drop(a))) },
+      { key: "name", title: tr`Access key`, main: true, text: (a) => a.name, sub: (a) => (a.name === own ? tr`account of this console` : "") },
+      { key: "admin", title: tr`Administrator`, text: (a) => (a.admin ? tr`yes` : tr`no`), tone: (a) => (a.admin ? "pill info" : "") },
+      { key: "topics", title: tr`Topics`, text: (a) => a.topics.join(", ") || "–", sub: (a) => tr`others: ${a.otherTopics}` },
+      { key: "groups", title: tr`Groups`, text: (a) => a.groups.join(", ") || "–", sub: (a) => tr`others: ${a.otherGroups}` },
+      { key: "white", title: tr`Unsigned from`, text: (a) => a.white || "–" },
+      { key: "actions", title: tr`Actions`, node: (a) => h("span", { class: "change" }, small(tr`Change`, tr`Change account ${a.name}`, () => edit(view, brokers, own, a)), small(tr`Delete`, tr`Delete account ${a.name}`, () => drop(a))) },
     ],
   });
   table.update(file.accounts);
-  const white = h("p", {}, file.white.length ? `All permissions without a signature: ${file.white.join(", ")}.` : "No address has permissions without a signature.",
-    " ", button("Change white list", () => editWhite(view, brokers, file.white, own), "quiet small change"));
-  return section(`Accounts of ${names}`, about, table.element, white, h("p", { class: "change" }, button("New account", () => edit(view, brokers, own, null))));
+  const white = h("p", {}, file.white.length ? tr`All permissions without a signature: ${file.white.join(", ")}.` : tr`No address has permissions without a signature.`,
+    " ", button(tr`Change white list`, () => editWhite(view, brokers, file.white, own), "quiet small change"));
+  return section(tr`Accounts of ${names}`, about, table.element, white, h("p", { class: "change" }, button(tr`New account`, () => edit(view, brokers, own, null))));
 }
 
 /** Enter an account's settings, confirm the changes, apply them. `known`: the account; null for a new one. */
@@ -81,58 +84,58 @@ async function edit(view, brokers, own, known) {
   const otherGroups = permission(known?.otherGroups ?? "DENY");
   const white = text(known?.white ?? "");
   const list = (area) => area.value.split(/[\n,]/).map((line) => line.trim()).filter(Boolean);
-  const title = known ? `Change account ${known.name}` : "New account";
+  const title = known ? tr`Change account ${known.name}` : tr`New account`;
   const given = await dialog({
-    title, action: "Continue",
+    title, action: tr`Continue`,
     content: [
-      field("Access key", name, { hint: known ? "" : "At least 7 characters." }),
-      field("Secret key", secret, { hint: known ? "Leave it empty to keep the present one." : "At least 7 characters." }),
-      field("Administrator", admin, { hint: "May do everything, except what the lists below restrict." }),
-      field("Topics", topics, { hint: "One per line, like orders=PUB|SUB. PUB: send. SUB: consume." }),
-      field("Groups", groups, { hint: "One per line, like billing=SUB." }),
-      h("div", { class: "fields" }, field("Other topics", otherTopics), field("Other groups", otherGroups)),
-      field("Unsigned from", white, { hint: "Addresses that need no signature for this account." }),
+      field(tr`Access key`, name, { hint: known ? "" : tr`At least 7 characters.` }),
+      field(tr`Secret key`, secret, { hint: known ? tr`Leave it empty to keep the present one.` : tr`At least 7 characters.` }),
+      field(tr`Administrator`, admin, { hint: tr`May do everything, except what the lists below restrict.` }),
+      field(tr`Topics`, topics, { hint: tr`One per line, like orders=PUB|SUB. PUB: send. SUB: consume.` }),
+      field(tr`Groups`, groups, { hint: tr`One per line, like billing=SUB.` }),
+      h("div", { class: "fields" }, field(tr`Other topics`, otherTopics), field(tr`Other groups`, otherGroups)),
+      field(tr`Unsigned from`, white, { hint: tr`Addresses that need no signature for this account.` }),
     ],
     act: () => ({ secret: secret.value, admin: admin.checked, topics: list(topics), groups: list(groups), otherTopics: otherTopics.value, otherGroups: otherGroups.value, white: white.value.trim() }),
   });
   if (!given) return;
   const before = known ?? { admin: false, topics: [], groups: [], otherTopics: "DENY", otherGroups: "DENY", white: "" };
-  const titles = { admin: "Administrator", topics: "Topics", groups: "Groups", otherTopics: "Other topics", otherGroups: "Other groups", white: "Unsigned from" };
+  const titles = { admin: tr`Administrator`, topics: tr`Topics`, groups: tr`Groups`, otherTopics: tr`Other topics`, otherGroups: tr`Other groups`, white: tr`Unsigned from` };
   const changed = Object.keys(titles).filter((key) => JSON.stringify(given[key]) !== JSON.stringify(before[key]));
   const rows = changed.map((key) => ({ what: titles[key], now: known ? worded(before[key]) : null, then: worded(given[key]) }));
-  if (given.secret) rows.push({ what: "Secret key", now: known ? HIDDEN : null, then: HIDDEN });
-  if (!rows.length) { note("No changes."); return; }
+  if (given.secret) rows.push({ what: tr`Secret key`, now: known ? HIDDEN : null, then: HIDDEN });
+  if (!rows.length) { note(tr`No changes.`); return; }
   const account = name.value.trim();
   const body = { brokers, account, create: !known, own: account === own };
   if (known) body.from = known;
   for (const key of changed) body[key] = given[key];
   if (given.secret) body.secret = given.secret;
-  finished(view, await confirmChanges({ title: known ? title : `New account ${account}`, brokers, rows, warning: account === own ? OWN : "", act: () => post("/api/account", body) }));
+  finished(view, await confirmChanges({ title: known ? title : tr`New account ${account}`, brokers, rows, warning: account === own ? OWN : "", act: () => post("/api/account", body) }), known ? tr`Changed account ${account}.` : tr`Created account ${account}.`);
 }
 
 async function editWhite(view, brokers, addresses, own) {
   const area = h("textarea", { rows: 4, spellcheck: "false", value: addresses.join("\n") });
   const given = await dialog({
-    title: "Change white list", action: "Continue",
-    content: field("Addresses", area, { hint: "One per line: 10.0.0.7, 10.0.0.*, 10.0.0.{7,9} or 10.0.0.5-20. Clients at these addresses may do everything without a signature." }),
+    title: tr`Change white list`, action: tr`Continue`,
+    content: field(tr`Addresses`, area, { hint: tr`One per line: 10.0.0.7, 10.0.0.*, 10.0.0.{7,9} or 10.0.0.5-20. Clients at these addresses may do everything without a signature.` }),
     act: () => ({ addresses: area.value.split("\n").map((line) => line.trim()).filter(Boolean) }),
   });
   if (!given) return;
   finished(view, await confirmChanges({
-    title: "Change white list", brokers, rows: [{ what: "White list", now: worded(addresses), then: worded(given.addresses) }],
-    warning: own ? "" : "This console has no account: its access may depend on this list.",
+    title: tr`Change white list`, brokers, rows: [{ what: tr`White list`, now: worded(addresses), then: worded(given.addresses) }],
+    warning: own ? "" : tr`This console has no account: its access may depend on this list.`,
     act: () => post("/api/account/white-list", { brokers, from: addresses, addresses: given.addresses, own: !own }),
-  }));
+  }), tr`Changed the white list.`);
 }
 
-/** A small button; `of` completes its name for screen readers. */
-export function small(text, of, onclick) {
+/** A small button; `name` is its complete name for screen readers. */
+export function small(text, name, onclick) {
   const element = button(text, onclick, "quiet small");
-  element.setAttribute("aria-label", `${text} ${of}`);
+  element.setAttribute("aria-label", name);
   return element;
 }
 
-export const worded = (value) => (Array.isArray(value) ? value.join(", ") : value === true ? "yes" : value === false ? "no" : value) || "–";
+export const worded = (value) => (Array.isArray(value) ? value.join(", ") : value === true ? tr`yes` : value === false ? tr`no` : value) || "–";
 
 export function select(options, value) {
   const element = h("select", {}, options.map((one) => h("option", { value: one }, one)));
@@ -143,19 +146,19 @@ export function select(options, value) {
 /** Show changes with the present and the new values, and apply them. The present value of something new is null. */
 export function confirmChanges({ title, brokers, rows, warning = "", act }) {
   return dialog({
-    title, action: "Apply", danger: true,
+    title, action: tr`Apply`, danger: true,
     content: [
       warning ? h("p", { class: "trouble warn" }, warning) : null,
-      facts([{ what: "Brokers", now: null, then: brokers.join(", ") }, ...rows].map((row) => [row.what, row.now === null ? row.then : h("span", {}, row.now, h("span", { class: "arrow" }, " → "), h("strong", {}, row.then))])),
+      facts([{ what: tr`Brokers`, now: null, then: brokers.join(", ") }, ...rows].map((row) => [row.what, row.now === null ? row.then : h("span", {}, row.now, h("span", { class: "arrow" }, " → "), h("strong", {}, row.then))])),
     ],
     act,
   });
 }
 
 /** Report a change, and the brokers that refused it. */
-export function finished(view, done) {
+export function finished(view, done, text) {
   if (!done) return;
-  note(done.done);
+  note(text);
   for (const [broker, error] of Object.entries(done.failed)) note(`${broker}: ${error.text}`, "bad");
   view.again();
 }

@@ -2,11 +2,12 @@
 import { get, post } from "../api.js";
 import { h } from "../dom.js";
 import { button, dialog, facts, field, head, note, section } from "../parts.js";
+import { tr } from "../language.js";
 
 export default function broker(view) {
   const address = view.query.get("address") ?? "";
   view.title(address);
-  const search = h("input", { type: "search", placeholder: "Find a name …", "aria-label": "Find a name" });
+  const search = h("input", { type: "search", placeholder: tr`Find a name …`, "aria-label": tr`Find a name` });
   const only = h("input", { type: "checkbox", id: "changeable" });
   const state = h("div");
   const settings = h("div");
@@ -16,18 +17,18 @@ export default function broker(view) {
   const drawSettings = () => {
     const changeable = new Set(data.changeable);
     const shown = wanted(data.config).filter(([name]) => !only.checked || changeable.has(name));
-    settings.replaceChildren(shown.length ? facts(shown.map(([name, value]) => [name, changeable.has(name) ? setting(name, value) : value])) : h("p", { class: "muted" }, "No matching settings."));
+    settings.replaceChildren(shown.length ? facts(shown.map(([name, value]) => [name, changeable.has(name) ? setting(name, value) : value])) : h("p", { class: "muted" }, tr`No matching settings.`));
   };
   const setting = (name, value) => {
-    const edit = button("Change", () => change(view, address, name, value, data.decides), "quiet small change");
-    edit.setAttribute("aria-label", `Change ${name}`);
+    const edit = button(tr`Change`, () => change(view, address, name, value, data.decides), "quiet small change");
+    edit.setAttribute("aria-label", tr`Change ${name}`);
     return h("span", { class: "setting" }, h("span", {}, value), edit);
   };
   search.addEventListener("input", () => { drawState(); drawSettings(); });
   only.addEventListener("change", drawSettings);
-  view.show(head(`Broker ${address}`, { back: ["/", "Overview"] }),
-    h("div", { class: "toolbar" }, search, h("span", { class: "check change" }, only, h("label", { for: "changeable" }, "Only settings that can be changed"))),
-    h("div", { class: "halves" }, section("State", h("div", { class: "card" }, state)), section("Settings", h("div", { class: "card" }, settings))));
+  view.show(head(tr`Broker ${address}`, { back: ["/", tr`Overview`] }),
+    h("div", { class: "toolbar" }, search, h("span", { class: "check change" }, only, h("label", { for: "changeable" }, tr`Only settings that can be changed`))),
+    h("div", { class: "halves" }, section(tr`State`, h("div", { class: "card" }, state)), section(tr`Settings`, h("div", { class: "card" }, settings))));
   let shownSettings = "";
   view.poll(async () => {
     data = await get("/api/broker", { address }, { signal: view.gone.signal });
@@ -46,23 +47,25 @@ async function change(view, address, name, value, decides) {
     : h("input", { value, autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
   input.value = value;
   const entered = await dialog({
-    title: `Change ${name}`, action: "Continue",
-    content: field("New value", input, { hint: `Now: ${value || "empty"}` }),
+    title: tr`Change ${name}`, action: tr`Continue`,
+    content: field(tr`New value`, input, { hint: tr`Now: ${orEmpty(value)}` }),
     act: () => ({ value: input.value.trim() }),
   });
   if (!entered || entered.value === value) return;
   const done = await dialog({
-    title: `Change ${name}`, action: "Change", danger: true,
+    title: tr`Change ${name}`, action: tr`Change`, danger: true,
     content: [
-      facts([["Broker", address], ["Setting", name], ["Now", value || "empty"], ["New", entered.value || "empty"]]),
+      facts([[tr`Broker`, address], [tr`Setting`, name], [tr`Now`, orEmpty(value)], [tr`New`, orEmpty(entered.value)]]),
       h("p", { class: "muted" }, decides
-        ? "The broker decides whether it accepts the change. Some settings take effect only after a restart."
-        : "The broker applies the change immediately, and writes it to its broker.conf."),
+        ? tr`The broker decides whether it accepts the change. Some settings take effect only after a restart.`
+        : tr`The broker applies the change immediately, and writes it to its broker.conf.`),
     ],
     act: () => post("/api/broker/settings", { address, name, from: value, value: entered.value }),
   });
   if (!done) return;
-  note(done.done);
+  note(tr`Changed ${name} of ${address} from ${orEmpty(value)} to ${orEmpty(entered.value)}.`);
   if (done.remark) note(done.remark, "bad");
   view.again();
 }
+
+const orEmpty = (value) => value || tr`empty`;

@@ -4,23 +4,25 @@ import { h, originPath, originPlace } from "../dom.js";
 import { count } from "../format.js";
 import { button, dialog, head, note, Table, trouble } from "../parts.js";
 import { MessagePages, messageColumns, messageKey } from "./messages.js";
+import { tr } from "../language.js";
 
 const MOST = 200; // per request
 
-/** `topic`: where they are; `resend`: the path that resends them; `explain(messages)`: text of the confirmation. */
-export function letters(view, { title, sub = null, topic, resend, explain, actions, columns, empty }) {
+/** `topic`: where they are; `resend`: the path that resends them; `explain(messages)`: text of the
+ * confirmation; `resent(sent, all)`: text of the result. */
+export function letters(view, { title, sub = null, topic, resend, explain, resent, actions, columns, empty }) {
   view.title(title);
   view.again = () => {};
   const chosen = new Map();
   const failures = h("div");
-  const go = button("Resend", async () => {
+  const go = button(tr`Resend`, async () => {
     const messages = [...chosen.values()];
     const done = await dialog({
-      title: "Resend", action: "Resend", content: [h("p", {}, explain(messages)), h("p", {}, "The dead letters also stay here until they expire.")],
+      title: tr`Resend`, action: tr`Resend`, content: [h("p", {}, explain(messages)), h("p", {}, tr`The dead letters also stay here until they expire.`)],
       act: () => post(resend, { messages: messages.map(({ topic, broker, queue, offset }) => ({ topic, broker, queue, offset })) }),
     });
     if (!done) return;
-    note(done.done, done.failures.length ? "bad" : "good");
+    note(resent(count(done.sent), count(messages.length)), done.failures.length ? "bad" : "good");
     failures.replaceChildren(...done.failures.map((f) => trouble(f.error, { who: `${f.broker} · ${f.queue} · ${f.offset}` })));
     chosen.clear();
     for (const box of table.element.querySelectorAll("td input[type=checkbox]")) box.checked = false;
@@ -28,8 +30,8 @@ export function letters(view, { title, sub = null, topic, resend, explain, actio
   }, "primary change");
   const show = () => {
     go.disabled = chosen.size === 0 || chosen.size > MOST;
-    go.textContent = chosen.size > 1 ? `Resend ${count(chosen.size)}` : "Resend";
-    go.title = chosen.size > MOST ? `Select at most ${MOST}.` : "";
+    go.textContent = chosen.size > 1 ? tr`Resend ${count(chosen.size)}` : tr`Resend`;
+    go.title = chosen.size > MOST ? tr`Select at most ${MOST}.` : "";
     all.checked = table.rows.size > 0 && [...table.rows.keys()].every((key) => chosen.has(key));
   };
   const choose = (m, is) => { if (is) chosen.set(messageKey(m), m); else chosen.delete(messageKey(m)); };
@@ -44,21 +46,19 @@ export function letters(view, { title, sub = null, topic, resend, explain, actio
   const table = new Table({
     caption: title, key: messageKey, empty,
     columns: [
-      { key: "choose", title: "", sort: false, node: (m) => h("input", { type: "checkbox", class: "change", checked: chosen.has(messageKey(m)), "aria-label": `Select the message at ${m.queue} · ${m.offset}`, onchange: (event) => { choose(m, event.target.checked); show(); } }) },
+      { key: "choose", title: "", sort: false, node: (m) => h("input", { type: "checkbox", class: "change", checked: chosen.has(messageKey(m)), "aria-label": tr`Select the message at ${m.queue} · ${m.offset}`, onchange: (event) => { choose(m, event.target.checked); show(); } }) },
       ...columns,
     ],
   });
-  const pages = new MessagePages(view, table, { what: "messages", drawn: () => show() });
+  const pages = new MessagePages(view, table, { drawn: () => show() });
   show();
   view.show(
-    head(title, { sub, back: ["/dead-letters", "Dead letters"], actions: [...actions, go] }), failures,
-    h("div", { class: "toolbar change" }, h("span", { class: "check" }, all, h("label", { for: "all" }, "Select all on this page"))), pages.element);
+    head(title, { sub, back: ["/dead-letters", tr`Dead letters`], actions: [...actions, go] }), failures,
+    h("div", { class: "toolbar change" }, h("span", { class: "check" }, all, h("label", { for: "all" }, tr`Select all on this page`))), pages.element);
   pages.search({ topic }, history.state?.search ?? null);
 }
 
-export const areSent = (messages) => (messages.length === 1 ? "1 message is sent" : `${count(messages.length)} messages are sent`);
-
 const [stored, keys, , , body] = messageColumns;
-const origin = { key: "origin", title: "Origin", text: (m) => m.origin?.topic ?? "–", href: (m) => m.origin && originPath(m.origin), sub: (m) => (m.origin ? originPlace(m.origin) : "") };
-export const groupColumns = [stored, origin, { key: "attempts", title: "Attempts", num: true, text: (m) => count(m.origin?.attempts) }, keys, body];
-export const topicColumns = [stored, origin, { key: "reason", title: "Reason", text: (m) => m.origin?.reason ?? "–", tone: () => "reason", hint: (m) => m.origin?.reason, sub: (m) => (m.origin?.missing ? `It lacks ${m.origin.missing}.` : "") }, keys, body];
+const origin = { key: "origin", title: tr`Origin`, text: (m) => m.origin?.topic ?? "–", href: (m) => m.origin && originPath(m.origin), sub: (m) => (m.origin ? originPlace(m.origin) : "") };
+export const groupColumns = [stored, origin, { key: "attempts", title: tr`Attempts`, num: true, text: (m) => count(m.origin?.attempts) }, keys, body];
+export const topicColumns = [stored, origin, { key: "reason", title: tr`Reason`, text: (m) => m.origin?.reason ?? "–", tone: () => "reason", hint: (m) => m.origin?.reason, sub: (m) => (m.origin?.missing ? tr`It lacks ${m.origin.missing}.` : "") }, keys, body];

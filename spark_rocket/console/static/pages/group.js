@@ -5,69 +5,71 @@ import { deadPath, h, memberPath, put, topicPath } from "../dom.js";
 import { ago, brief, count, duration, moment, rate, zone } from "../format.js";
 import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles } from "../parts.js";
 import { create, isLeft, stateText } from "./groups.js";
+import { tr } from "../language.js";
 
 const STREAMS = {
-  stream: () => "This group has no members: a Spark stream (or another reader that commits its own offsets) uses it. After a restart, the stream continues from its checkpoint, not from the group's offsets.",
-  stopped: (g) => `The Spark stream of this group has stopped or makes no progress: messages are pending, and it has not committed for ${duration((Date.now() - g.stillSince) / 1000)}. The last committed offsets are below. After a restart, it continues from its checkpoint.`,
+  stream: () => tr`This group has no members: a Spark stream (or another reader that commits its own offsets) uses it. After a restart, the stream continues from its checkpoint, not from the group's offsets.`,
+  stopped: (g) => tr`The Spark stream of this group has stopped or makes no progress: messages are pending, and it has not committed for ${duration((Date.now() - g.stillSince) / 1000)}. The last committed offsets are below. After a restart, it continues from its checkpoint.`,
 };
-const TYPES = { CONSUME_PASSIVELY: "push", CONSUME_ACTIVELY: "pull", CONSUME_POP: "pop" };
+const MODELS = { CLUSTERING: tr`clustering`, BROADCASTING: tr`broadcasting` };
+const TYPES = { CONSUME_PASSIVELY: tr`push`, CONSUME_ACTIVELY: tr`pull`, CONSUME_POP: tr`pop` };
 
 export default function group(view) {
   const name = view.argument;
   const path = `/api/groups/${encodeURIComponent(name)}`;
   view.title(name);
   let data = null;
-  const tiles = new Tiles([["lag", "Lag"], ["delay", "Delay"], ["rate", "Rate"], ["members", "Members"], ["state", "State"]]);
+  const tiles = new Tiles([["lag", tr`Lag`], ["delay", tr`Delay`], ["rate", tr`Rate`], ["members", tr`Members`], ["state", tr`State`]]);
   const stream = h("p", { class: "trouble info", hidden: true });
-  const chart = new Chart({ title: "Lag", format: brief, area: true });
+  const chart = new Chart({ title: tr`Lag`, format: brief, area: true });
   const queues = new Table({
-    caption: "Queues", key: (q) => `${q.topic}/${q.broker}/${q.queue}`, empty: "No messages consumed yet.",
+    caption: tr`Queues`, key: (q) => `${q.topic}/${q.broker}/${q.queue}`, empty: tr`No messages consumed yet.`,
     columns: [
-      { key: "queue", title: "Queue", main: true, text: (q) => q.topic, href: (q) => topicPath(q.topic), sub: (q) => `${q.broker} · ${q.queue}` },
-      { key: "committed", title: "Committed", num: true, text: (q) => count(q.committed) },
-      { key: "end", title: "End", num: true, text: (q) => count(q.end) },
-      { key: "lag", title: "Lag", num: true, text: (q) => count(q.lag), tone: (q) => (q.lag ? "strong" : "") },
-      { key: "delay", title: "Delay", num: true, text: (q) => (q.delay ? duration(q.delay / 1000) : "–") },
-      { key: "last", title: "Last consumed message", num: true, text: (q) => ago(q.lastConsumed), hint: (q) => moment(q.lastConsumed) },
+      { key: "queue", title: tr`Queue`, main: true, text: (q) => q.topic, href: (q) => topicPath(q.topic), sub: (q) => `${q.broker} · ${q.queue}` },
+      { key: "committed", title: tr`Committed`, num: true, text: (q) => count(q.committed) },
+      { key: "end", title: tr`End`, num: true, text: (q) => count(q.end) },
+      { key: "lag", title: tr`Lag`, num: true, text: (q) => count(q.lag), tone: (q) => (q.lag ? "strong" : "") },
+      { key: "delay", title: tr`Delay`, num: true, text: (q) => (q.delay ? duration(q.delay / 1000) : "–") },
+      { key: "last", title: tr`Last consumed message`, num: true, text: (q) => ago(q.lastConsumed), hint: (q) => moment(q.lastConsumed) },
     ],
   });
   const members = new Table({
-    caption: "Members", key: (m) => m.id, empty: "No members online.",
+    caption: tr`Members`, key: (m) => m.id, empty: tr`No members online.`,
     columns: [
-      { key: "id", title: "Client", main: true, text: (m) => m.id, href: (m) => memberPath(name, m.id), sub: (m) => m.address },
-      { key: "language", title: "Language", text: (m) => m.language },
-      { key: "version", title: "Version", text: (m) => m.version },
-      { key: "brokers", title: "Connected to", text: (m) => m.brokers.join(", ") },
+      { key: "id", title: tr`Client`, main: true, text: (m) => m.id, href: (m) => memberPath(name, m.id), sub: (m) => m.address },
+      { key: "language", title: tr`Language`, text: (m) => m.language },
+      { key: "version", title: tr`Version`, text: (m) => m.version },
+      { key: "brokers", title: tr`Connected to`, text: (m) => m.brokers.join(", ") },
     ],
   });
   const subscriptions = new Table({
-    caption: "Subscriptions", key: (s) => s.topic, empty: "Unknown: no members online.",
+    caption: tr`Subscriptions`, key: (s) => s.topic, empty: tr`Unknown: no members online.`,
     columns: [
-      { key: "topic", title: "Topic", main: true, text: (s) => s.topic, href: (s) => topicPath(s.topic) },
-      { key: "expression", title: "Filter", text: (s) => s.expression },
-      { key: "type", title: "Kind", text: (s) => s.type },
+      { key: "topic", title: tr`Topic`, main: true, text: (s) => s.topic, href: (s) => topicPath(s.topic) },
+      { key: "expression", title: tr`Filter`, text: (s) => s.expression },
+      { key: "type", title: tr`Kind`, text: (s) => s.type },
     ],
   });
   const settings = h("div", { class: "card" });
   const drawn = h("p", { class: "muted", hidden: true });
   const drop = async () => {
     const done = await confirmName({
-      title: `Delete ${name}`, warning: "The group and its offsets are deleted on all brokers. Consumers that return start without offsets.",
-      name, action: "Delete", act: (confirm) => remove(path, { confirm }),
+      title: tr`Delete ${name}`, warning: tr`The group and its offsets are deleted on all brokers. Consumers that return start without offsets.`,
+      name, action: tr`Delete`, act: (confirm) => remove(path, { confirm }),
     });
-    if (done) { note(done.done); view.go("/groups"); }
+    if (done) { note(tr`Deleted group ${name} with its offsets.`); view.go("/groups"); }
   };
   const edit = () => {
     const first = data && Object.values(data.configs)[0];
     if (first) create(view, { group: name, retries: first.retries, ordered: first.ordered });
   };
   view.show(
-    head(name, { back: ["/groups", "Groups"], actions: [
-      button("Reset offsets", () => reset(view, name, path, data), "change"), linkButton("Dead letters", deadPath(name)), button("Change", edit, "change"), button("Delete", drop, "danger change"),
+    head(name, { back: ["/groups", tr`Groups`], actions: [
+      button(tr`Reset offsets`, () => reset(view, name, path, data), "change"), linkButton(tr`Dead letters`, deadPath(name)), button(tr`Change`, edit, "change"), button(tr`Delete`, drop, "danger change"),
     ] }),
     stream, tiles.element,
-    section("Lag over time", h("div", { class: "card" }, chart.element, drawn)), section("Queues", queues.element),
-    h("div", { class: "halves" }, section("Members", members.element), section("Subscriptions", subscriptions.element)), section("Settings", settings));
+    section(tr`Lag over time`, h("div", { class: "card" }, chart.element, drawn)), section(tr`Queues`, queues.element),
+    h("div", { class: "halves" }, section(tr`Members`, members.element), section(tr`Subscriptions`, subscriptions.element)), section(tr`Settings`, settings));
   let shownConfigs = "";
   let known = "1"; // first the console's cached sample, then the brokers' present state
   view.poll(async () => {
@@ -79,14 +81,14 @@ export default function group(view) {
     tiles.set("lag", brief(g.lag), { sub: g.lag >= 100000 ? count(g.lag) : "" });
     tiles.set("delay", g.delay ? duration(g.delay / 1000) : "–");
     tiles.set("rate", rate(g.rate));
-    tiles.set("members", count(g.members), { sub: [TYPES[data.consumeType] ?? data.consumeType, data.messageModel].filter(Boolean).join(", ").toLowerCase() });
+    tiles.set("members", count(g.members), { sub: [TYPES[data.consumeType] ?? data.consumeType, MODELS[data.messageModel] ?? data.messageModel].filter(Boolean).join(", ") });
     tiles.set("state", stateText(g), { tone: isLeft(g) ? "words warn" : "words" });
     const shown = Object.keys(data.series.columns).filter((column) => column !== "total");
     const sameTopic = new Set(shown.map((column) => column.split(" · ")[0])).size === 1;
-    chart.update(data.series, [["total", "all queues"], ...(shown.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
+    chart.update(data.series, [["total", tr`all queues`], ...(shown.length > 1 ? shown.map((column) => [column, sameTopic ? column.split(" · ").slice(1).join(" · ") : column]) : [])]);
     const isMore = data.queues?.length > data.drawn;
     drawn.hidden = !isMore;
-    put(drawn, isMore ? `The chart shows the ${data.drawn} queues with the highest lag.` : "");
+    put(drawn, isMore ? tr`The chart shows the ${data.drawn} queues with the highest lag.` : "");
     if (data.queues) queues.update(data.queues);
     if (data.members) members.update(data.members);
     if (data.subscriptions) subscriptions.update(data.subscriptions);
@@ -94,7 +96,7 @@ export default function group(view) {
     if (now !== shownConfigs) {
       shownConfigs = now;
       settings.replaceChildren(...Object.entries(data.configs).map(([broker, c]) => [h("h3", {}, broker), facts([
-        ["Can consume", c.consumeEnable ? "yes" : "no"], ["Retries", count(c.retries)], ["Retry queues", count(c.retryQueues)], ["In order", c.ordered ? "yes" : "no"], ["Broadcasting", c.broadcast ? "allowed" : "no"],
+        [tr`Can consume`, c.consumeEnable ? tr`yes` : tr`no`], [tr`Retries`, count(c.retries)], [tr`Retry queues`, count(c.retryQueues)], [tr`In order`, c.ordered ? tr`yes` : tr`no`], [tr`Broadcasting`, c.broadcast ? tr`allowed` : tr`no`],
       ])]).flat());
     }
     return data.refresh;
@@ -107,35 +109,35 @@ async function reset(view, name, path, data) {
   const list = h("datalist", { id: "reset-topics" }, topics.map((t) => h("option", { value: t })));
   const topic = h("input", { required: true, value: topics[0] ?? "", list: "reset-topics", autocomplete: "off" });
   const at = h("input", { type: "datetime-local", step: 1 });
-  const when = field("Time", at, { hint: `${zone()}. Starts with the first message stored at or after this time.` });
+  const when = field(tr`Time`, at, { hint: tr`${zone()}. Starts with the first message stored at or after this time.` });
   when.hidden = true;
   let to = "earliest";
   const body = () => ({ topic: topic.value.trim(), to, ...(to === "time" ? { timestamp: new Date(at.value).getTime() || 0 } : {}) });
-  const where = choice("Reset to", "to", [["earliest", "First message"], ["latest", "End"], ["time", "Time"]], to, (value) => { to = value; when.hidden = to !== "time"; });
+  const where = choice(tr`Reset to`, "to", [["earliest", tr`First message`], ["latest", tr`End`], ["time", tr`Time`]], to, (value) => { to = value; when.hidden = to !== "time"; });
   const plan = await dialog({
-    title: `Reset offsets of ${name}`, action: "Preview", content: [field("Topic", topic), list, where, when],
+    title: tr`Reset offsets of ${name}`, action: tr`Preview`, content: [field(tr`Topic`, topic), list, where, when],
     act: () => post(`${path}/plan`, body()),
   });
   if (!plan) return;
   const table = new Table({
-    caption: "New offsets", key: (q) => `${q.broker}/${q.queue}`, empty: "The topic has no queues.",
+    caption: tr`New offsets`, key: (q) => `${q.broker}/${q.queue}`, empty: tr`The topic has no queues.`,
     columns: [
-      { key: "queue", title: "Queue", main: true, text: (q) => `${q.broker} · ${q.queue}` },
-      { key: "now", title: "Now", num: true, text: (q) => count(q.committed) },
-      { key: "then", title: "New", num: true, text: (q) => count(q.target) },
-      { key: "moved", title: "Change", num: true, text: (q) => (q.moved > 0 ? `+${count(q.moved)}` : count(q.moved)) },
+      { key: "queue", title: tr`Queue`, main: true, text: (q) => `${q.broker} · ${q.queue}` },
+      { key: "now", title: tr`Now`, num: true, text: (q) => count(q.committed) },
+      { key: "then", title: tr`New`, num: true, text: (q) => count(q.target) },
+      { key: "moved", title: tr`Difference`, num: true, text: (q) => (q.moved > 0 ? `+${count(q.moved)}` : count(q.moved)) },
     ],
   });
   table.update(plan.rows);
   const chosen = body();
   const done = await dialog({
-    title: `Reset offsets of ${name}`, action: "Reset", danger: true,
+    title: tr`Reset offsets of ${name}`, action: tr`Reset`, danger: true,
     content: [
-      h("p", {}, `${count(plan.again)} messages of ${chosen.topic} will be repeated, ${count(plan.skipped)} will be skipped.`),
-      plan.members ? h("p", { class: "trouble warn" }, `${plan.members} members are online. Brokers notify them of the reset. Clients other than Java and spark_rocket may ignore it and overwrite the new offsets.`) : null,
+      h("p", {}, tr`${count(plan.again)} messages of ${chosen.topic} will be repeated, ${count(plan.skipped)} will be skipped.`),
+      plan.members ? h("p", { class: "trouble warn" }, tr`${plan.members} members are online. Brokers notify them of the reset. Clients other than Java and spark_rocket may ignore it and overwrite the new offsets.`) : null,
       table.element,
     ],
     act: () => post(`${path}/reset`, { ...chosen, online: plan.members > 0 }),
   });
-  if (done) { note(done.done); view.again(); }
+  if (done) { note(tr`Reset group ${name} in ${count(plan.rows.length)} queues of ${chosen.topic}.`); view.again(); }
 }

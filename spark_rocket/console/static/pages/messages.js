@@ -3,18 +3,19 @@ import { ask, get } from "../api.js";
 import { h, messagePath } from "../dom.js";
 import { count, moment, size, zone } from "../format.js";
 import { button, choice, field, head, names, Table, Troubles } from "../parts.js";
+import { tr } from "../language.js";
 
-const PAST = [["900000", "15 min"], ["3600000", "1 h"], ["86400000", "1 day"], ["0", "Ever"]];
+const PAST = [["900000", tr`15 min`], ["3600000", tr`1 h`], ["86400000", tr`1 day`], ["0", tr`Ever`]];
 
 const PAGE = 50;
 const MOST_STATE = 200_000; // characters of positions in the browser's history
 
 export const messageColumns = [
-  { key: "stored", title: "Stored", main: true, text: (m) => moment(m.stored, { millis: true }), href: messagePath, tone: () => "time", sub: (m) => `${m.broker} · ${m.queue} · ${count(m.offset)}` },
-  { key: "keys", title: "Keys", text: (m) => m.keys ?? "", tone: () => "keys", hint: (m) => m.keys },
-  { key: "tags", title: "Tags", text: (m) => m.tags ?? "", tone: () => "tags" },
-  { key: "size", title: "Size", num: true, text: (m) => size(m.size) },
-  { key: "preview", title: "Body", text: (m) => m.preview, tone: () => "body" },
+  { key: "stored", title: tr`Stored`, main: true, text: (m) => moment(m.stored, { millis: true }), href: messagePath, tone: () => "time", sub: (m) => `${m.broker} · ${m.queue} · ${count(m.offset)}` },
+  { key: "keys", title: tr`Keys`, text: (m) => m.keys ?? "", tone: () => "keys", hint: (m) => m.keys },
+  { key: "tags", title: tr`Tags`, text: (m) => m.tags ?? "", tone: () => "tags" },
+  { key: "size", title: tr`Size`, num: true, text: (m) => size(m.size) },
+  { key: "preview", title: tr`Body`, text: (m) => m.preview, tone: () => "body" },
 ];
 export const messageKey = (m) => `${m.topic}/${m.broker}/${m.queue}/${m.offset}`;
 
@@ -24,17 +25,16 @@ export const messageKey = (m) => `${m.topic}/${m.broker}/${m.queue}/${m.offset}`
  * The first page has the newest messages each time, and the next page begins where the shown one ends.
  */
 export class MessagePages {
-  constructor(view, table, { what = "messages", drawn = () => {} } = {}) {
+  constructor(view, table, { drawn = () => {} } = {}) {
     this.view = view;
     this.table = table;
-    this.what = what;
     this.drawn = drawn;
     this.turn = 0;
     this.troubles = new Troubles();
     this.status = h("p", { class: "muted", "aria-live": "polite" });
-    this.more = button("Continue", () => this.load(true), "primary");
-    this.back = button("‹ Previous", () => this.turnTo(this.at - 1), "quiet");
-    this.on = button("Next ›", () => this.turnTo(this.at + 1), "quiet");
+    this.more = button(tr`Continue`, () => this.load(true), "primary");
+    this.back = button(tr`‹ Previous`, () => this.turnTo(this.at - 1), "quiet");
+    this.on = button(tr`Next ›`, () => this.turnTo(this.at + 1), "quiet");
     this.number = h("span", { class: "muted" });
     this.pager = h("div", { class: "pager" }, this.number, h("span", {}, this.more, this.back, this.on));
     this.element = h("div", { class: "pages" }, this.troubles.element, this.status, table.element, this.pager);
@@ -65,7 +65,7 @@ export class MessagePages {
     const turn = this.turn += 1;
     const before = more ? this.data.rows : [];
     const cursor = more ? this.data.next : this.starts[this.at];
-    this.status.textContent = "Searching …";
+    this.status.textContent = tr`Searching …`;
     this.more.disabled = this.back.disabled = this.on.disabled = true;
     return this.view.try(async () => {
       let data;
@@ -96,18 +96,23 @@ export class MessagePages {
     this.troubles.show(away);
     this.table.update(rows);
     this.table.element.hidden = isPart && !rows.length;
-    const pages = this.at > 0 || next !== null ? `Page ${count(this.at + 1)}${next === null ? ", the last one" : ""}: ` : "";
-    const searched = `Searched ${count(this.total - left)} of ${count(this.total)} ${this.what}`;
-    if (isPart) this.status.textContent = `${pages}${count(rows.length)} found so far. ${searched}, newest first.`;
-    else if (next !== null) this.status.textContent = `${pages}${count(rows.length)} ${this.what}, newest first. ${isFiltered ? searched : `${count(left)} older`}.`;
-    else this.status.textContent = `${pages}${count(rows.length)} found.`;
-    if (away.length) this.status.textContent += ` Messages of ${away.map(([name]) => name).join(", ")} are missing, or are those of a slave.`;
+    const page = count(this.at + 1);
+    const found = count(rows.length);
+    const status = [];
+    if (next === null && this.at > 0) status.push(tr`Page ${page}, the last one:`);
+    else if (next !== null) status.push(tr`Page ${page}:`);
+    if (isPart) status.push(tr`${found} found so far. Searched ${count(this.total - left)} of ${count(this.total)} messages, newest first.`);
+    else if (next !== null && isFiltered) status.push(tr`${found} messages, newest first. Searched ${count(this.total - left)} of ${count(this.total)} messages.`);
+    else if (next !== null) status.push(tr`${found} messages, newest first. ${count(left)} older.`);
+    else status.push(tr`${found} found.`);
+    if (away.length) status.push(tr`Messages of ${away.map(([name]) => name).join(", ")} are missing, or are those of a slave.`);
+    this.status.textContent = status.join(" ");
     this.more.hidden = !isPart;
     this.on.hidden = next === null || isPart;
     this.back.hidden = this.at === 0;
     this.more.disabled = this.back.disabled = this.on.disabled = false;
     this.pager.hidden = next === null && this.at === 0;
-    this.number.textContent = this.pager.hidden ? "" : `Page ${count(this.at + 1)}`;
+    this.number.textContent = this.pager.hidden ? "" : tr`Page ${count(this.at + 1)}`;
     this.drawn();
   }
 
@@ -120,7 +125,7 @@ export class MessagePages {
 }
 
 export default function messages(view) {
-  view.title("Messages");
+  view.title(tr`Messages`);
   const known = history.state?.search ?? null;
   const query = view.query;
   const state = { by: query.get("by") ?? "time", past: query.get("past") ?? "0" };
@@ -131,19 +136,19 @@ export default function messages(view) {
   topic.setAttribute("list", list.id);
   const begin = h("input", { type: "datetime-local", step: 1, value: query.get("begin") ?? "" });
   const end = h("input", { type: "datetime-local", step: 1, value: query.get("end") ?? "" });
-  const between = h("div", { class: "fields" }, field("From", begin, { hint: zone() }), field("To", end, { hint: zone() }));
+  const between = h("div", { class: "fields" }, field(tr`From`, begin, { hint: zone() }), field(tr`To`, end, { hint: zone() }));
   const parts = {
     time: h("div", {},
-      choice("How long ago", "past", [...PAST, ["from", "From … to"]], state.past, (past) => { state.past = past; show(); }), between,
+      choice(tr`How long ago`, "past", [...PAST, ["from", tr`From … to`]], state.past, (past) => { state.past = past; show(); }), between,
       h("div", { class: "fields" },
-        field("Tags", tags, { hint: "Complete tags, several with ||. Without tags: all messages." }),
-        field("Text in the body", part, { hint: "As it is in the body, with upper and lower case." }))),
-    key: field("Key", key, { hint: "A complete key or unique key." }),
-    id: field("Message id", id, { hint: "The id that the producer received, or the offset id." }),
+        field(tr`Tags`, tags, { hint: tr`Complete tags, several with ||. Without tags: all messages.` }),
+        field(tr`Text in the body`, part, { hint: tr`As it is in the body, with upper and lower case.` }))),
+    key: field(tr`Key`, key, { hint: tr`A complete key or unique key.` }),
+    id: field(tr`Message id`, id, { hint: tr`The id that the producer received, or the offset id.` }),
   };
   const status = h("p", { class: "muted", "aria-live": "polite" });
   const troubles = new Troubles();
-  const make = () => new Table({ caption: "Messages found", key: messageKey, columns: messageColumns, empty: "No messages found. Search a longer time range, or check the topic's page for messages." });
+  const make = () => new Table({ caption: tr`Messages found`, key: messageKey, columns: messageColumns, empty: tr`No messages found. Search a longer time range, or check the topic's page for messages.` });
   const pages = new MessagePages(view, make());
   const table = make();
   table.element.hidden = true;
@@ -154,10 +159,10 @@ export default function messages(view) {
     id.required = state.by === "id";
   };
   const form = h("form", { class: "card" },
-    h("div", { class: "fields" }, field("Topic", topic), list),
-    choice("Search by", "by", [["time", "Time"], ["key", "Key"], ["id", "Id"]], state.by, (by) => { state.by = by; show(); }),
+    h("div", { class: "fields" }, field(tr`Topic`, topic), list),
+    choice(tr`Search by`, "by", [["time", tr`Time`], ["key", tr`Key`], ["id", tr`Id`]], state.by, (by) => { state.by = by; show(); }),
     parts.time, parts.key, parts.id,
-    h("div", { class: "actions" }, h("button", { type: "submit", class: "primary" }, "Search")));
+    h("div", { class: "actions" }, h("button", { type: "submit", class: "primary" }, tr`Search`)));
   const byTime = () => {
     const asked = { topic: topic.value.trim(), tags: tags.value.trim(), text: part.value };
     if (state.past === "from") {
@@ -167,7 +172,7 @@ export default function messages(view) {
     return asked;
   };
   const byName = () => view.try(async () => {
-    status.textContent = "Searching …";
+    status.textContent = tr`Searching …`;
     try {
       const data = await get("/api/messages", { topic: topic.value.trim(), by: state.by, ...(state.by === "key" ? { key: key.value.trim() } : { id: id.value.trim() }) }, { signal: view.gone.signal });
       view.alerts.replaceChildren();
@@ -175,7 +180,7 @@ export default function messages(view) {
       troubles.show(Object.entries(data.failed));
       table.update(data.rows);
       table.element.hidden = false;
-      status.textContent = data.rows.length >= data.limit ? `The newest ${count(data.rows.length)}.` : `${count(data.rows.length)} found.`;
+      status.textContent = data.rows.length >= data.limit ? tr`The newest ${count(data.rows.length)}.` : tr`${count(data.rows.length)} found.`;
     } catch (error) { status.textContent = ""; throw error; }
   });
   const search = (again = null) => {
@@ -192,7 +197,7 @@ export default function messages(view) {
   };
   form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
   show();
-  view.show(head("Messages"), form, troubles.element, status, table.element, pages.element);
+  view.show(head(tr`Messages`), form, troubles.element, status, table.element, pages.element);
   view.again = () => {};
   view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
   if (topic.value) search(known);

@@ -2,11 +2,12 @@
 import { get, post } from "../api.js";
 import { h, messagePath } from "../dom.js";
 import { button, field, head, names, note } from "../parts.js";
+import { tr } from "../language.js";
 
 const OWN = new Set(["KEYS", "TAGS", "__SHARDINGKEY", "UNIQ_KEY", "WAIT", "CLUSTER", "MIN_OFFSET", "MAX_OFFSET", "DELAY", "MSG_REGION", "TRACE_ON", "REAL_TOPIC", "REAL_QID", "PGROUP", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "CONSUME_START_TIME", "RECONSUME_TIME", "MAX_RECONSUME_TIMES"]);
 
 export default function send(view) {
-  view.title("Send a message");
+  view.title(tr`Send a message`);
   view.again = () => {};
   const list = names([]);
   const text = (more = {}) => h("input", { autocomplete: "off", spellcheck: "false", ...more });
@@ -19,10 +20,10 @@ export default function send(view) {
   const properties = h("textarea", { rows: 3, spellcheck: "false", placeholder: "name=value" });
   const done = h("div", { "aria-live": "polite" });
   const form = h("form", { class: "card wide" },
-    field("Topic", topic), list, field("Body", body),
-    h("div", { class: "fields" }, field("Keys", keys, { hint: "Separated by spaces; used to find messages." }), field("Tags", tags, { hint: "Used by the filters of consumers." }), field("Sharding key", shardingKey, { hint: "Messages with the same key go to the same queue." }), field("Delay in seconds", delay)),
-    field("Properties", properties, { hint: "One per line: name=value." }),
-    h("div", { class: "actions" }, button("Format JSON", () => { try { body.value = JSON.stringify(JSON.parse(body.value), null, 2); } catch (e) { note(`Invalid JSON: ${e.message}`, "bad"); } }, "quiet"), h("button", { type: "submit", class: "primary change" }, "Send")),
+    field(tr`Topic`, topic), list, field(tr`Body`, body),
+    h("div", { class: "fields" }, field(tr`Keys`, keys, { hint: tr`Separated by spaces; used to find messages.` }), field(tr`Tags`, tags, { hint: tr`Used by the filters of consumers.` }), field(tr`Sharding key`, shardingKey, { hint: tr`Messages with the same key go to the same queue.` }), field(tr`Delay in seconds`, delay)),
+    field(tr`Properties`, properties, { hint: tr`One per line: name=value.` }),
+    h("div", { class: "actions" }, button(tr`Format JSON`, () => { try { body.value = JSON.stringify(JSON.parse(body.value), null, 2); } catch (e) { note(tr`Invalid JSON: ${e.message}`, "bad"); } }, "quiet"), h("button", { type: "submit", class: "primary change" }, tr`Send`)),
     done);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -30,7 +31,7 @@ export default function send(view) {
     for (const line of properties.value.split("\n")) {
       const at = line.indexOf("=");
       if (at > 0) own[line.slice(0, at).trim()] = line.slice(at + 1);
-      else if (line.trim()) { note(`Invalid property “${line.trim()}”: use name=value.`, "bad"); return; }
+      else if (line.trim()) { note(tr`Invalid property “${line.trim()}”: use name=value.`, "bad"); return; }
     }
     const go = form.querySelector("button[type=submit]");
     go.disabled = true;
@@ -40,10 +41,10 @@ export default function send(view) {
       view.alerts.replaceChildren();
       view.alerts.shown = "";
       const is = Number(delay.value || 0) > 0;
-      done.replaceChildren(h("p", { class: "trouble good" }, `${sent.status}. ${sent.done} `, is ? "It is delivered after the delay." : h("a", { href: messagePath(sent) }, "Show it")));
+      done.replaceChildren(h("p", { class: "trouble good" }, `${sent.status}. `, tr`Sent to queue ${sent.queue} of ${sent.topic} on ${sent.broker}, offset ${sent.offset}.`, " ", is ? tr`It is delivered after the delay.` : h("a", { href: messagePath(sent) }, tr`Show it`)));
     }).finally(() => { go.disabled = false; });
   });
-  view.show(head("Send a message"), form);
+  view.show(head(tr`Send a message`), form);
   view.try(async () => list.replaceChildren(...(await get("/api/topic-names", {}, { signal: view.gone.signal })).names.map((name) => h("option", { value: name }))));
   const like = view.query.get("like");
   if (like) view.try(async () => {
@@ -55,6 +56,6 @@ export default function send(view) {
     shardingKey.value = m.properties.__SHARDINGKEY ?? "";
     properties.value = Object.entries(m.properties).filter(([name]) => !OWN.has(name)).map(([name, value]) => `${name}=${value}`).join("\n");
     if (data.body.text !== null && !data.body.textCut) body.value = data.body.text;
-    else note("The body is not text, or too long for the form: enter a body.", "bad");
+    else note(tr`The body is not text, or too long for the form: enter a body.`, "bad");
   });
 }

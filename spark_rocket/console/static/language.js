@@ -1,0 +1,21 @@
+// The messages of the console. The scripts have them in English, tagged with tr; here is their Chinese translation.
+// The language is the first of the browser's languages that the console has. Tests compare this table with the scripts.
+import { CHINESE, CHINESE_ERRORS } from "./chinese.js";
+
+const LANGUAGES = ["en", "zh"];
+export const language = navigator.languages.map((tag) => tag.split("-")[0].toLowerCase()).find((tag) => LANGUAGES.includes(tag)) ?? "en";
+export const locale = language === "zh" ? "zh-CN" : "en";
+
+/** The message as strings and values, in the order of the language. The key of tr`${a} of ${b}` is "{0} of {1}". */
+function pieces(strings, values) {
+  const key = strings.reduce((all, part, i) => `${all}{${i - 1}}${part}`);
+  const text = language === "zh" ? CHINESE[key] ?? key : key;
+  return text.split(/\{(\d)\}/).map((piece, i) => (i % 2 ? values[piece] : piece));
+}
+
+export const tr = (strings, ...values) => pieces(strings, values).join("");
+/** The same for values that are elements: a list for h(). */
+export const trNodes = (strings, ...values) => pieces(strings, values);
+
+/** What the code of an error means, or an empty string in English, the language of its message. */
+export const errorTitle = (code) => (language === "zh" ? CHINESE_ERRORS[code] ?? "" : "");

@@ -1,0 +1,132 @@
+"""The messages of the console's pages: each exists in English and in Chinese."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_rocket import errors
+from tests.console.scripts import SCRIPTS, STATIC, Literal, literals
+
+TAGS = {"tr", "trNodes"}
+#: Values of RocketMQ's protocol, units, and names that are the same in every language.
+SAME = {
+    *("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"),  # actions of a permission
+    *("Allow", "Deny", "Normal", "Super", "Custom", "Default", "Topic:"),
+    *("KiB", "MiB", "GiB", "TiB"),
+    "use strict",
+}
+
+
+def _table(name: str) -> dict[str, str]:
+    source = (STATIC / "chinese.js").read_text(encoding="utf-8")
+    found: dict[str, str] = json.loads(source.partition(f"export const {name} = ")[2].partition("};\n")[0] + "}")
+    return found
+
+
+#: Terms that stay English in Chinese messages.
+TERMS = {"AccessKey", "Avro", "Broker", "ID", "Key", "NameServer", "POP", "Schema", "SecretKey", "Tag"}
+
+
+CHINESE, CHINESE_ERRORS = _table("CHINESE"), _table("CHINESE_ERRORS")
+LITERALS = [(path, literal) for path in SCRIPTS if path.name != "chinese.js" for literal in literals(path.read_text())]
+MESSAGES = {literal.key for _, literal in LITERALS if literal.tag in TAGS}
+
+
+def test_every_message_is_translated() -> None:
+    assert len(MESSAGES) > 400
+    assert MESSAGES - set(CHINESE) == set()
+    assert set(CHINESE) - MESSAGES == set(), "no script has these messages"
+
+
+@pytest.mark.parametrize("english", CHINESE)
+def test_a_translation_has_the_values_of_the_message(english: str) -> None:
+    chinese = CHINESE[english]
+    values = re.findall(r"\{\d\}", english)
+    assert sorted(re.findall(r"\{\d\}", chinese)) == sorted(values)
+    assert re.search(r"[\u4e00-\u9fff]", chinese) or set(re.findall(r"[A-Za-z]+", chinese)) <= TERMS, chinese
+
+
+def test_every_error_of_the_console_has_a_title() -> None:
+    """Messages of errors are English; in Chinese, the meaning of their code precedes them."""
+    package = STATIC.parent
+    codes = {"CONSOLE_FAULT", "NOT_AVRO", "BROKER_GONE"}
+    for path in package.rglob("*.py"):
+        codes |= set(re.findall(r'code ?= ?"([A-Z_]+)"', path.read_text(encoding="utf-8")))
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RocketError)]
+    reached = (errors.ClientError, errors.RemotingError, errors.ProtocolError, errors.ConfigError, errors.StateError)
+    codes |= {kind.code for kind in kinds if issubclass(kind, reached)}
+    assert codes - set(CHINESE_ERRORS) == set()
+
+
+# --- no message without a translation ---------------------------------------------------------------------------------
+
+CLASSES = set(re.findall(r"\.([a-z][\w-]*)", "".join(path.read_text() for path in STATIC.glob("*.css"))))
+CODE = re.compile(
+    r"(?:from|import) \Z"  # modules
+    r"|\b(?:class|href|pattern|d|viewBox): \Z|\bh\(\Z|\bquerySelector(?:All)?\(\Z"  # elements, selectors
+    r"|\bh\(\"code\", \{\}, \Z|<code>\Z"  # code in messages
+)
+#: Two lower-case words, or a word with a capital that is not a name of JavaScript or of a setting.
+WORDS = re.compile(r"[A-Za-z]{2,},? [A-Za-z]{2,}|(?:^|[^\w-])[A-Z][a-z]+(?![\w-])")
+
+
+def _is_message(literal: Literal) -> bool:
+    text = " ".join(literal.parts)
+    if literal.tag in TAGS or text in SAME or CODE.search(literal.before):
+        return False
+    if set(text.split()) <= CLASSES or text.startswith(("/", "rocket ", ".option(", "Content-", "X-")):
+        return False
+    return bool(WORDS.search(text))
+
+
+def test_the_scripts_have_no_other_messages() -> None:
+    left = [f"{path.name}:{literal.line}: {literal.key}" for path, literal in LITERALS if _is_message(literal)]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    "text", ["No topics yet.", "Topics", "all queues", "${n} messages of a", "Message in ${topic}"]
+)
+def test_a_message_without_a_tag_is_found(text: str) -> None:
+    (*_, plain), (*_, tagged) = literals(f"show(`{text}`)"), literals(f"show(tr`{text}`)")
+    assert _is_message(plain)
+    assert not _is_message(tagged)
+
+
+def test_messages_of_the_first_page() -> None:
+    """Each visible text of index.html is that of a message of main.js, which main.js translates."""
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    main = (STATIC / "main.js").read_text(encoding="utf-8")
+    known = dict(re.findall(r"(\w+): tr`([^`]+)`", main.partition("const messages = {")[2].partition("};")[0]))
+    used = set()
+    for attributes, text in re.findall(
+        r"<[a-z]+\b([^>]*)>([^<]*)", page.partition("<body>")[2].partition("<noscript>")[0]
+    ):
+        named = dict(re.findall(r'(aria-label|title|data-message)="([^"]*)"', attributes))
+        message = named.pop("data-message", None)
+        texts = [*named.values(), *([html.unescape(text.strip())] if text.strip() not in ("", "…", "rocket") else [])]
+        assert not texts or message in known, texts
+        if message:
+            used.add(message)
+            assert set(texts) == {known[message]}
+    assert used == set(known)
+
+
+def test_the_strings_of_a_script() -> None:
+    source = 'a = \'x\'; // "no"\nb = tr`one ${f(`two ${\'three\'}`)} four` + /"[/"]/.test(s) /* `no` */ + "it\'s";'
+    assert [(found.tag, found.parts, found.line) for found in literals(source)] == [
+        ("", ("x",), 1),
+        ("", ("three",), 2),
+        ("", ("two ", ""), 2),
+        ("tr", ("one ", " four"), 2),
+        ("", ("it's",), 2),
+    ]
+
+
+def test_all_scripts_are_read() -> None:
+    assert {Path(path).name for path in SCRIPTS} >= {"main.js", "language.js", "chinese.js", "overview.js"}
