@@ -23,7 +23,7 @@ _AHEAD = 8 << 20  # bytes appended before yielding to other tasks
 
 
 async def _append(broker: Broker, count: int) -> float:
-    store, replication = broker.service.store, broker.service.replication
+    store, replication = broker.parts.store, broker.parts.replication
     loop = asyncio.get_running_loop()
     body = batch_body(_SIZE)
     begun, end = time.perf_counter(), store.max_physical_offset + count
@@ -45,10 +45,10 @@ async def _main() -> None:
     await broker.start()
     loop = asyncio.get_running_loop()
     try:
-        print(broker.port, broker.service.replication.port, flush=True)
+        print(broker.port, broker.parts.replication.port, flush=True)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             if line.strip() == "slaves":
-                while not broker.service.replication.slaves:  # noqa: ASYNC110
+                while not broker.parts.replication.slaves:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 print(flush=True)
             else:

@@ -14,23 +14,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from spark_rocket.broker.parts import BrokerParts
-from spark_rocket.broker.state.config_files import ConfigSaver
-from spark_rocket.broker.transactions.service import TransactionMark
-from spark_rocket.store.delay.delay_levels import OffsetMark
+from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.tasks import BackgroundTasks
+from spark_rocket.broker.transactions.service import TransactionalMessageService, TransactionMark
+from spark_rocket.store.delay.delay_levels import OffsetMark, ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
+from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
 
 class StateSaver(ConfigSaver):
-    """Saves one broker's state; the names of files are the keys of ``BrokerParts.files``."""
+    """Saves one broker's state."""
 
-    def __init__(self, service: BrokerParts) -> None:
-        super().__init__(service.loop, service.files)
-        self._service = service
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tasks: BackgroundTasks,
+        files: Mapping[str, ConfigFile],
+        clock: Callable[[], int],
+        saved_time: Callable[[], int],
+        store: MessageStore,
+        offsets: ConsumerOffsetManager,
+        schedule: ScheduleMessageService,
+        order: ConsumerOrderInfoManager,
+        transactions: TransactionalMessageService | None,
+        timer: TimerMessageStore | None,
+        pop: PopService | None,
+    ) -> None:
+        """``saved_time``: the time of a snapshot of the offsets, taken before it.
+
+        ``transactions``, ``timer`` and ``pop`` are None on a slave, which only copies its master's progress.
+        """
+        super().__init__(loop, files)
+        self._loop = loop
+        self._tasks = tasks
+        self._clock = clock
+        self._saved_time = saved_time
+        self._store = store
+        self._offsets = offsets
+        self._schedule = schedule
+        self._order = order
+        self._transactions = transactions
+        self._timer = timer
+        self._pop = pop
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
         self._flushing_timer = False
@@ -50,31 +83,31 @@ class StateSaver(ConfigSaver):
     # --- periodically -------------------------------------------------------------------------------------------
 
     def save_offsets(self) -> None:
-        service = self._service
-        settled = self._settled()
-        if settled is not None:
-            service.spawn(self._confirm_transactions(settled))
-        if service.offsets.dirty:
+        if self._transactions is not None:
+            settled = self._transactions.mark()
+            if settled is not None:
+                self._tasks.spawn(self._confirm_transactions(self._transactions, settled))
+        if self._offsets.dirty:
 
             async def save() -> None:
                 await self._offsets_saved()
 
-            service.spawn(save())
+            self._tasks.spawn(save())
 
-    async def _confirm_transactions(self, mark: TransactionMark) -> None:
+    async def _confirm_transactions(self, transactions: TransactionalMessageService, mark: TransactionMark) -> None:
         if await self._flushed(mark.physical_offset):  # otherwise the next save retries
-            self._service.transactions.confirm(mark)
+            transactions.confirm(mark)
 
     async def _offsets_saved(self) -> str:
         """Save the present offsets; returns the problem if that failed. Sequential: no save replaces newer offsets."""
-        service, offsets = self._service, self._service.offsets
+        offsets = self._offsets
         async with self._saving_offsets:
             if not offsets.dirty:
                 return await self.file_saved("offsets")
             offsets.dirty = False
-            now = service.saved_time()  # all pops until now are in the snapshot, and some later ones
+            now = self._saved_time()  # all pops until now are in the snapshot, and some later ones
             snapshot = {**await offsets.snapshot_in_steps(), "savedAt": now}
-            position = 0 if service.pop is None else service.pop.log.position
+            position = 0 if self._pop is None else self._pop.log.position
             if not await self._flushed(position):  # check points must be on disk before the offsets beyond them
                 offsets.dirty = True
                 name = self._files["offsets"].path.name
@@ -85,7 +118,7 @@ class StateSaver(ConfigSaver):
 
     async def _flushed(self, position: int) -> bool:
         """Wait until the log is flushed up to a position; False if the flush failed."""
-        store, loop = self._service.store, self._service.loop
+        store, loop = self._store, self._loop
         if position <= store.flushed_where:
             return True
         flushed: asyncio.Future[bool] = loop.create_future()
@@ -100,28 +133,25 @@ class StateSaver(ConfigSaver):
 
     def save_order(self) -> None:
         """Save the order info; called often, since after a kill only the file shows which queues are blocked."""
-        service = self._service
-        if service.order.dirty:
-            service.order.dirty = False
+        if self._order.dirty:
+            self._order.dirty = False
             self.save("order")
 
     def save_delay_offsets(self) -> None:
         """Save the delivered offsets, once the delivered messages are on disk."""
-        mark = self._service.schedule.mark()
+        mark = self._schedule.mark()
         if mark is not None:
-            self._service.spawn(self._confirm_deliveries(mark))
+            self._tasks.spawn(self._confirm_deliveries(mark))
 
     async def _confirm_deliveries(self, mark: OffsetMark) -> None:
-        service = self._service
         if await self._flushed(mark.physical_offset):
-            service.schedule.confirm(mark, service.clock())
+            self._schedule.confirm(mark, self._clock())
             self.save("delays")
 
     def flush_timer(self) -> None:
-        service = self._service
-        if service.timer is not None and service.timer.dirty and not self._flushing_timer:
+        if self._timer is not None and self._timer.dirty and not self._flushing_timer:
             self._flushing_timer = True
-            service.spawn(self._flush_timer_in_thread(service.timer))
+            self._tasks.spawn(self._flush_timer_in_thread(self._timer))
 
     async def _flush_timer_in_thread(self, timer: TimerMessageStore) -> None:
         try:
@@ -146,21 +176,17 @@ class StateSaver(ConfigSaver):
 
     def _flush_all(self) -> bool:
         """Flush deliveries, settled transactions and check points, then confirm them; False if the flush failed."""
-        service = self._service
-        mark, settled = service.schedule.mark(), self._settled()
-        popped = service.pop is not None and service.pop.log.position > service.store.flushed_where
+        mark = self._schedule.mark()
+        settled = None if self._transactions is None else self._transactions.mark()
+        popped = self._pop is not None and self._pop.log.position > self._store.flushed_where
         if mark is not None or settled is not None or popped:
             try:
-                service.store.flush()
+                self._store.flush()
             except OSError as error:
                 _log.error("The last delayed messages will be delivered again: the store was not flushed: %s", error)
                 return False
         if mark is not None:
-            service.schedule.confirm(mark, service.clock())
-        if settled is not None:
-            service.transactions.confirm(settled)
+            self._schedule.confirm(mark, self._clock())
+        if settled is not None and self._transactions is not None:
+            self._transactions.confirm(settled)
         return True
-
-    def _settled(self) -> TransactionMark | None:
-        """The progress of transactions; None on a slave, which only copies its master's progress."""
-        return None if self._service.config.is_slave else self._service.transactions.mark()

@@ -42,20 +42,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.slave import ReplicationSlave
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.saving import StateSaver
+from spark_rocket.broker.send_targets import SendTargets
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
+from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
@@ -79,19 +89,50 @@ Table = dict[str, Any]
 class SlaveSynchronize:
     """Keeps a slave's tables equal to its master's."""
 
-    def __init__(self, service: BrokerService, slave: ReplicationSlave, *, period: float = SYNC_SECONDS) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        slave: ReplicationSlave,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        modes: MessageRequestModeManager,
+        schedule: ScheduleMessageService,
+        files: Mapping[str, ConfigFile],
+        saver: StateSaver,
+        registration: NameServerRegistration,
+        held_pulls: PullRequestHoldService,
+        targets: SendTargets,
+        *,
+        period: float = SYNC_SECONDS,
+    ) -> None:
         """``slave``: copies the master's log."""
         self.master_address: str | None = None
         self.rounds = 0
         """Number of successful rounds."""
         self.clocks_differ = False
         """Whether the clocks of master and slave differ by more than CLOCKS_DIFFER_SECONDS."""
-        self._service = service
+        self._loop = loop
+        self._clock = clock
         self._slave = slave
-        self._timer = TimerCheckpoint(service.config.store_path)
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._modes = modes
+        self._schedule = schedule
+        self._files = files
+        self._saver = saver
+        self._registration = registration
+        self._held_pulls = held_pulls
+        self._targets = targets
+        self._timer = TimerCheckpoint(config.store_path)
         self._period = period
         self._client = RemotingClient(
-            connect_timeout=_TIMEOUT_S, tls=service.config.client_tls(), credentials=service.config.own_credentials
+            connect_timeout=_TIMEOUT_S, tls=config.client_tls(), credentials=config.own_credentials
         )
         self._wake = asyncio.Event()  # start a round now
         self._early_round: asyncio.TimerHandle | None = None
@@ -120,15 +161,17 @@ class SlaveSynchronize:
             self._wake.set()
 
     def arrived(self, topic: str, queue_id: int) -> None:
-        """Handle a message of an unknown topic, created since the last round: start a round soon.
+        """Handle a message in the log. If its queue is unknown, created since the last round: start a round soon.
 
         Until its settings are known, or permanently if the master fails before that, the topic is derived from the log.
         """
-        service = self._service
-        if service.topics.adopt(topic, queue_id + 1):
-            service.saving.save("topics")
+        known = self._topics.table.get(topic)
+        if known is not None and queue_id < known.read_queue_nums:
+            return
+        if self._topics.adopt(topic, queue_id + 1):
+            self._saver.save("topics")
         if self._early_round is None and self.master_address is not None:
-            self._early_round = self._service.loop.call_later(NEW_TOPIC_DELAY_S if self.rounds else 0.0, self._wake.set)
+            self._early_round = self._loop.call_later(NEW_TOPIC_DELAY_S if self.rounds else 0.0, self._wake.set)
 
     async def _run(self) -> None:
         await self._wake.wait()
@@ -164,12 +207,12 @@ class SlaveSynchronize:
         steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
             (partial(self._fetch_table, RequestCode.GET_ALL_TOPIC_CONFIG), self._apply_topics),
             (partial(self._fetch_table, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), self._apply_groups),
-            (self._fetch_modes, partial(self._apply_unversioned, "modes", self._service.request_modes.load)),
+            (self._fetch_modes, partial(self._apply_unversioned, "modes", self._modes.load)),
         ]
         address = self.master_address
         assert address is not None
         for fetch, apply in steps:
-            self._log_end_at_request = self._service.store.max_physical_offset
+            self._log_end_at_request = self._store.max_physical_offset
             found = await asyncio.to_thread(fetch, address)
             if address != self.master_address:
                 return  # a round with the new master follows at once
@@ -228,20 +271,19 @@ class SlaveSynchronize:
     # --- application: on the loop ---------------------------------------------------------------------------------
 
     def _apply_topics(self, stored: Table) -> None:
-        service = self._service
-        changed = service.topics.replace(stored)
+        changed = self._topics.replace(stored)
         if changed:
-            service.targets.clear()
-            service.saving.save("topics")
-            service.registration.register()
-            _log.info("copied %d topics from the master", len(service.topics.table))
+            self._targets.clear()
+            self._saver.save("topics")
+            self._registration.register()
+            _log.info("copied %d topics from the master", len(self._topics.table))
         self._may_have_orphans = self._may_have_orphans or changed
 
     async def _drop_deleted(self, address: str) -> None:
         """Delete the queues of topics that the master has deleted."""
-        service, orphans = self._service, False
-        for topic in sorted(service.store.topics() - service.topics.table.keys()):
-            queues = service.store.queues(topic)
+        orphans = False
+        for topic in sorted(self._store.topics() - self._topics.table.keys()):
+            queues = self._store.queues(topic)
             end = await asyncio.to_thread(self._end_of, address, topic, queues)
             if address != self.master_address:
                 return
@@ -256,9 +298,9 @@ class SlaveSynchronize:
                         topic,
                         self._slave.name,
                     )
-            elif topic not in service.topics.table and self._is_untouched(topic):
-                service.store.delete_topic(topic)
-                service.held.wake_topic(topic)
+            elif topic not in self._topics.table and self._is_untouched(topic):
+                self._store.delete_topic(topic)
+                self._held_pulls.wake_topic(topic)
             else:
                 orphans = True
         self._may_have_orphans = orphans
@@ -274,7 +316,7 @@ class SlaveSynchronize:
 
     def _is_untouched(self, topic: str) -> bool:
         """Whether the topic's queues got no message since the request for the topics was sent."""
-        store = self._service.store
+        store = self._store
         for queue_id in store.queues(topic):
             last = store.get_entries(topic, queue_id, store.get_max_offset(topic, queue_id) - 1, 1)
             if last and last[0][0] >= self._log_end_at_request:
@@ -282,16 +324,14 @@ class SlaveSynchronize:
         return True
 
     def _apply_groups(self, stored: Table) -> None:
-        service = self._service
-        if service.groups.replace(stored):
-            service.saving.save("groups")
-            _log.info("copied %d groups from the master", len(service.groups.table))
+        if self._groups.replace(stored):
+            self._saver.save("groups")
+            _log.info("copied %d groups from the master", len(self._groups.table))
 
     async def _synchronize_progress(self, address: str) -> None:
         offsets, delays, timer, end = await asyncio.to_thread(self._fetch_progress, address)
-        service = self._service
-        if not service.offsets.table and address == self.master_address:
-            service.offsets.replace(offsets)  # better than none: without offsets, groups may begin at a queue's end
+        if not self._offsets.table and address == self.master_address:
+            self._offsets.replace(offsets)  # better than none: without offsets, groups may begin at a queue's end
         try:
             async with asyncio.timeout(self._period):
                 await self._slave.reached(end)
@@ -299,8 +339,8 @@ class SlaveSynchronize:
             return  # the log is behind: the next round compares again
         if address != self.master_address:
             return
-        service.offsets.replace(offsets)
-        self._apply_unversioned("delays", service.schedule.load, delays)
+        self._offsets.replace(offsets)
+        self._apply_unversioned("delays", self._schedule.load, delays)
         if timer:
             await asyncio.to_thread(self._timer.take_over, timer, address)
 
@@ -310,7 +350,7 @@ class SlaveSynchronize:
         delays = _table(self._request(RequestCode.GET_ALL_DELAY_OFFSET, address))
         request = RemotingCommand.request(RequestCode.GET_TIMER_CHECK_POINT)
         timer = self._client.invoke(address, request, _TIMEOUT_S)  # refused by masters without a timer
-        requested_at = self._service.clock()
+        requested_at = self._clock()
         state = _table(self._request(RequestCode.GET_BROKER_RUNTIME_INFO, address))
         self._compare_clocks(address, state["table"], requested_at)
         end = int(state["table"]["commitLogMaxOffset"])
@@ -340,11 +380,11 @@ class SlaveSynchronize:
 
     def _apply_unversioned(self, name: str, load: Callable[[Table], None], stored: Table) -> None:
         """Replace a table that has no version, and save its file if it changed."""
-        file = self._service.files[name]
+        file = self._files[name]
         before = file.snapshot()
         load(stored)
         if file.snapshot() != before:
-            self._service.saving.save(name)
+            self._saver.save(name)
 
 
 def _table(answer: RemotingCommand) -> Table:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.server import Broker
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import StateError
 from spark_rocket.namesrv.server import NameServer
@@ -87,7 +87,7 @@ class ServerThread(LoopThread):
         self.name_server = ""
         self.broker = ""
         self.metrics: str | None = None
-        self.service: BrokerService | None = None  # for tests of the broker itself
+        self.parts: BrokerParts | None = None  # for tests of the broker itself
         self.servers: tuple[NameServer, Broker] | None = None
         self._data_dir = data_dir
         self._config = config
@@ -107,9 +107,9 @@ class ServerThread(LoopThread):
             broker = Broker(config)
             await broker.start()
             try:
-                await asyncio.wait([broker.service.registration.register()], timeout=2.0)
+                await asyncio.wait([broker.parts.registration.register()], timeout=2.0)
                 self.name_server, self.broker = namesrv.address, broker.address
-                self.service, self.servers = broker.service, (namesrv, broker)
+                self.parts, self.servers = broker.parts, (namesrv, broker)
                 await self.wait_for_stop()
             finally:
                 await broker.close()

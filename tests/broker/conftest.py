@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.replication import slave as slave_module
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World
 from tests.broker.wire import Wire
-from tests.kit.brokers import service_of
+from tests.kit.brokers import parts_of
 from tests.kit.clock import Clock
 
 _numbers = itertools.count(1)
@@ -30,9 +30,9 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def service(cluster: LocalCluster) -> BrokerService:
+def parts(cluster: LocalCluster) -> BrokerParts:
     """The internals of that broker, which runs on another thread: read, or replace one attribute."""
-    return service_of(cluster)
+    return parts_of(cluster)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.shared import SharedState
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.topics import TopicConfigManager, new_topic
 from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.record import RecordView, iter_records
@@ -79,8 +79,19 @@ class World:
         self.store.put_message = self.put_message  # type: ignore[method-assign]
         self.timer = TimerMessageStore(self.store)
         self.timer.start(self.clock())
-        shared = SharedState(self.settings, self.store, self.topics, self.offsets, self.groups, self.clock, HOST)
-        self.pops = PopService(shared, self.timer, NoOrder(), chance=random.Random(self.random.random()))
+        self.pops = PopService(
+            self.settings,
+            self.clock,
+            HOST,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.timer,
+            NoOrder(),
+            BrokerStats(),
+            chance=random.Random(self.random.random()),
+        )
         self.settle()
 
     def put_message(self, *args: Any, **more: Any) -> PutResult:

@@ -37,7 +37,7 @@ async def within(work: Awaitable[T]) -> T:
 
 
 def ha_address(broker: Broker) -> str:
-    return f"127.0.0.1:{broker.service.replication.port}"
+    return f"127.0.0.1:{broker.parts.replication.port}"
 
 
 async def started(config: BrokerConfig) -> Broker:
@@ -54,11 +54,11 @@ async def slave_of(master: Broker | str, path: Path, **more: object) -> Broker:
 
 async def following(*slaves: Broker) -> None:
     for slave in slaves:
-        await until(lambda: slave.slave and slave.slave.is_following)  # noqa: B023
+        await until(lambda: slave.parts.slave and slave.parts.slave.is_following)  # noqa: B023
 
 
 def fill(broker: Broker, count: int, size: int = 300, topic: str = "T") -> None:
-    store = broker.service.store
+    store = broker.parts.store
     for number in range(count):
         body = b"%d" % number * (size // len(b"%d" % number))
         result = store.put_message(
@@ -69,8 +69,8 @@ def fill(broker: Broker, count: int, size: int = 300, topic: str = "T") -> None:
 
 async def caught_up(master: Broker, *slaves: Broker) -> None:
     for slave in slaves:
-        assert slave.slave is not None
-        await within(slave.slave.reached(master.service.store.max_physical_offset))
+        assert slave.parts.slave is not None
+        await within(slave.parts.slave.reached(master.parts.store.max_physical_offset))
 
 
 async def close_alike(master: Broker, *slaves: Broker) -> None:

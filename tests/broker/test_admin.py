@@ -6,12 +6,12 @@ import json
 import logging
 import threading
 from concurrent.futures import Future
+from pathlib import Path
 
 import pytest
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.processors import query as query_processor
-from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.java_properties import parse_properties
@@ -32,6 +32,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.index.service import IndexService
 from tests.broker.administration import create, topic_config
 from tests.broker.wire import Wire
+from tests.kit.brokers import served
+from tests.kit.clock import Clock
 from tests.remoting.conftest import RawClient
 
 pytestmark = pytest.mark.live
@@ -122,13 +124,13 @@ KEYS_OF_5_3_3 = """
 """.split()  # noqa: SIM905 (eighty lines of quotes)
 
 
-def test_runtime_info_has_every_key_of_5_3_3(wire: Wire, service: BrokerService, topic: str) -> None:
+def test_runtime_info_has_every_key_of_5_3_3(wire: Wire, parts: BrokerParts, topic: str) -> None:
     before = _runtime(wire)
     wire.send(topic, b"x", i="a\x01b\0")  # no property has a NUL
     wire.send(topic, b"x")
     wire.pull(topic, 0)
     sampled: Future[None] = Future()
-    service.loop.call_soon_threadsafe(lambda: sampled.set_result(service.sample()))
+    parts.loop.call_soon_threadsafe(lambda: sampled.set_result(parts.sample()))
     sampled.result(30)
     table = _runtime(wire)
     assert set(KEYS_OF_5_3_3) <= set(table)
@@ -183,16 +185,15 @@ def test_lag_of_a_group(wire: Wire, topic: str, group: str) -> None:
         assert row.last_timestamp > 0
 
 
-def test_how_fast_a_group_consumes(wire: Wire, service: BrokerService, topic: str, group: str) -> None:
+def test_how_fast_a_group_consumes(tmp_path: Path, clock: Clock, topic: str, group: str) -> None:
     """Over the last minute, in samples of ten seconds. The test does not wait for them."""
+    with served(tmp_path, clock) as (server, wire):
 
-    def tps() -> float:
-        answer = wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
-        return ConsumeStats.from_json(bytes(answer.body)).consume_tps
+        def tps() -> float:
+            answer = wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group, topic=topic)
+            return ConsumeStats.from_json(bytes(answer.body)).consume_tps
 
-    stats = BrokerStats()
-    before, service.stats = service.stats, stats
-    try:
+        stats = server.broker.parts.stats
         wire.send_batch(topic, [Message.of(topic, b"x")] * 30)
         wire.pull(topic, 0, consumerGroup=group, maxMsgNums=30)
         wire.pull(topic, 30, consumerGroup=group)  # nothing
@@ -205,8 +206,6 @@ def test_how_fast_a_group_consumes(wire: Wire, service: BrokerService, topic: st
         stats.sample()
         assert tps() == 6 / 60, "the first ones are more than a minute ago"
         assert stats.gets == 46
-    finally:
-        service.stats = before
 
 
 def test_groups_and_topics_of_consumers(wire: Wire, topic: str, group: str) -> None:

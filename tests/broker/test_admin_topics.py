@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.model import topic_problem
 from spark_rocket.protocol.wire.bodies.config import (
@@ -154,9 +154,9 @@ def test_a_topic_of_a_message_type(cluster: LocalCluster, wire: Wire, kind: str)
 
 
 def test_mixed_messages_are_for_brokers_that_allow_them(
-    wire: Wire, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.config, "enable_mixed_message_type", False)
+    monkeypatch.setattr(parts.config, "enable_mixed_message_type", False)
     code, remark = create(wire, "Mixed", attributes="+message.type=MIXED")
     assert code == ResponseCode.SYSTEM_ERROR
     assert remark.startswith("MIXED message type is not supported. Set enableMixedMessageType=true")

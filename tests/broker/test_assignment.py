@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.processors.assignment import (
     _STRATEGIES,
     MAX_ASSIGNED_QUEUES,
     _allocate_for_pop,
     _Queues,
 )
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.assignment import (
@@ -83,11 +83,11 @@ def test_members_that_pull_share_the_queues(members: list[Member], wire: Wire, t
     assert ask(wire, topic, group, "a stranger") == []  # takes everything from it
 
 
-def answers_route(monkeypatch: pytest.MonkeyPatch, service: BrokerService, queues: list[QueueData]) -> None:
+def answers_route(monkeypatch: pytest.MonkeyPatch, parts: BrokerParts, queues: list[QueueData]) -> None:
     async def queues_of(name: str) -> list[QueueData]:
         return queues
 
-    monkeypatch.setattr(service.registration, "queues_of", queues_of)
+    monkeypatch.setattr(parts.registration, "queues_of", queues_of)
 
 
 def test_queues_of_other_brokers_are_shared_too(
@@ -95,15 +95,15 @@ def test_queues_of_other_brokers_are_shared_too(
     wire: Wire,
     topic: str,
     group: str,
-    service: BrokerService,
+    parts: BrokerParts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def queues_of(name: str) -> list[QueueData]:
-        return asyncio.run_coroutine_threadsafe(service.registration.queues_of(name), service.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(parts.registration.queues_of(name), parts.loop).result(60)
 
     assert [queues.read_queue_nums for queues in queues_of(topic)] == [4]
     assert queues_of("Nowhere") == []
-    answers_route(monkeypatch, service, [*OTHER, QueueData("broker-a", 9, 9, 6)])
+    answers_route(monkeypatch, parts, [*OTHER, QueueData("broker-a", 9, 9, 6)])
     shares = [ask(wire, topic, group, member.client_id) or [] for member in members]
     found = [(broker, queue) for share in shares for broker, queue, _ in share]
     assert found == [*(("broker-a", queue) for queue in range(4)), ("broker-b", 0), ("broker-b", 1)]
@@ -111,21 +111,25 @@ def test_queues_of_other_brokers_are_shared_too(
     async def fails(name: str) -> list[QueueData]:
         raise RocketError("no response")
 
-    monkeypatch.setattr(service.registration, "queues_of", fails)
+    monkeypatch.setattr(parts.registration, "queues_of", fails)
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # not requested again so soon
     monkeypatch.setattr("spark_rocket.broker.processors.assignment._ROUTE_MS", 0)
     assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6  # kept as it was
 
 
 def test_routes_are_requested_again_after_the_clock_is_set_back(
-    members: list[Member], wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 4
-    answers_route(monkeypatch, service, OTHER)
-    today, running = service.clock(), service.monotonic()
-    monkeypatch.setattr(service, "clock", lambda: today - 86_400_000)
-    monkeypatch.setattr(service, "monotonic", lambda: running + 60_000)
-    assert len(ask(wire, topic, group, model="BROADCASTING") or []) == 6
+    running = Clock()
+    with served(tmp_path, clock, monotonic=running, namesrvAddr="127.0.0.1:1") as (server, wire):
+        assert wire.send("T").code == ResponseCode.SUCCESS
+        answers_route(monkeypatch, server.broker.parts, [])
+        own = ask(wire, "T", "g", model="BROADCASTING") or []
+        answers_route(monkeypatch, server.broker.parts, OTHER)
+        assert ask(wire, "T", "g", model="BROADCASTING") == own
+        clock.now -= 86_400_000
+        running.now += 60_000
+        assert len(ask(wire, "T", "g", model="BROADCASTING") or []) == len(own) + 2
 
 
 def test_without_an_assignment_the_client_continues(members: list[Member], wire: Wire, topic: str, group: str) -> None:
@@ -167,9 +171,9 @@ def test_the_defaults_are_the_brokers(
 
 
 def test_a_route_of_a_million_queues_is_not_listed(
-    members: list[Member], wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+    members: list[Member], wire: Wire, topic: str, group: str, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers_route(monkeypatch, service, [QueueData("broker-b", 1_000_000, 1_000_000, 6)])
+    answers_route(monkeypatch, parts, [QueueData("broker-b", 1_000_000, 1_000_000, 6)])
     body = QueryAssignmentRequestBody(topic, group, "client-0", "AVG", "CLUSTERING")
     answer = wire.ask(RequestCode.QUERY_ASSIGNMENT, body.to_json())
     assert answer.code == ResponseCode.SYSTEM_ERROR

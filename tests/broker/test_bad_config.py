@@ -51,11 +51,11 @@ def with_broker(path: Path, act: Callable[[Broker], Any]) -> Any:
 
 def state(broker: Broker) -> dict[str, Any]:
     """The contents of the files, by file."""
-    service = broker.service
+    parts = broker.parts
     return {
-        "topics.json": {name for name in service.topics.table if name.startswith("Mine")},
-        "consumerOffset.json": {key: dict(queues) for key, queues in service.offsets.table.items()},
-        "subscriptionGroup.json": {name for name in service.groups.table if name.startswith("gid")},
+        "topics.json": {name for name in parts.topics.table if name.startswith("Mine")},
+        "consumerOffset.json": {key: dict(queues) for key, queues in parts.offsets.table.items()},
+        "subscriptionGroup.json": {name for name in parts.groups.table if name.startswith("gid")},
     }
 
 
@@ -66,12 +66,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def run(number: int) -> Callable[[Broker], None]:
         def act(broker: Broker) -> None:
-            service = broker.service
+            parts = broker.parts
             for name in range(number + 1):
-                service.topics.put(TopicConfig(f"Mine-{name}", 2, 2))
-                service.offsets.commit(f"gid-{name}", "Mine-0", 0, number)
-                service.groups.put(SubscriptionGroupConfig(f"gid-{name}"))
-            service.store.put_message("Mine-0", 0, b"body", b"", born_timestamp=1, born_host=("127.0.0.1", 1))
+                parts.topics.put(TopicConfig(f"Mine-{name}", 2, 2))
+                parts.offsets.commit(f"gid-{name}", "Mine-0", 0, number)
+                parts.groups.put(SubscriptionGroupConfig(f"gid-{name}"))
+            parts.store.put_message("Mine-0", 0, b"body", b"", born_timestamp=1, born_host=("127.0.0.1", 1))
 
         return act
 
@@ -108,7 +108,7 @@ def test_a_broker_with_a_damaged_file(base: Path, name: str, ending: str, damage
         found = with_broker(path, state)
         for file, expected in new.items():
             assert found[file] in ((old[file], expected) if is_lost and file == name else (expected,)), (file, attempt)
-        assert with_broker(path, lambda broker: broker.service.store.get_max_offset("Mine-0", 0)) == 2
+        assert with_broker(path, lambda broker: broker.parts.store.get_max_offset("Mine-0", 0)) == 2
 
 
 class Box:

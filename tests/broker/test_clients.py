@@ -264,8 +264,8 @@ def test_setting_the_clock_neither_ends_nor_prolongs_locks_and_members(tmp_path:
             return LockBatchResponseBody.from_json(bytes(found)).lock_ok_mq_set
 
         def members() -> list[str]:
-            service = server.broker.service
-            server.run(lambda: service.clients.expire(service.config.channel_expired_timeout))
+            parts = server.broker.parts
+            server.run(lambda: parts.clients.expire(parts.config.channel_expired_timeout))
             answer = wire.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
             if answer.code != ResponseCode.SUCCESS:
                 return []

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from spark_rocket.broker.processors import clients
+from spark_rocket.broker.processors import consumer_requests
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
@@ -129,7 +129,7 @@ def test_a_consumer_that_is_missing_leaves_or_refuses(
 def test_a_consumer_that_does_not_answer(
     wire: Wire, consumers: list[Consumer], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "_RELAY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(consumer_requests, "_RELAY_TIMEOUT_S", 0.05)
     answer = wire.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId="client-0")
     assert answer.code == ResponseCode.CONSUME_MSG_TIMEOUT
     assert (answer.remark or "").startswith(f"consumer <{group}> <client-0> Timeout: ")
@@ -172,7 +172,7 @@ def test_offsets_of_consumers(
     consumers[0].answer = lambda request: RemotingCommand.response(request, body=b"{nonsense")
     assert status() == {"client-1": tables[1]}
     consumers[0].answer = lambda request: None
-    monkeypatch.setattr(clients, "_STATUS_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(consumer_requests, "_STATUS_TIMEOUT_S", 0.05)
     consumers[1].answer = says(1)
     assert status(clientAddr="client-0") == {}
     nobody = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group="Unknown")

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
@@ -217,23 +217,23 @@ def test_progress_is_saved_periodically(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock, flushIntervalCommitLog=3_600_000) as (server, wire):
         wire.send("Late", b"x", {"DELAY": "1"})
         server.pass_time(1000)
-        service = server.broker.service
+        parts = server.broker.parts
         written = threading.Event()
-        file = service.files["delays"]
+        file = parts.files["delays"]
         write = file.write
 
         def write_and_say(snapshot: Any) -> None:
-            assert service.store.flushed_where == service.store.max_physical_offset
+            assert parts.store.flushed_where == parts.store.max_physical_offset
             write(snapshot)
             written.set()
 
         file.write = write_and_say  # type: ignore[method-assign]
-        assert service.store.flushed_where < service.store.max_physical_offset
-        server.run(server.broker.service.saving.save_delay_offsets)
+        assert parts.store.flushed_where < parts.store.max_physical_offset
+        server.run(server.broker.parts.saver.save_delay_offsets)
         assert written.wait(20)
         assert delay_file(tmp_path) == {"1": 1}
         written.clear()
-        server.run(server.broker.service.saving.save_delay_offsets)  # nothing new
+        server.run(server.broker.parts.saver.save_delay_offsets)  # nothing new
         server.run(lambda: None)
         assert not written.is_set()
 
@@ -244,9 +244,9 @@ def test_unflushed_messages_do_not_count_as_delivered(
     with served(tmp_path, clock) as (server, wire):
         wire.send("Late", b"x", {"DELAY": "1"})
         server.pass_time(1000)
-        service = server.broker.service
-        monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: callback(False))
-        server.run(server.broker.service.saving.save_delay_offsets)
+        parts = server.broker.parts
+        monkeypatch.setattr(parts.store, "when_flushed", lambda offset, callback: callback(False))
+        server.run(server.broker.parts.saver.save_delay_offsets)
         server.run(lambda: None)
         assert b'"offsetTable":{}' in bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
         monkeypatch.undo()
@@ -310,18 +310,18 @@ def test_the_timers_figures(tmp_path: Path, clock: Clock) -> None:
         return [table[name] for name in names]
 
     with served(tmp_path, clock, timerWheelEnable=True) as (server, wire):
-        service = server.broker.service
+        parts = server.broker.parts
         assert figures(wire) == ["0", "0", "0", "0.0", "0.0"]
         wire.send("Late", b"x", {"TIMER_DELAY_SEC": "30"})
         wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90000"})  # in another part of the file
         server.wake()
-        server.run(service.sample)
+        server.run(parts.sample)
         assert figures(wire) == ["0", "0", "2", "0.2", "0.0"]
-        server.run(service.sample)
+        server.run(parts.sample)
         clock.now += 60_000
         assert figures(wire)[0] != "0", "due messages are not delivered"
         server.wake()
-        server.run(service.sample)
+        server.run(parts.sample)
         assert len(wire.messages("Late")) == 1
         assert figures(wire) == ["0", "0", "1", "0.0", "0.1"]
     with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):
@@ -333,7 +333,7 @@ def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:
         answer = wire.send("Late", b"x", {"TIMER_DELAY_SEC": "90"})
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
-        assert TIMER not in server.broker.service.topics.table
+        assert TIMER not in server.broker.parts.topics.table
 
 
 def test_pending_messages_of_apaches_store_are_delivered(tmp_path: Path) -> None:
@@ -374,11 +374,11 @@ def test_a_producers_message_of_level_1(cluster: LocalCluster, wire: Wire, topic
     assert message.store_timestamp >= record.store_timestamp + 1000
 
 
-def test_the_system_topics_exist_and_accept_no_message(wire: Wire, service: BrokerService) -> None:
-    assert service.topics.table[SCHEDULE].write_queue_nums == 18
-    assert service.topics.table[TIMER].write_queue_nums == 1
+def test_the_system_topics_exist_and_accept_no_message(wire: Wire, parts: BrokerParts) -> None:
+    assert parts.topics.table[SCHEDULE].write_queue_nums == 18
+    assert parts.topics.table[TIMER].write_queue_nums == 1
     assert wire.send(TIMER, b"x").code == ResponseCode.NO_PERMISSION
-    assert service.config.recall_message_enable
+    assert parts.config.recall_message_enable
 
 
 def test_a_batch_of_delayed_messages_is_refused(wire: Wire, topic: str) -> None:

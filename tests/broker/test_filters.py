@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.delivery import filters
 from spark_rocket.broker.delivery.filters import get_matching
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.filter.sql92 import parse_sql92
@@ -190,26 +190,26 @@ def test_the_filter_of_the_groups_heartbeats(wire: Wire, topic: str, group: str)
 # --- waiting ----------------------------------------------------------------------------------------------------
 
 
-def test_a_held_pull_waits_until_a_message_matches(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_waits_until_a_message_matches(wire: Wire, topic: str, parts: BrokerParts) -> None:
     send(wire, topic, 4)
     later = wire.pull_later(topic, 4, tags="a = 9", **SQL, **HELD)
-    assert held_pulls(wire, service, topic) == 1
+    assert held_pulls(wire, parts, topic) == 1
     for number in range(4, 9):
         send(wire, topic, 1, number)
-        assert held_pulls(wire, service, topic) == 1
+        assert held_pulls(wire, parts, topic) == 1
     assert not later.done()
     send(wire, topic, 2, 9)
     answer = later.result(60)
     assert (answer.code, bodies(answer)) == (ResponseCode.SUCCESS, [9])
     assert answer.ext_fields == offsets(11, 0, 11)
-    assert held_pulls(wire, service, topic) == 0
+    assert held_pulls(wire, parts, topic) == 0
 
 
-def test_a_held_pull_gets_the_offset_after_other_messages(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_gets_the_offset_after_other_messages(wire: Wire, topic: str, parts: BrokerParts) -> None:
     later = wire.pull_later(topic, 0, tags="a = 99", **SQL, **HELD)
-    assert held_pulls(wire, service, topic) == 1
+    assert held_pulls(wire, parts, topic) == 1
     send(wire, topic, 7)
-    time_is_up(service, topic)
+    time_is_up(parts, topic)
     answer = later.result(60)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
     assert answer.ext_fields == offsets(7, 0, 7)
@@ -222,11 +222,11 @@ def test_a_held_pull_without_messages(wire: Wire, topic: str) -> None:
 
 
 def test_more_messages_than_one_pull_examines_arrive_while_it_is_held(
-    wire: Wire, topic: str, patience: None, service: BrokerService
+    wire: Wire, topic: str, patience: None, parts: BrokerParts
 ) -> None:
     """It is answered then, because no later event would wake it."""
     later = wire.pull_later(topic, 0, tags="a = 1", **SQL, **HELD)
-    assert held_pulls(wire, service, topic) == 1
+    assert held_pulls(wire, parts, topic) == 1
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 900)
     answer = later.result(60)
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_RETRY_IMMEDIATELY, offsets(800, 0, 900))

@@ -216,7 +216,7 @@ async def test_unresponsive_name_servers_delay_no_registration(
     await broker.start()
     sent = await ask(broker, lambda wire: wire.send("Fresh", b"x"))
     assert sent.code == ResponseCode.SUCCESS
-    await broker.service.registration.register()
+    await broker.parts.registration.register()
     assert all(server.routes.route("Fresh") is not None for server in servers)
     await broker.close()
     assert all(server.routes.route("Fresh") is None for server in servers)  # unregistered, not only silent
@@ -229,7 +229,7 @@ async def test_a_later_name_server_gets_a_registration(tmp_path: Path, caplog: p
     port = free_port()
     broker = Broker(config(tmp_path, namesrvAddr=f"127.0.0.1:{port}"))
     await broker.start()
-    await broker.service.registration.register()
+    await broker.parts.registration.register()
     assert (await ask(broker, lambda wire: wire.send("T", b"served all the same"))).code == ResponseCode.SUCCESS
     server = NameServer("127.0.0.1", port)
     told = asyncio.Event()
@@ -265,7 +265,7 @@ async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_pa
     await old.start()
     broker = Broker(config(tmp_path, namesrvAddr=old.address))
     await broker.start()
-    await broker.service.registration.register()
+    await broker.parts.registration.register()
     del asked[:]
     for topic in ("One", "Two"):
         assert (await ask(broker, lambda wire, topic=topic: wire.send(topic))).code == ResponseCode.SUCCESS
@@ -284,7 +284,7 @@ async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_pa
 async def test_with_synchronous_flush_a_pop_waits_for_the_disk(tmp_path: Path) -> None:
     broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
     await broker.start()
-    store = broker.service.store
+    store = broker.parts.store
 
     def flushed_when_answered(wire: Wire) -> None:
         for number in range(20):
@@ -305,7 +305,7 @@ async def test_a_slow_flush_is_reported_though_the_message_is_stored(
 ) -> None:
     broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
     await broker.start()
-    store = broker.service.store
+    store = broker.parts.store
     waiting: list[Callable[[bool], None]] = []
     monkeypatch.setattr(store, "when_flushed", lambda offset, callback: waiting.append(callback))
 
@@ -343,8 +343,8 @@ async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) ->
     wire = Wire(slow, broker.address)
     later = wire.pull_later("T", 1, sysFlag=6, suspendTimeoutMillis=30_000)
     await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
-    held = broker.service.held
-    (pull,) = held_by(broker.service, "T")
+    held = broker.parts.held_pulls
+    (pull,) = held_by(broker.parts, "T")
     pull.channel.is_paused = True
     await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
     await asyncio.sleep(0)

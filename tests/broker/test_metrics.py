@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.processors.statistics import VERSION_TEXT
 from spark_rocket.broker.server import Broker
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client.core.metrics import CLIENT_METRICS
 from spark_rocket.errors import StoreNotWritableError
@@ -79,11 +79,11 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 @pytest.fixture(scope="module")
 def endpoint(cluster: LocalCluster) -> Iterator[Endpoint]:
     server = thread_of(cluster)
-    assert server.service is not None
+    assert server.parts is not None
     assert server.servers is not None
     namesrv, broker = server.servers
     monitor = Monitor("127.0.0.1", 0, [BrokerMetrics(broker), NameServerMetrics(namesrv)])
-    loop = server.service.loop
+    loop = server.parts.loop
     asyncio.run_coroutine_threadsafe(monitor.start(), loop).result(30)
     yield Endpoint(monitor.url)
     asyncio.run_coroutine_threadsafe(monitor.close(), loop).result(30)
@@ -134,14 +134,14 @@ def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, t
 
 
 def test_the_age_of_a_lag_is_that_of_its_oldest_message(
-    endpoint: Endpoint, wire: Wire, service: BrokerService, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    endpoint: Endpoint, wire: Wire, parts: BrokerParts, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wire.send(topic, b"first")
-    stored = service.store.get_store_time(topic, 0, 0)
+    stored = parts.store.get_store_time(topic, 0, 0)
     wire.send(topic, b"second")
     wire.create_group(group)
     wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=0)
-    monkeypatch.setattr(service, "clock", lambda: stored + 7_000)
+    monkeypatch.setattr(parts, "clock", lambda: stored + 7_000)
     samples = endpoint.samples()
     assert value(samples, "rocketmq_consumer_lag_latency", consumer_group=group, topic=topic) == 7_000
     assert value(samples, "rocketmq_group_get_latency_by_storetime", group=group, topic=topic) == 7_000
@@ -173,16 +173,16 @@ def test_counts_go_with_their_topic_and_group(endpoint: Endpoint, wire: Wire, to
     assert f'"{topic}"' not in endpoint.get("/metrics")[1].decode()
 
 
-def test_names_of_clients_stay_in_their_labels(endpoint: Endpoint, service: BrokerService) -> None:
+def test_names_of_clients_stay_in_their_labels(endpoint: Endpoint, parts: BrokerParts) -> None:
     """A name that only a file can contain."""
     name = 'x"} 1\nevil{a="b\\'
-    service.topics.table[name] = TopicConfig(topic_name=name)
+    parts.topics.table[name] = TopicConfig(topic_name=name)
     try:
         samples = endpoint.samples()
         assert value(samples, "rocketmq_producer_offset", topic=name) == 0
         assert "evil" not in samples
     finally:
-        del service.topics.table[name]
+        del parts.topics.table[name]
 
 
 def test_every_sample_is_in_the_table_with_its_labels(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
@@ -234,16 +234,16 @@ def test_alive_and_ready(endpoint: Endpoint, cluster: LocalCluster) -> None:
 
 
 @contextmanager
-def write_error(service: BrokerService) -> Iterator[None]:
-    refuse_writes(service.store, StoreNotWritableError("the disk is full"))
+def write_error(parts: BrokerParts) -> Iterator[None]:
+    refuse_writes(parts.store, StoreNotWritableError("the disk is full"))
     try:
         yield
     finally:
-        refuse_writes(service.store, None)
+        refuse_writes(parts.store, None)
 
 
-def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, service: BrokerService) -> None:
-    with write_error(service):
+def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, parts: BrokerParts) -> None:
+    with write_error(parts):
         status, ready = endpoint.json("/ready")
         assert (status, ready["status"], ready["reasons"]) == (503, "DOWN", ["the disk is full"])
         assert value(endpoint.samples(), "rocket_ready") == 0

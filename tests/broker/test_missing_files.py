@@ -30,14 +30,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with topics, a group with an offset, a retry and a dead letter, stopped cleanly."""
     directory = tmp_path_factory.mktemp("template") / "store"
     with served(directory, Clock(), **BROKER_CONF) as (server, wire):
-        service = server.broker.service
+        parts = server.broker.parts
         for topic in ("%RETRY%g", "%RETRY%g+T", "%DLQ%g"):
-            server.run(lambda topic=topic: service.topics.ensure(topic))  # type: ignore[misc]
-            server.run(lambda topic=topic: put(service.store, topic, 0, b"m"))  # type: ignore[misc]
+            server.run(lambda topic=topic: parts.topics.ensure(topic))  # type: ignore[misc]
+            server.run(lambda topic=topic: put(parts.store, topic, 0, b"m"))  # type: ignore[misc]
         for queue_id in (0, 2):
             assert wire.send("T", b"m", queue_id=queue_id, d=4).code == ResponseCode.SUCCESS
         wire.send("T", b"later", {"DELAY": "3"})
-        server.run(lambda: service.groups.find("g"))
+        server.run(lambda: parts.groups.find("g"))
         place = {"consumerGroup": "g", "topic": "T", "queueId": 0}
         assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **place).code == ResponseCode.SUCCESS
     return directory
@@ -59,7 +59,7 @@ def test_topics_are_restored_from_their_queues(directory: Path, caplog: pytest.L
     lose(directory, "topics")
     with served(directory, Clock(), **BROKER_CONF) as (server, wire):
         assert [m.body for m in wire.messages("T", queue_id=2)] == [b"m"]
-        table = server.broker.service.topics.table
+        table = server.broker.parts.topics.table
         found = {name: (table[name].read_queue_nums, table[name].perm) for name in ("T", "%RETRY%g", "%DLQ%g")}
         assert found == {"T": (3, 6), "%RETRY%g": (1, 6), "%DLQ%g": (1, 6)}
         assert "%RETRY%g+T" in table
@@ -103,7 +103,7 @@ def test_one_copy_of_the_offsets_is_enough(directory: Path) -> None:
 def test_groups_are_restored_from_their_offsets(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     lose(directory, "subscriptionGroup")
     with served(directory, Clock(), **BROKER_CONF, autoCreateSubscriptionGroup=False) as (server, _):
-        assert "g" in server.broker.service.groups.table
+        assert "g" in server.broker.parts.groups.table
     assert "restored 1 groups from consumerOffset.json, with default settings" in caplog.text
 
 
@@ -119,7 +119,7 @@ def test_a_new_store_has_its_offsets_before_its_first_message(tmp_path: Path, ca
     """A kill at any time after the start therefore leaves the file."""
     directory = tmp_path / "store"
     with served(directory, Clock(), **BROKER_CONF) as (server, _):
-        server.run(server.broker.service.saving.close)  # no write in the background succeeds
+        server.run(server.broker.parts.saver.close)  # no write in the background succeeds
         assert (directory / "config" / "consumerOffset.json").exists()
     assert "are missing" not in caplog.text
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -120,8 +120,8 @@ def test_redelivered_messages_are_announced_and_shown(asker: Asker) -> None:
     assert asker.pop_later().result(30).code == 0
 
 
-def test_too_many_waiters_get_an_error(asker: Asker, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service.config, "pop_polling_size", 1)
+def test_too_many_waiters_get_an_error(asker: Asker, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.config, "pop_polling_size", 1)
     first = asker.notification_later()
     answer = asker.notification(pollTime=60_000)
     assert answer.ext_fields == {"hasMsg": "false", "pollingFull": "true"}
@@ -155,11 +155,11 @@ def test_a_waiting_pop_is_answered_by_a_message(asker: Asker) -> None:
 
 
 def test_a_waiting_pop_ends_with_210_and_too_many_with_209(
-    asker: Asker, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+    asker: Asker, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer = asker.pop_later(pollTime=100).result(30)
     assert (answer.code, answer.remark) == (ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE")
-    monkeypatch.setattr(service.config, "pop_polling_size", 1)
+    monkeypatch.setattr(parts.config, "pop_polling_size", 1)
     first = asker.pop_later()
     assert asker.pop_later().result(30).code == ResponseCode.POLLING_FULL
     asker.wire.send(asker.topic)
@@ -211,7 +211,7 @@ def test_a_peek_takes_nothing(asker: Asker) -> None:
 
 @pytest.mark.parametrize("code", [RequestCode.NOTIFICATION, RequestCode.POLLING_INFO, RequestCode.PEEK_MESSAGE])
 def test_invalid_entries_are_named(
-    asker: Asker, service: BrokerService, code: RequestCode, monkeypatch: pytest.MonkeyPatch
+    asker: Asker, parts: BrokerParts, code: RequestCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fields: dict[str, object] = {"consumerGroup": asker.group, "topic": asker.topic, "queueId": 0}
     fields |= {"maxMsgNums": 1, "pollTime": 0, "bornTime": 0}
@@ -226,5 +226,5 @@ def test_invalid_entries_are_named(
     assert "queueId[4] is illegal" in refused(queueId=4)[1]
     assert refused(consumerGroup="no group!")[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert refused(queueId="x")[0] == ResponseCode.SYSTEM_ERROR
-    monkeypatch.setattr(service.config, "broker_permission", 2)
+    monkeypatch.setattr(parts.config, "broker_permission", 2)
     assert refused()[0] == ResponseCode.NO_PERMISSION

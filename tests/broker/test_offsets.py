@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.record.messages import decode_messages
@@ -51,18 +51,18 @@ def test_a_new_group_starts_at_0_if_all_is_in_memory(wire: Wire, topic: str, gro
 
 
 def test_a_new_group_decides_itself_if_messages_are_not_in_memory(
-    wire: Wire, topic: str, group: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+    wire: Wire, topic: str, group: str, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its consumeFromWhere then selects the start: after 22, a client requests the end, or a time."""
     fill(wire, topic)
     assert committed(wire, group, topic) == (0, "0")
     with monkeypatch.context() as patch:  # more in the log than fits into memory
-        patch.setattr(service, "first_is_in_memory", lambda topic, queue_id: False)
+        patch.setattr(parts.config, "access_message_in_memory_max_ratio", 0)
         assert committed(wire, group, topic) == (NOT_FOUND, None)
         commit(wire, group, topic, 0)
         assert committed(wire, group, topic) == (0, "0")
     with monkeypatch.context() as patch:  # the first messages have expired
-        patch.setattr(service.store, "get_min_offset", lambda topic, queue_id: 5)
+        patch.setattr(parts.store, "get_min_offset", lambda topic, queue_id: 5)
         assert committed(wire, f"{group}-b", topic) == (NOT_FOUND, None)
     assert committed(wire, f"{group}-b", topic) == (0, "0")
 
@@ -91,11 +91,11 @@ def test_a_commit_to_a_missing_topic(wire: Wire, topic: str, group: str) -> None
     assert commit(wire, group, "NoSuchTopic", 1)[0] == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_commit_creates_no_group(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_commit_creates_no_group(wire: Wire, topic: str, parts: BrokerParts) -> None:
     """As in 5.3.3, so that ``mqadmin cloneGroupOffset`` to a missing group fails."""
     answer = commit(wire, "NoSuchGroup", topic, 1)
     assert answer == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group NoSuchGroup not exist!")
-    assert service.groups.get("NoSuchGroup") is None
+    assert parts.groups.get("NoSuchGroup") is None
     wire.pull(topic, 0, consumerGroup="NoSuchGroup")  # which creates it, with autoCreateSubscriptionGroup
     assert commit(wire, "NoSuchGroup", topic, 1) == (0, None)
 

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 import spark_rocket.broker.overload as overload_module
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.overload import KINDS, BrokerOverload, anonymous_memory, default_limit
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, RefusedError
@@ -45,7 +45,7 @@ class Disk:
 
     def __init__(self, server: Served, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
         self.takes = 0
-        store = server.broker.service.store
+        store = server.broker.parts.store
         for name in ("put_message", "put_batch"):
             put = getattr(store, name)
 
@@ -80,7 +80,7 @@ def test_a_disk_that_does_not_keep_up(tmp_path: Path, clock: Clock, monkeypatch:
         disk.takes = 0
         clock.now += 1_001
         assert [wire.send("T").code for _ in range(3)] == [0, 0, 0]
-        stats = server.broker.service.overload.stats
+        stats = server.broker.parts.overload.stats
         assert (stats.page_cache_busy, stats.refused["send", "page_cache"]) == (3, 3)
         disk.takes = 30_001
         assert [wire.send("T").code for _ in range(3)] == [0, 0, 0]  # no two within half a minute
@@ -92,7 +92,7 @@ def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypat
         disk = Disk(server, clock, monkeypatch)
         disk.takes = 6
         assert [wire.send("T").code for _ in range(4)] == [0] * 4
-        limits = server.broker.service.overload.limits
+        limits = server.broker.parts.overload.limits
         assert {queue.max_wait for queue in limits.queues.values()} == {0.0}
         answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerFastFailureEnable=true\nmaxConnections=7")
         assert answer.code == 0
@@ -105,7 +105,7 @@ def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypat
 def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     with served(tmp_path, clock, flushDiskType="SYNC_FLUSH", putThreadPoolQueueCapacity=3) as (server, wire):
-        store = server.broker.service.store
+        store = server.broker.parts.store
         waiting = []
         real = store.when_flushed
         wire.send("T")
@@ -119,8 +119,8 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
             server.run(lambda given=given: real(*given))  # type: ignore[misc]
         assert [sends[n].result(30).code for n in range(3)] == [0, 0, 0]
         assert wire.send("T").code == 0
-        assert server.broker.service.stored.waiting == 0
-        assert server.broker.service.overload.stats.refused == {("send", "put"): 2}
+        assert server.broker.parts.durability.waiting == 0
+        assert server.broker.parts.overload.stats.refused == {("send", "put"): 2}
 
 
 @pytest.mark.live
@@ -139,9 +139,9 @@ def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
 class Trouble:
     """The shared broker's memory and unread responses, set by the test."""
 
-    def __init__(self, service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.overload = service.overload
-        self._loop = service.loop
+    def __init__(self, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.overload = parts.overload
+        self._loop = parts.loop
         self._monkeypatch = monkeypatch
 
     def on_loop(self, call: Callable[[], None]) -> None:
@@ -159,8 +159,8 @@ class Trouble:
 
 
 @pytest.fixture
-def trouble(service: BrokerService, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
-    found = Trouble(service, monkeypatch)
+def trouble(parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trouble]:
+    found = Trouble(parts, monkeypatch)
     yield found
     monkeypatch.undo()
     found.on_loop(found.overload.check_memory)

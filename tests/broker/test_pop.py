@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.ids import ExtraInfo
 from spark_rocket.protocol.record.messages import decode_messages
@@ -316,13 +316,6 @@ def test_acks_of_more_messages_than_a_pop_has(popper: Popper, revive_queue: int)
         assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body).code == code
 
 
-def test_topics_without_read_permission(
-    popper: Popper, service: BrokerService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service.config, "broker_permission", 2)
+def test_topics_without_read_permission(popper: Popper, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.config, "broker_permission", 2)
     assert popper.pop().code == ResponseCode.NO_PERMISSION
-    monkeypatch.undo()
-    monkeypatch.setattr(service, "pop", None)
-    answer = popper.pop()
-    assert (answer.code, "timerWheelEnable is false" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
-    assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, b'{"acks":[{}]}').code == ResponseCode.SYSTEM_ERROR

@@ -248,8 +248,8 @@ def save(server: Served, *names: str) -> None:
     """Save the config files, like their timers."""
 
     async def work() -> None:
-        service = server.broker.service
+        parts = server.broker.parts
         for name in names or ("offsets", "order"):
-            await service.saving.save(name)
+            await parts.saver.save(name)
 
     server.do(work())

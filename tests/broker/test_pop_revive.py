@@ -384,7 +384,7 @@ def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
     assert world.offsets.query_all("g", "T") == {0: 3, 1: 0}
     world.send(b"new", 1)
     assert texts(world.pop()) == [b"new"]
-    world.pops.first_is_in_memory = lambda topic, queue_id: False
+    world.settings.access_message_in_memory_max_ratio = 0
     assert texts(world.pop("late", queue_id=0, init_mode=1)) == [b"2"]
     assert texts(world.pop("early", queue_id=0)) == [b"0", b"1", b"2"]
 
@@ -501,16 +501,16 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
         wire.send("T", b"a")
         wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
         waiting: list[tuple[int, Any]] = []
-        store = broker.service.store
+        store = broker.parts.store
         flushed, store.when_flushed = store.when_flushed, lambda *given: waiting.append(given)  # type: ignore[method-assign]
-        server.run(broker.service.saving.save_offsets)
+        server.run(broker.parts.saver.save_offsets)
         wire.send("T", b"b")
         wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
         assert saved() == {}
         ((position, done),) = waiting
         assert store.flushed_where < position
         done(False)
-        server.run(broker.service.saving.save_offsets)
+        server.run(broker.parts.saver.save_offsets)
         server.run(store.flush)
         waiting[1][1](True)
         server.run(lambda: None)
@@ -532,7 +532,7 @@ def test_a_topic_is_deleted_with_its_returned_messages(tmp_path: Path) -> None:
         wire.send("T", b"new")
         answer = wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
         assert [message.body for message in decode_messages(bytes(answer.body))] == [b"new"]
-        assert "%RETRY%g_T" not in server.broker.service.topics.table
+        assert "%RETRY%g_T" not in server.broker.parts.topics.table
 
 
 @pytest.mark.live

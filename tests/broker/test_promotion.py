@@ -39,7 +39,7 @@ class Promoted(Pair):
 
     def synchronized(self) -> None:
         """Wait until the slave has the log, and offsets that it requests from now on."""
-        sync = self.slave.synchronize
+        sync = self.slave.parts.synchronize
         assert sync is not None
         rounds = sync.rounds
         self.caught_up()
@@ -52,15 +52,15 @@ class Promoted(Pair):
         self.master = self.add("a", 0, store=store)
         if other is not None:
             self.slave = self.add("a", 1, store=other)
-            until(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+            until(lambda: self.slave.parts.synchronize is not None and self.slave.parts.synchronize.rounds)
         return self.master
 
     def bodies(self, topic: str = "t") -> list[bytes]:
-        found = self.master.service.store.get_message(topic, 0, 0, 1000, 1 << 20)
+        found = self.master.parts.store.get_message(topic, 0, 0, 1000, 1 << 20)
         return [message.body for message in decode_messages(found.records, "a")]
 
     def wake(self) -> None:
-        for driver in self.master.service.drivers.values():
+        for driver in self.master.parts.timers.by_topic.values():
             self.loop.call_soon_threadsafe(driver.wake)
 
 
@@ -100,7 +100,7 @@ def goes_on(producer: Producer) -> None:
 def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, skew: int) -> None:
     """The slave's clock is hours ahead of the master's, or behind, with everything that depends on store times."""
     with promoted(tmp_path, {"a1": skew}) as pair:
-        slave, sync = pair.slave.service, pair.slave.synchronize
+        slave, sync = pair.slave.parts, pair.slave.parts.synchronize
         assert sync is not None
         until(lambda: sync.clocks_differ)
         said = [line for line in caplog.messages if "The clock of the master" in line]
@@ -114,7 +114,7 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
             producer.send(Message("t", b"delayed", {"DELAY": "2"}))
             producer.send(Message("t", b"timed", {"TIMER_DELAY_SEC": "5"}))
             pair.synchronized()
-            mine, his = slave.store, pair.master.service.store
+            mine, his = slave.store, pair.master.parts.store
             stored = [his.get_store_time("t", 0, offset) for offset in range(3)]
             assert [mine.get_store_time("t", 0, offset) for offset in range(3)] == stored
             assert [mine.get_offset_by_time("t", 0, at) for at in stored] == [
@@ -163,7 +163,7 @@ def test_timed_messages_survive_the_second_master_of_an_hour(tmp_path: Path) -> 
 
 
 async def _flushed(broker: Broker) -> None:
-    broker.service.store.flush()
+    broker.parts.store.flush()
 
 
 # --- pending messages -------------------------------------------------------------------------------------------------
@@ -195,17 +195,17 @@ def test_transactions_continue(tmp_path: Path) -> None:
                 before.send_in_transaction(Message("t", b"yes %d" % number))
                 before.send_in_transaction(Message("t", b"no %d" % number))
             until(lambda: pair.bodies() == [b"committed"])
-            until(lambda: pair.master.service.transactions.waiting == 6)
+            until(lambda: pair.master.parts.transactions.waiting == 6)
             pair.synchronized()
         pair.settings.update(settings)
         pair.promote("a1", other="a0")
         until(lambda: knows(pair.addresses, "t"))
         with producer() as after:
             after.send_in_transaction(Message("t", b"another"), LocalTransactionState.COMMIT_MESSAGE)
-            until(lambda: pair.master.service.transactions.waiting == 0 and len(pair.bodies()) > 4)
+            until(lambda: pair.master.parts.transactions.waiting == 0 and len(pair.bodies()) > 4)
         assert sorted(pair.bodies()) == [b"another", b"committed", b"yes 0", b"yes 1", b"yes 2"]
         pair.caught_up()
-        assert pair.slave.service.store.get_max_offset("t", 0) == 5
+        assert pair.slave.parts.store.get_max_offset("t", 0) == 5
 
 
 def test_popped_messages_are_acked_or_redelivered_after_a_promotion(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_popped_messages_are_acked_or_redelivered_after_a_promotion(tmp_path: Pa
         late = [(message, receipt.replace("broker-a", "a")) for message, receipt in taken]
         assert popper.ack(*late[0]).code == ResponseCode.SUCCESS
         pair.synchronized()
-        until(lambda: pair.slave.service.offsets.query("g", "t", 0) == 4)
+        until(lambda: pair.slave.parts.offsets.query("g", "t", 0) == 4)
         pair.promote()
         popper.wire.address = pair.master.address
         assert [message.body for message, _ in popper.take()] == [b"4", b"5"], "the others are in flight"
@@ -252,7 +252,7 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
             admin.create_topic("t", 1)
             producer.send(Message("t", b"x" * 100))
         pair.caught_up()
-        end = pair.master.service.store.max_physical_offset
+        end = pair.master.parts.store.max_physical_offset
         until(lambda: [one.slave_ack_offset for one in state(pair.master).ha_connection_info] == [end])
         master, slave = state(pair.master), state(pair.slave)
         assert (master.master, master.master_commit_log_max_offset, master.in_sync_slave_nums) == (True, end, 1)
@@ -261,7 +261,7 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
         assert one.addr.startswith("127.0.0.1:")
         own = slave.ha_client_runtime_info
         assert (slave.master, own.max_offset, own.activated) == (False, end, True)
-        assert own.master_addr == f"127.0.0.1:{pair.master.service.replication.port}"
+        assert own.master_addr == f"127.0.0.1:{pair.master.parts.replication.port}"
         now = pair.clock_of("a1")
         assert now - 60_000 < min(own.last_read_timestamp, own.last_write_timestamp) <= now
         pair.stop(pair.master)
@@ -273,7 +273,7 @@ def test_two_masters_of_one_slave_are_named(tmp_path: Path, caplog: pytest.LogCa
     with promoted(tmp_path) as pair:
         assert "set as haMasterAddress" not in caplog.text
         pair.stop(pair.slave)
-        address = f"localhost:{pair.master.service.replication.port}"
+        address = f"localhost:{pair.master.parts.replication.port}"
         pair.slave = pair.add("a", 1, haMasterAddress=address)
         until(lambda: f"log of {address}, set as haMasterAddress" in caplog.text)
         assert f"registered with the name servers, {pair.master.address} (HA 127.0.0.1:" in caplog.text
@@ -306,8 +306,8 @@ def test_a_slave_without_offsets_does_not_report_missing_ones(tmp_path: Path) ->
         refused = ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked)
         assert refused.code == ResponseCode.SYSTEM_ERROR
         assert "slave" in str(refused.remark)
-        pair.loop.call_soon_threadsafe(pair.master.service.offsets.commit, "h", "t", 0, 0)
-        until(lambda: pair.slave.service.offsets.query("h", "t", 0) == 0)
+        pair.loop.call_soon_threadsafe(pair.master.parts.offsets.commit, "h", "t", 0, 0)
+        until(lambda: pair.slave.parts.offsets.query("h", "t", 0) == 0)
         assert ask(pair.slave.address, RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
 
 
@@ -325,7 +325,7 @@ def test_groups_that_have_read_more_than_the_log_has(tmp_path: Path, caplog: pyt
         offsets = {"t@g": {"0": 9, "1": 4}, "t@h": {"0": 1}, "gone@g": {"0": 7}}
         path.write_text(json.dumps({"offsetTable": offsets}))
         with caplog.at_level(logging.WARNING):
-            found = pair.promote().service.offsets
+            found = pair.promote().parts.offsets
         assert {key: dict(queues) for key, queues in found.table.items() if key in offsets} == {
             "t@g": {0: 1, 1: 0},
             "t@h": {0: 1},

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
@@ -142,10 +142,10 @@ def test_a_bulk_pull_is_bounded_by_the_broker(wire: Wire, topic: str) -> None:
 HELD = {"sysFlag": SUBSCRIPTION | SUSPEND, "suspendTimeoutMillis": 20_000}
 
 
-def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str, parts: BrokerParts) -> None:
     fill(wire, topic, 4)
     later = wire.pull_later(topic, 4, tags="t1", **HELD)
-    assert held_pulls(wire, service, topic) == 1
+    assert held_pulls(wire, parts, topic) == 1
     wire.send(topic, b"other queue", {"TAGS": "t1"}, queue_id=1)
     wire.send(topic, b"other tag", {"TAGS": "t0"})
     assert not later.done()
@@ -154,7 +154,7 @@ def test_a_held_pull_is_answered_when_its_message_comes(wire: Wire, topic: str, 
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
     assert [message.body for message in decode_messages(bytes(answer.body))] == [b"this"]
     assert answer.ext_fields == offsets(6, 0, 6)
-    assert held_pulls(wire, service, topic) == 0
+    assert held_pulls(wire, parts, topic) == 0
 
 
 def test_a_pull_of_a_queue_that_never_had_a_message_is_held_too(wire: Wire, topic: str) -> None:
@@ -163,19 +163,19 @@ def test_a_pull_of_a_queue_that_never_had_a_message_is_held_too(wire: Wire, topi
     assert len(decode_messages(bytes(later.result(60).body))) == 2
 
 
-def test_a_held_pull_is_answered_at_its_timeout(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_is_answered_at_its_timeout(wire: Wire, topic: str, parts: BrokerParts) -> None:
     fill(wire, topic, 4)
     answer = wire.pull(topic, 4, **{**HELD, "suspendTimeoutMillis": 200})
     assert (answer.code, answer.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
-    assert held_pulls(wire, service, topic) == 0
+    assert held_pulls(wire, parts, topic) == 0
 
 
 def test_a_held_pull_at_its_timeout_gets_the_offset_after_other_tags(
-    wire: Wire, topic: str, service: BrokerService
+    wire: Wire, topic: str, parts: BrokerParts
 ) -> None:
     later = wire.pull_later(topic, 0, tags="wanted", **HELD)
     fill(wire, topic, 4)
-    time_is_up(service, topic)
+    time_is_up(parts, topic)
     answer = later.result(60)
     assert (answer.code, answer.ext_fields) == (ResponseCode.PULL_RETRY_IMMEDIATELY, offsets(4, 0, 4))
 
@@ -256,19 +256,19 @@ def test_a_group_without_broadcasting(wire: Wire, topic: str, group: str) -> Non
     assert answer.code == ResponseCode.NO_PERMISSION
 
 
-def hold(wire: Wire, topic: str, service: BrokerService, count: int, **more: object) -> list[Future[RemotingCommand]]:
+def hold(wire: Wire, topic: str, parts: BrokerParts, count: int, **more: object) -> list[Future[RemotingCommand]]:
     pulls = [
         wire.pull_later(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, **{"suspendTimeoutMillis": 25_000, **more})
         for _ in range(count)
     ]
-    assert held_pulls(wire, service, topic) == count
+    assert held_pulls(wire, parts, topic) == count
     return pulls
 
 
 def test_a_held_pull_that_fails_is_answered_and_the_others_too(
-    wire: Wire, topic: str, service: BrokerService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    wire: Wire, topic: str, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    read = service.store.get_message
+    read = parts.store.get_message
     failures = [OSError(24, "Too many open files")]
 
     def fail_once(*arguments: Any) -> GetMessageResult:
@@ -276,8 +276,8 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
             raise failures.pop()
         return read(*arguments)
 
-    pulls = hold(wire, topic, service, 3)
-    monkeypatch.setattr(service.store, "get_message", fail_once)
+    pulls = hold(wire, topic, parts, 3)
+    monkeypatch.setattr(parts.store, "get_message", fail_once)
     wire.send(topic)
     answers = [pull.result(10) for pull in pulls]
     assert sorted(answer.code for answer in answers) == [0, 0, ResponseCode.SYSTEM_ERROR]
@@ -285,13 +285,13 @@ def test_a_held_pull_that_fails_is_answered_and_the_others_too(
     assert "failed" in caplog.text
 
 
-def test_a_held_pull_releases_its_request(wire: Wire, topic: str, service: BrokerService) -> None:
+def test_a_held_pull_releases_its_request(wire: Wire, topic: str, parts: BrokerParts) -> None:
     ext = wire.pull_fields(topic, 0, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=25_000)
     pull = wire.client.invoke_async(
         wire.address, RemotingCommand.request(RequestCode.PULL_MESSAGE, ext, bytes(4_096)), timeout=30.0
     )
-    assert held_pulls(wire, service, topic) == 1
-    (waiting,) = held_by(service, topic)
+    assert held_pulls(wire, parts, topic) == 1
+    (waiting,) = held_by(parts, topic)
     request = cast("partial[None]", waiting.answer).args[1]
     assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")
     wire.send(topic)
@@ -308,11 +308,11 @@ def test_invalid_offsets(wire: Wire, topic: str, group: str, name: str, value: i
 
 
 @pytest.mark.parametrize("milliseconds", [10**9, 10**25])
-def test_nothing_is_held_forever(wire: Wire, topic: str, service: BrokerService, milliseconds: int) -> None:
-    (pull,) = hold(wire, topic, service, 1, suspendTimeoutMillis=milliseconds)
-    (waiting,) = held_by(service, topic)
+def test_nothing_is_held_forever(wire: Wire, topic: str, parts: BrokerParts, milliseconds: int) -> None:
+    (pull,) = hold(wire, topic, parts, 1, suspendTimeoutMillis=milliseconds)
+    (waiting,) = held_by(parts, topic)
     assert waiting.timer is not None
-    assert waiting.timer.when() - service.loop.time() < 301
+    assert waiting.timer.when() - parts.loop.time() < 301
     wire.send(topic)
     assert pull.result(10).code == 0
 

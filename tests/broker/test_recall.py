@@ -95,7 +95,7 @@ def test_a_recall_waits_for_the_disk(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock, recallMessageEnable=True, flushDiskType="SYNC_FLUSH") as (server, wire):
         handle = wire.send("Late", b"a", {"TIMER_DELAY_SEC": "3"}).ext_fields["recallHandle"]
         assert recall(wire, "Late", handle)[0] == ResponseCode.SUCCESS
-        store = server.broker.service.store
+        store = server.broker.parts.store
         assert store.flushed_where == store.max_physical_offset
 
 

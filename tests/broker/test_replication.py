@@ -43,11 +43,11 @@ async def test_slaves_follow_through_many_files(tmp_path: Path) -> None:
     for _ in range(5):
         fill(master, 200, 400)
         await caught_up(master, *slaves)
-    assert master.service.store.max_physical_offset > 4 * FILE
+    assert master.parts.store.max_physical_offset > 4 * FILE
     for slave in slaves:
-        assert slave.slave is not None
-        assert slave.slave.is_following
-        assert slave.service.store.get_max_offset("T", 1) == master.service.store.get_max_offset("T", 1)
+        assert slave.parts.slave is not None
+        assert slave.parts.slave.is_following
+        assert slave.parts.store.get_max_offset("T", 1) == master.parts.store.get_max_offset("T", 1)
     await close_alike(master, *slaves)
 
 
@@ -58,7 +58,7 @@ async def test_a_slave_that_joins_late_begins_with_the_masters_last_file(tmp_pat
     await following(slave)
     fill(master, 500, 400)
     await caught_up(master, slave)
-    begin = slave.service.store.min_physical_offset
+    begin = slave.parts.store.min_physical_offset
     assert begin > 0
     assert begin % FILE == 0
     await slave.close()
@@ -85,8 +85,8 @@ async def test_a_slave_continues_after_each_restart(tmp_path: Path) -> None:
     slave = await slave_of(master, tmp_path / "s")
     await caught_up(master, slave)
     await master.close()
-    assert slave.slave is not None
-    await until(lambda: slave.slave and slave.slave.problem)
+    assert slave.parts.slave is not None
+    await until(lambda: slave.parts.slave and slave.parts.slave.problem)
     master = await started(settings(tmp_path / "m", haListenPort=port))
     fill(master, 100)
     await close_alike(master, slave)
@@ -95,9 +95,9 @@ async def test_a_slave_continues_after_each_restart(tmp_path: Path) -> None:
 async def test_the_last_messages_reach_the_slave_before_a_clean_stop(tmp_path: Path) -> None:
     master, slave = await filled_pair(tmp_path, 10)
     fill(master, 300)
-    end = master.service.store.max_physical_offset
+    end = master.parts.store.max_physical_offset
     await master.close()
-    assert slave.service.store.max_physical_offset == end
+    assert slave.parts.store.max_physical_offset == end
     await slave.close()
     assert_alike(tmp_path / "m", tmp_path / "s")
 
@@ -117,7 +117,7 @@ async def test_a_slave_ahead_of_its_master_removes_its_tail(
 ) -> None:
     """The master lost its last messages, and possibly has new ones."""
     master, slave = await filled_pair(tmp_path, 300)
-    fork = master.service.store.max_physical_offset
+    fork = master.parts.store.max_physical_offset
     await image_of(slave, tmp_path / "m2")
     fill(master, 600)
     slave = await slave_of(master, tmp_path / "s")
@@ -179,13 +179,13 @@ async def test_logs_that_differ_since_several_files(tmp_path: Path, monkeypatch:
     """The comparison continues backwards to the common part."""
     monkeypatch.setattr("spark_rocket.store.recovery.replica._COMPARISON_DISTANCES_BYTES", (4 << 10, 16 << 10))
     master, slave = await filled_pair(tmp_path, 300)
-    fork = master.service.store.max_physical_offset
+    fork = master.parts.store.max_physical_offset
     await image_of(slave, tmp_path / "m2")
     fill(master, 1500)
     slave = await slave_of(master, tmp_path / "s")
     await caught_up(master, slave)
     await master.close()
-    assert slave.service.store.max_physical_offset > fork + 5 * FILE
+    assert slave.parts.store.max_physical_offset > fork + 5 * FILE
     await slave.close()
     again = await started(settings(tmp_path / "m2"))
     fill(again, 2000, 333)
@@ -206,10 +206,10 @@ async def test_another_clusters_log_is_refused_and_not_touched(
     fill(other, 700, 200, "Other")
     before = {file: file.read_bytes() for file in (tmp_path / "one" / "commitlog").iterdir()}
     slave = await slave_of(other, tmp_path / "one")
-    await until(lambda: slave.slave and "no data in common" in slave.slave.problem)
-    assert slave.slave is not None
+    await until(lambda: slave.parts.slave and "no data in common" in slave.parts.slave.problem)
+    assert slave.parts.slave is not None
     for text in ("broker-a[1]", ha_address(other), "of topic T,", "of topic Other,", "move its store"):
-        assert text in slave.slave.problem
+        assert text in slave.parts.slave.problem
     await slave.close()
     await other.close()
     assert {file: file.read_bytes() for file in (tmp_path / "one" / "commitlog").iterdir()} == before
@@ -218,13 +218,13 @@ async def test_another_clusters_log_is_refused_and_not_touched(
 
 async def test_a_master_that_lost_its_store_copies_nothing_from_its_slave(tmp_path: Path) -> None:
     master, slave = await filled_pair(tmp_path, 500)
-    end = master.service.store.max_physical_offset
+    end = master.parts.store.max_physical_offset
     await master.close()
     await slave.close()
     empty = await started(settings(tmp_path / "empty"))
     slave = await slave_of(empty, tmp_path / "s")
-    await until(lambda: slave.slave and "no data in common" in slave.slave.problem)
-    assert slave.service.store.max_physical_offset == end
+    await until(lambda: slave.parts.slave and "no data in common" in slave.parts.slave.problem)
+    assert slave.parts.store.max_physical_offset == end
     await slave.close()
     await empty.close()
 
@@ -233,10 +233,10 @@ async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(tmp_path: P
     master, slave = await filled_pair(tmp_path, 50)
     await slave.close()
     fill(master, 1000)
-    for file in log_of(master.service.store).queue.remove_before(3 * FILE):
+    for file in log_of(master.parts.store).queue.remove_before(3 * FILE):
         file.destroy()
     slave = await slave_of(master, tmp_path / "s")
-    await until(lambda: slave.slave and "the data in between is deleted" in slave.slave.problem)
+    await until(lambda: slave.parts.slave and "the data in between is deleted" in slave.parts.slave.problem)
     await slave.close()
     await master.close()
 
@@ -255,7 +255,7 @@ async def test_the_ha_port_in_use(
 ) -> None:
     """An error if the port is configured or needed; else the broker starts without it."""
     first = await started(settings(tmp_path / "a"))
-    taken = first.service.replication.port
+    taken = first.parts.replication.port
     with pytest.raises(ConfigError, match=f"127.0.0.1:{taken}: the port is in use. Set haListenPort"):
         await started(settings(tmp_path / "b", haListenPort=taken))
     monkeypatch.setattr(addresses, "bind_ha_port", lambda host, _: bind_ha_port(host, taken))
@@ -264,7 +264,7 @@ async def test_the_ha_port_in_use(
             await started(settings(tmp_path / "b", **role))
     second = await started(settings(tmp_path / "b"))
     assert "slaves cannot replicate this broker" in caplog.text
-    assert second.service.replication.port == 0
+    assert second.parts.replication.port == 0
     await second.close()
     await first.close()
 

@@ -37,12 +37,12 @@ async def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     reader, writer = await talk(master)
     writer.write(garbage)
     answer = await within(reader.read())
-    assert answer in (b"", struct.pack(">qi", master.service.store.max_physical_offset, 0))
+    assert answer in (b"", struct.pack(">qi", master.parts.store.max_physical_offset, 0))
     own = writer.get_extra_info("sockname")[1]
     assert f"127.0.0.1:{own}" in caplog.text
     assert "broker-a[0]" in caplog.text
     writer.close()
-    assert master.service.replication.slaves == []
+    assert master.parts.replication.slaves == []
     await master.close()
 
 
@@ -60,7 +60,7 @@ async def test_connections_of_a_peer_do_not_fill_the_log(
             await within(reader.read())
         writer.close()
         await within(writer.wait_closed())
-    await until(lambda: not master.service.replication._connections)
+    await until(lambda: not master.parts.replication._connections)
     await master.close()
     assert 1 <= len([line for line in caplog.messages if "127.0.0.1:" in line and "broker-a[0]" in line]) <= 2
 
@@ -107,12 +107,12 @@ async def test_a_peer_that_does_not_read_uses_little_memory(tmp_path: Path) -> N
     _, idle = await talk(master)
     cast(asyncio.Transport, idle.transport).pause_reading()
     idle.write(bytes(8))
-    await until(lambda: master.service.replication.slaves)
+    await until(lambda: master.parts.replication.slaves)
     slave = await slave_of(master, tmp_path / "s", mappedFileSizeCommitLog=16 << 20)
     for _ in range(12):
         fill(master, 20, 50_000)
         await caught_up(master, slave)
-    (stuck,) = (one for one in master.service.replication.slaves if one.acked == 0)
+    (stuck,) = (one for one in master.parts.replication.slaves if one.acked == 0)
     assert cast(asyncio.Transport, stuck._transport).get_write_buffer_size() <= 2 << 20
     idle.transport.abort()
     await master.close()
@@ -138,15 +138,19 @@ async def test_a_slave_refuses_an_invalid_master(tmp_path: Path, caplog: pytest.
     server = await asyncio.start_server(pretend, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     slave = await slave_of(f"127.0.0.1:{port}", tmp_path / "s")
-    assert slave.slave is not None
-    await until(lambda: slave.slave and slave.slave._retry_delay == slave_module._MAX_RETRY_DELAY_S and len(asked) > 5)
+    assert slave.parts.slave is not None
+    await until(
+        lambda: (
+            slave.parts.slave and slave.parts.slave._retry_delay == slave_module._MAX_RETRY_DELAY_S and len(asked) > 5
+        )
+    )
     said = [line for line in caplog.messages if "does not follow its master" in line]
     assert len(said) == 1
-    assert slave.slave.name in said[0]
+    assert slave.parts.slave.name in said[0]
     assert f"at 127.0.0.1:{port}:" in said[0]
     assert f"copies the log of 127.0.0.1:{port}, but not its topics, groups and offsets" in caplog.text
     assert asked[0] == bytes(8)
-    assert slave.service.store.max_physical_offset == 0
+    assert slave.parts.store.max_physical_offset == 0
     await slave.close()
     server.close()
 
@@ -209,28 +213,28 @@ async def test_an_apache_master(tmp_path: Path) -> None:
     """Followed from its last file on. A slave ahead of it removes its tail, and does not follow an empty master."""
     source = await started(settings(tmp_path / "m"))
     fill(source, 300)
-    store = source.service.store
+    store = source.parts.store
     parts = [store.log_bytes(at, FILE) for at in range(0, store.max_physical_offset, FILE)]
     log = b"".join(parts)
     ends = [int(entry[0]) for entry in store.get_entries("T", 0, 0, 1000)]
     await source.close()
     master = AsApache(log, FILE)
     slave = await slave_of(await master.start(), tmp_path / "s")
-    assert slave.slave is not None
-    await within(slave.slave.reached(len(log)))
+    assert slave.parts.slave is not None
+    await within(slave.parts.slave.reached(len(log)))
     await until(lambda: master.reports[-1] == len(log))
     await slave.close()
     master.close()
     shorter = AsApache(log[: ends[-3]], FILE)
     slave = await slave_of(await shorter.start(), tmp_path / "s")
     await following(slave)
-    assert slave.service.store.max_physical_offset == ends[-3]
+    assert slave.parts.store.max_physical_offset == ends[-3]
     await slave.close()
     shorter.close()
     empty = AsApache(b"", FILE)
     slave = await slave_of(await empty.start(), tmp_path / "s")
-    await until(lambda: slave.slave and "no data in common" in slave.slave.problem)
-    assert slave.service.store.max_physical_offset == ends[-3]
+    await until(lambda: slave.parts.slave and "no data in common" in slave.parts.slave.problem)
+    assert slave.parts.store.max_physical_offset == ends[-3]
     await slave.close()
     empty.close()
 
@@ -241,7 +245,7 @@ async def test_an_apache_slave(tmp_path: Path) -> None:
     fill(master, 400)
     reader, writer = await talk(master)
     writer.write(bytes(8))
-    end = master.service.store.max_physical_offset
+    end = master.parts.store.max_physical_offset
     at = end - end % FILE
     start, log = at, b""
     while at < end:
@@ -253,7 +257,7 @@ async def test_an_apache_slave(tmp_path: Path) -> None:
         at += size
         writer.write(struct.pack(">q", at))
     assert struct.unpack(">qi", await within(reader.readexactly(HEADER_SIZE))) == (end, 0)
-    assert log == master.service.store.log_bytes(start, FILE)
-    await until(lambda: [one.acked for one in master.service.replication.slaves] == [end])
+    assert log == master.parts.store.log_bytes(start, FILE)
+    await until(lambda: [one.acked for one in master.parts.replication.slaves] == [end])
     writer.close()
     await master.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.client import Reader
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -23,7 +23,7 @@ from spark_rocket.store.retention import Retention
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
-from tests.kit.brokers import service_of
+from tests.kit.brokers import parts_of
 from tests.kit.waiting import until
 from tests.store.helpers import small
 from tests.store.test_retention import Disk
@@ -60,8 +60,8 @@ def broker(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def insides(broker: LocalCluster) -> BrokerService:
-    return service_of(broker)
+def insides(broker: LocalCluster) -> BrokerParts:
+    return parts_of(broker)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def keep(wire: Wire, size: int) -> None:
 
 
 def test_a_consumer_of_deleted_messages_gets_the_first_remaining_offset(
-    broker: LocalCluster, insides: BrokerService, here: Wire
+    broker: LocalCluster, insides: BrokerParts, here: Wire
 ) -> None:
     topic = broker.create_topic("T", 1)
     fill(here, topic)
@@ -119,7 +119,7 @@ def test_a_consumer_of_deleted_messages_gets_the_first_remaining_offset(
 
 
 def test_a_queue_without_remaining_messages_keeps_its_end(
-    broker: LocalCluster, insides: BrokerService, here: Wire
+    broker: LocalCluster, insides: BrokerParts, here: Wire
 ) -> None:
     old, young = broker.create_topic("Old", 1), broker.create_topic("Young", 1)
     fill(here, old, 3)
@@ -136,13 +136,13 @@ def test_a_queue_without_remaining_messages_keeps_its_end(
         assert here.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == ResponseCode.SUCCESS
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(here.pull, old, 3, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000)
-        until(lambda: insides.held.count)
+        until(lambda: insides.held_pulls.count)
         assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
         assert waiting.result(20).code == ResponseCode.SUCCESS
 
 
 def test_sends_are_refused_while_the_disk_is_too_full(
-    broker: LocalCluster, insides: BrokerService, here: Wire, disk: Disk
+    broker: LocalCluster, insides: BrokerParts, here: Wire, disk: Disk
 ) -> None:
     topic = broker.create_topic("T", 1)
     fill(here, topic, 3)
@@ -181,7 +181,7 @@ def test_a_broker_on_a_full_disk_starts_and_serves_readers(
     ]
 
 
-def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerService, here: Wire) -> None:
+def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerParts, here: Wire) -> None:
     topic = broker.create_topic("T", 1)
     fill(here, topic)
     insides.store.flush()
@@ -195,7 +195,7 @@ def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerServic
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_spark_task_in_the_middle_of_a_queue_that_is_trimmed(
-    broker: LocalCluster, insides: BrokerService, here: Wire, fail: str
+    broker: LocalCluster, insides: BrokerParts, here: Wire, fail: str
 ) -> None:
     """It reads the messages that it has, and then reports the loss, or continues at the first remaining message."""
     topic = broker.create_topic("T", 1)

@@ -21,7 +21,7 @@ async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None
     broker = Broker(config(tmp_path, flushConsumerOffsetInterval=100))
     await broker.start()
     written = asyncio.Event()
-    file = broker.service.files["offsets"]
+    file = broker.parts.files["offsets"]
     write, loop = file.write, asyncio.get_running_loop()
 
     def note(snapshot: dict[str, Any] | bytes) -> None:
@@ -58,7 +58,7 @@ async def test_a_new_broker_notes_the_time_that_groups_go_on_from(
     try:
         while await written.get() != "consumerOffset.json":
             pass
-        assert "savedAt" in broker.service.files["offsets"].path.read_text()
+        assert "savedAt" in broker.parts.files["offsets"].path.read_text()
     finally:
         await broker.close()
 
@@ -70,7 +70,7 @@ async def test_a_failed_state_file_does_not_prevent_the_stop(tmp_path: Path, cap
     def fail(snapshot: dict[str, Any] | bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    broker.service.files["offsets"].write = fail  # type: ignore[method-assign]
+    broker.parts.files["offsets"].write = fail  # type: ignore[method-assign]
     await broker.close()
     assert "consumerOffset.json could not be written at stop" in caplog.text
     assert (tmp_path / "config" / "topics.json").exists()

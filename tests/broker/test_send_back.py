@@ -191,7 +191,7 @@ def test_properties_that_could_not_be_sent(broker: tuple[Served, Wire]) -> None:
 def test_with_synchronous_flush_the_answer_waits_for_the_disk(tmp_path: Path, clock: Clock, level: int) -> None:
     with served(tmp_path, clock, flushDiskType="SYNC_FLUSH") as (server, wire):
         message = sent(wire)
-        store = server.broker.service.store
+        store = server.broker.parts.store
         assert give_back(wire, message, delayLevel=level) == (0, None)
         assert server.run(lambda: store.flushed_where) == server.run(lambda: store.max_physical_offset)
 

@@ -50,11 +50,11 @@ def ask(address: str, code: int, body: bytes = b"", **ext: str) -> RemotingComma
 
 
 def table_of(broker: Broker, file: str) -> Any:
-    return broker.service.files[file].snapshot()
+    return broker.parts.files[file].snapshot()
 
 
 def test_a_slave_copies_its_masters_state(pair: Pair) -> None:
-    master, slave = pair.master.service, pair.slave.service
+    master, slave = pair.master.parts, pair.slave.parts
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 2)
         admin.create_topic("gone", 1)
@@ -81,9 +81,9 @@ def test_a_slave_copies_its_masters_state(pair: Pair) -> None:
 @pytest.mark.parametrize("notified", [True, False])
 def test_a_topic_that_is_deleted_and_recreated(pair: Pair, notified: bool) -> None:
     """With and without a notification of the deletion: the log alone is enough."""
-    assert pair.slave.synchronize is not None
+    assert pair.slave.parts.synchronize is not None
     if not notified:
-        pair.do(pair.slave.synchronize.close())
+        pair.do(pair.slave.parts.synchronize.close())
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         for rest in (40, 30, 20):
             admin.create_topic("t", 1)
@@ -92,8 +92,8 @@ def test_a_topic_that_is_deleted_and_recreated(pair: Pair, notified: bool) -> No
             if rest > 20:
                 admin.delete_topic("t")
         pair.caught_up()
-        slave = pair.slave.service
-        until(lambda: not notified or slave.topics.data_version == pair.master.service.topics.data_version)
+        slave = pair.slave.parts
+        until(lambda: not notified or slave.topics.data_version == pair.master.parts.topics.data_version)
         assert slave.store.get_max_offset("t", 0) == 20
         pull = slave.store.get_message("t", 0, 0, 100, 1 << 20)
         assert (pull.count, pull.next_begin_offset) == (20, 20)
@@ -108,7 +108,7 @@ def test_a_topic_that_is_deleted_and_recreated(pair: Pair, notified: bool) -> No
 def test_a_master_that_has_lost_its_list_of_topics_has_deleted_none(
     pair: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    master, slave = pair.master.service, pair.slave.service
+    master, slave = pair.master.parts, pair.slave.parts
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         for topic in ("t", "u"):
             admin.create_topic(topic, 1)
@@ -134,7 +134,7 @@ def test_requests_that_a_slave_serves(pair: Pair) -> None:
         for number in range(10):
             producer.send(Message("t", b"%d" % number))
     pair.caught_up()
-    until(lambda: "t" in pair.slave.service.topics.table)
+    until(lambda: "t" in pair.slave.parts.topics.table)
     queue = MessageQueue("t", "a", 0)
     with Reader(pair.addresses, group="g") as reader:
         assert reader.pull(queue, 0).from_master
@@ -165,7 +165,7 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
     pair.stop(pair.slave)
     other = pair.add("b", 0)
     for broker, topic in ((pair.master, "ours"), (other, "theirs")):
-        store, topics = broker.service.store, broker.service.topics
+        store, topics = broker.parts.store, broker.parts.topics
         pair.loop.call_soon_threadsafe(topics.ensure, topic)
         pair.loop.call_soon_threadsafe(
             lambda store=store, topic=topic: store.put_message(  # type: ignore[misc]
@@ -175,25 +175,25 @@ def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: p
         until(lambda store=store: store.max_physical_offset > 0)  # type: ignore[misc]
     pair.stop(other)
     slave = pair.add("a", 1, store="b0")
-    until(lambda: slave.slave and slave.slave.problem)
-    assert slave.synchronize is not None
-    assert slave.synchronize.master_address == pair.master.address
-    assert slave.synchronize.rounds == 0
-    assert "theirs" in slave.service.topics.table
-    assert "ours" not in slave.service.topics.table
+    until(lambda: slave.parts.slave and slave.parts.slave.problem)
+    assert slave.parts.synchronize is not None
+    assert slave.parts.synchronize.master_address == pair.master.address
+    assert slave.parts.synchronize.rounds == 0
+    assert "theirs" in slave.parts.topics.table
+    assert "ours" not in slave.parts.topics.table
     pair.close()
 
 
 def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
     """Acknowledged just before the master was killed."""
-    assert pair.slave.synchronize is not None
-    pair.do(pair.slave.synchronize.close())
+    assert pair.slave.parts.synchronize is not None
+    pair.do(pair.slave.parts.synchronize.close())
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("late", 2)
         queue = producer.queues("late")[1]
         producer.send(Message("late", b"x"), queue=queue)
         pair.caught_up()
-    known = pair.slave.service.topics.get("late")
+    known = pair.slave.parts.topics.get("late")
     assert known is not None
     assert known.read_queue_nums == 2, "so many are known of"
     pulled = {"consumerGroup": "g", "topic": "late", "queueId": "1", "queueOffset": "0", "maxMsgNums": "1",
@@ -218,11 +218,11 @@ def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
 
 
 def test_a_topic_found_in_the_log_is_requested_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair.slave.synchronize, "_period", 3600)
+    monkeypatch.setattr(pair.slave.parts.synchronize, "_period", 3600)
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("new", 1)
         producer.send(Message("new", b"x"))
-        until(lambda: "new" in pair.slave.service.topics.table)
+        until(lambda: "new" in pair.slave.parts.topics.table)
 
 
 def test_requests_that_a_slave_refuses(pair: Pair) -> None:
@@ -237,15 +237,15 @@ def test_requests_that_a_slave_refuses(pair: Pair) -> None:
         assert "on its master" in str(refused.remark)
     assert ask(address, RequestCode.POP_MESSAGE).code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert ask(address, RequestCode.END_TRANSACTION).code == ResponseCode.SLAVE_NOT_AVAILABLE
-    tables = [dict(pair.slave.service.topics.table), dict(pair.slave.service.groups.table)]
+    tables = [dict(pair.slave.parts.topics.table), dict(pair.slave.parts.groups.table)]
     body = {
         "clientID": "c",
         "producerDataSet": [],
         "consumerDataSet": [{"groupName": "new", "subscriptionDataSet": []}],
     }
     assert ask(address, RequestCode.HEART_BEAT, json.dumps(body).encode()).code == 0
-    assert "new" not in pair.slave.service.groups.table, "a slave has what its master has, and no more"
-    assert tables == [pair.slave.service.topics.table, pair.slave.service.groups.table]
+    assert "new" not in pair.slave.parts.groups.table, "a slave has what its master has, and no more"
+    assert tables == [pair.slave.parts.topics.table, pair.slave.parts.groups.table]
 
 
 def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
@@ -254,14 +254,14 @@ def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))
         pair.caught_up()
-        until(lambda: "t" in pair.slave.service.topics.table)
+        until(lambda: "t" in pair.slave.parts.topics.table)
         for code in (RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
             left = ask(pair.slave.address, code, topic="t")
             assert left.code == ResponseCode.SUCCESS
             assert "when its master does" in str(left.remark)
-        assert "t" in pair.slave.service.topics.table
+        assert "t" in pair.slave.parts.topics.table
         assert ask(pair.master.address, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == ResponseCode.SUCCESS
-        until(lambda: "t" not in pair.slave.service.topics.table)
+        until(lambda: "t" not in pair.slave.parts.topics.table)
 
 
 def test_a_group_far_behind_reads_from_the_slave(pair: Pair) -> None:
@@ -270,7 +270,7 @@ def test_a_group_far_behind_reads_from_the_slave(pair: Pair) -> None:
         admin.create_topic("t", 1)
         producer.send(Message("t", b"x"))
         pair.caught_up()
-        until(lambda: "t" in pair.slave.service.topics.table)
+        until(lambda: "t" in pair.slave.parts.topics.table)
         queue = MessageQueue("t", "a", 0)
         with Reader(pair.addresses, group="g") as reader:
             assert reader.pull(queue, 0).suggested_broker == 0
@@ -293,7 +293,7 @@ def test_a_slave_becomes_a_master_by_its_configuration(pair: Pair) -> None:
         with Reader(pair.addresses) as reader:
             reader.commit_offset("g", queue, 2)
         pair.caught_up()
-        until(lambda: pair.slave.service.offsets.query("g", "t", 0) == 2)
+        until(lambda: pair.slave.parts.offsets.query("g", "t", 0) == 2)
         pair.stop(pair.master)
         pair.stop(pair.slave)
         master = pair.add("a", 0, store="a1")
@@ -312,7 +312,7 @@ def test_a_slave_becomes_a_master_by_its_configuration(pair: Pair) -> None:
 
 
 def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> None:
-    master = pair.master.service
+    master = pair.master.parts
     due = pair.clock_of("a0") + 300
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("t", 1)
@@ -328,12 +328,12 @@ def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> N
     pair.loop.call_soon_threadsafe(master.store.flush)
     checkpoint = pair.slave.config.store_path / "config" / "timercheck"
     until(lambda: checkpoint.exists() and int.from_bytes(checkpoint.read_bytes()[:8], "big") > due + 20_000)
-    pair.loop.call_soon_threadsafe(pair.master.service.saving.save_delay_offsets)
+    pair.loop.call_soon_threadsafe(pair.master.parts.saver.save_delay_offsets)
     until(lambda: table_of(pair.slave, "delays")["offsetTable"] == {1: 5})
     pair.caught_up()
     pair.stop(pair.master)
     pair.stop(pair.slave)
-    store = pair.add("a", 0, store="a1").service.store
+    store = pair.add("a", 0, store="a1").parts.store
 
     def bodies() -> list[bytes]:
         found = store.get_message("t", 0, 0, 100, 1 << 20)
@@ -367,14 +367,14 @@ def test_a_master_with_invalid_responses_changes_nothing(
     bad = [b"", b"[]", b"{", b'{"topicConfigTable":{}}', topics(t=5), topics(t={"perm": "x"})]
     pair, fake = slave_of_fake({}, tmp_path)
     fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(ResponseCode.SYSTEM_ERROR, "no")
-    slave, sync = pair.slave.service, pair.slave.synchronize
+    slave, sync = pair.slave.parts, pair.slave.parts.synchronize
     assert sync is not None
     before = dict(slave.topics.table)
     with caplog.at_level(logging.WARNING):
         fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=b"")
         pair.loop.call_soon_threadsafe(sync.set_master, fake.address)
-        assert pair.slave.slave is not None
-        pair.slave.slave.is_following = True
+        assert pair.slave.parts.slave is not None
+        pair.slave.parts.slave.is_following = True
         for body in bad:
             fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=body)
             seen = len(fake.requests)
@@ -436,8 +436,8 @@ def test_metrics_of_both_servers(pair: Pair) -> None:
         list(metrics.collect(exposition))
         return exposition.render().decode(), metrics.problems()
 
-    slave = pair.master.service.replication.slaves[0]
-    until(lambda: slave.acked == pair.master.service.store.max_physical_offset)
+    slave = pair.master.parts.replication.slaves[0]
+    until(lambda: slave.acked == pair.master.parts.store.max_physical_offset)
     text, problems = pair.do(figures(pair.master))
     assert f'slave="{slave.address}"}} 0' in text
     assert problems == []

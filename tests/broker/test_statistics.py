@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
@@ -20,15 +21,15 @@ from spark_rocket.protocol.wire.bodies.stats import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode, version_name
 from tests.broker.wire import Wire
+from tests.kit.brokers import served
+from tests.kit.clock import Clock
 
 
 @pytest.fixture
-def stats(service: BrokerService) -> Iterator[BrokerStats]:
-    """Statistics of the service, reset to 0."""
-    before, service.stats = service.stats, BrokerStats()
-    service.settings_changed()
-    yield service.stats
-    service.stats = before
+def counted(tmp_path: Path, clock: Clock) -> Iterator[tuple[BrokerStats, Wire]]:
+    """The statistics of a new broker."""
+    with served(tmp_path, clock) as (server, wire):
+        yield server.broker.parts.stats, wire
 
 
 def test_windows_are_as_long_as_there_are_readings() -> None:
@@ -104,12 +105,13 @@ def test_a_day_begins_at_midnight() -> None:
 
 
 @pytest.mark.live
-def test_statistics_are_requested_by_name_and_key(wire: Wire, stats: BrokerStats, topic: str, group: str) -> None:
+def test_statistics_are_requested_by_name_and_key(counted: tuple[BrokerStats, Wire], topic: str, group: str) -> None:
+    stats, wire = counted
     wire.send_batch(topic, [Message.of(topic, b"x" * 10)] * 30)
     wire.pull(topic, 0, consumerGroup=group, maxMsgNums=30)
     group_counts = stats.group(group, topic)
     counts = stats.topic(topic)
-    counts.messages[0], counts.bytes[0] = 30, 600  # the broker's send path keeps those that it was started with
+    counts.messages[0], counts.bytes[0] = 30, 600  # round numbers
     stats.sample()
 
     def asked(name: str, key: str) -> tuple[int, float, float]:
@@ -198,7 +200,7 @@ def test_topics_of_the_system(wire: Wire) -> None:
 
 
 @pytest.mark.live
-def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: BrokerService, topic: str) -> None:
+def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, parts: BrokerParts, topic: str) -> None:
     wire.send(topic, b"stays")
     gone = f"{topic}-gone"
     wire.ask(
@@ -212,9 +214,9 @@ def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, service: Brok
         order=False,
     )
     wire.send(gone, b"goes")
-    del service.topics.table[gone]
+    del parts.topics.table[gone]
     assert wire.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SUCCESS
-    assert gone not in service.store.topics()
+    assert gone not in parts.store.topics()
     assert [message.body for message in wire.messages(topic)] == [b"stays"]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker import steps
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -116,18 +116,18 @@ def test_topics_and_groups_of_offsets_are_those_of_the_table() -> None:
 
 
 @contextmanager
-def large_response_running(service: BrokerService) -> Iterator[None]:
+def large_response_running(parts: BrokerParts) -> Iterator[None]:
     """Other large responses wait until the end of the block."""
-    asyncio.run_coroutine_threadsafe(service.one_large_response.acquire(), service.loop).result(10)
+    asyncio.run_coroutine_threadsafe(parts.later.one_large.acquire(), parts.loop).result(10)
     try:
         yield
     finally:
-        service.loop.call_soon_threadsafe(service.one_large_response.release)
+        parts.loop.call_soon_threadsafe(parts.later.one_large.release)
 
 
 @pytest.mark.live
 def test_other_requests_are_answered_while_large_ones_wait(
-    wire: Wire, service: BrokerService, topic: str, group: str
+    wire: Wire, parts: BrokerParts, topic: str, group: str
 ) -> None:
     fields = {"topic": topic, "group": group, "consumerGroup": group, "producerGroup": group, "timestamp": "0"}
     fields |= {"srcGroup": group, "destGroup": group, "isForce": "true", "queueId": "0"}
@@ -137,20 +137,18 @@ def test_other_requests_are_answered_while_large_ones_wait(
     def ask(code: RequestCode) -> Future[RemotingCommand]:
         return wire.client.invoke_async(wire.address, RemotingCommand.request(code, dict(fields)), timeout=30.0)
 
-    with large_response_running(service):
+    with large_response_running(parts):
         waiting = {code: ask(code) for code in LARGE}
         assert wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == ResponseCode.SUCCESS
         assert [code.name for code, answer in waiting.items() if answer.done()] == []
     assert {code.name: answer.result(30).code for code, answer in waiting.items()} == {code.name: 0 for code in LARGE}
-    assert service.large_responses.total == 0
+    assert parts.later.large.total == 0
 
 
 @pytest.mark.live
-def test_too_many_large_requests_are_refused(
-    wire: Wire, service: BrokerService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service.large_responses, "limit", StateLimit(1, None, 10, "when sent"))
-    with large_response_running(service):
+def test_too_many_large_requests_are_refused(wire: Wire, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts.later.large, "limit", StateLimit(1, None, 10, "when sent"))
+    with large_response_running(parts):
         first = wire.client.invoke_async(
             wire.address, RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG, {}), timeout=30.0
         )

@@ -48,7 +48,7 @@ async def test_acknowledged_messages_are_on_the_slave(tmp_path: Path, disk: str)
             answer = wire.send("T", b"%d" % number, queue_id=number % 2)
             assert answer.code == ResponseCode.SUCCESS
             answered.append(
-                max(slave.service.store.get_max_offset("T", number % 2) for slave in slaves)
+                max(slave.parts.store.get_max_offset("T", number % 2) for slave in slaves)
                 - int(answer.ext_fields["queueOffset"])
             )
         batch = wire.send_batch("T", [Message.of("T", b"b")] * 20, queue_id=0)
@@ -56,7 +56,7 @@ async def test_acknowledged_messages_are_on_the_slave(tmp_path: Path, disk: str)
         return answered
 
     assert min(await ask(master, sends)) > 0
-    assert max(slave.service.store.get_max_offset("T", 0) for slave in slaves) == 35
+    assert max(slave.parts.store.get_max_offset("T", 0) for slave in slaves) == 35
     for broker in (master, *slaves):
         await broker.close()
 
@@ -65,13 +65,13 @@ async def test_without_a_slave_it_is_stored_with_a_status(tmp_path: Path) -> Non
     master = await sync_master(tmp_path / "m")
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
     assert await ask(master, send({"WAIT": "false"})) == ResponseCode.SUCCESS
-    assert sum(master.service.store.get_max_offset("T", queue_id) for queue_id in range(4)) == 2
+    assert sum(master.parts.store.get_max_offset("T", queue_id) for queue_id in range(4)) == 2
     slave = await slave_of(master, tmp_path / "s")
     await following(slave)
     await caught_up(master, slave)
     assert await ask(master, send()) == ResponseCode.SUCCESS
     await slave.close()
-    await until(lambda: not master.service.replication.slaves)
+    await until(lambda: not master.parts.replication.slaves)
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
     await master.close()
 
@@ -82,14 +82,14 @@ async def test_a_slave_that_does_not_confirm(tmp_path: Path, reports: bytes) -> 
     master = await sync_master(tmp_path / "m", slaveTimeout=150)
     _, writer = await talk(master)
     writer.write(bytes(8) + reports)
-    await until(lambda: master.service.replication.slaves)
+    await until(lambda: master.parts.replication.slaves)
     codes = await asyncio.gather(*(ask(master, send()) for _ in range(3)))
     assert codes == [ResponseCode.FLUSH_SLAVE_TIMEOUT] * 3
-    end = master.service.store.max_physical_offset
+    end = master.parts.store.max_physical_offset
     assert end > 0
     answer = asyncio.create_task(ask(master, send()))
-    await until(lambda: master.service.store.max_physical_offset > end)
-    writer.write(struct.pack(">q", master.service.store.max_physical_offset))
+    await until(lambda: master.parts.store.max_physical_offset > end)
+    writer.write(struct.pack(">q", master.parts.store.max_physical_offset))
     assert await answer in (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
     writer.close()
     await master.close()
@@ -100,12 +100,12 @@ async def test_the_first_report_of_a_slave_confirms_nothing(tmp_path: Path) -> N
     master = await sync_master(tmp_path / "m", slaveTimeout=300)
     first = await talk(master)
     first[1].write(bytes(8))
-    await until(lambda: master.service.replication.slaves)
+    await until(lambda: master.parts.replication.slaves)
     answer = asyncio.create_task(ask(master, send()))
-    await until(lambda: master.service.store.max_physical_offset)
+    await until(lambda: master.parts.store.max_physical_offset)
     second = await talk(master)
-    second[1].write(struct.pack(">q", master.service.store.max_physical_offset) * 3)
-    await until(lambda: len(master.service.replication.slaves) == 2)
+    second[1].write(struct.pack(">q", master.parts.store.max_physical_offset) * 3)
+    await until(lambda: len(master.parts.replication.slaves) == 2)
     assert await answer == ResponseCode.FLUSH_SLAVE_TIMEOUT
     for _, writer in (first, second):
         writer.close()
@@ -116,7 +116,7 @@ async def test_a_slave_too_far_behind_is_unavailable(tmp_path: Path) -> None:
     master = await sync_master(tmp_path / "m", haMaxGapNotInSync=5000)
     _, writer = await talk(master)
     writer.write(bytes(8))
-    await until(lambda: master.service.replication.slaves)
+    await until(lambda: master.parts.replication.slaves)
     fill(master, 30)
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
     writer.close()
@@ -134,7 +134,7 @@ async def test_returned_messages_wait_for_the_slave(tmp_path: Path) -> None:
         wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
         answer = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, group="g", offset=offset, delayLevel=1, originTopic="T")
         assert answer.code == ResponseCode.SUCCESS
-        return slave.service.store.max_physical_offset - master.service.store.max_physical_offset
+        return slave.parts.store.max_physical_offset - master.parts.store.max_physical_offset
 
     assert await ask(master, back) == 0
     await master.close()

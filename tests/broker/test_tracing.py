@@ -90,7 +90,7 @@ async def test_off_is_the_default(tmp_path: Path) -> None:
     broker = Broker(config(tmp_path, openTelemetryEnable=False))
     await broker.start()
     try:
-        assert broker.service.tracing is None
+        assert broker.parts.tracing is None
     finally:
         await broker.close()
 

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import cast
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.delivery.long_polling import HeldPull
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
@@ -132,23 +132,23 @@ def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def held_by(service: BrokerService, topic: str) -> list[HeldPull]:
+def held_by(parts: BrokerParts, topic: str) -> list[HeldPull]:
     """The held pulls of a topic."""
-    return [pull for key, pulls in list(service.held._by_queue.items()) if key[0] == topic for pull in pulls]
+    return [pull for key, pulls in list(parts.held_pulls._by_queue.items()) if key[0] == topic for pull in pulls]
 
 
-def held_pulls(wire: Wire, service: BrokerService, topic: str) -> int:
+def held_pulls(wire: Wire, parts: BrokerParts, topic: str) -> int:
     """The number of held pulls of a topic, including those sent before over the same connection."""
     wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-    return len(held_by(service, topic))
+    return len(held_by(parts, topic))
 
 
-def time_is_up(service: BrokerService, topic: str) -> None:
+def time_is_up(parts: BrokerParts, topic: str) -> None:
     """Let the held pulls of a topic time out."""
 
     def expire() -> None:
-        for pull in held_by(service, topic):
+        for pull in held_by(parts, topic):
             cast("partial[None]", pull.answer).args[2].until = 0.0  # one with an SQL92 filter looks at it too
-            service.held._expire(pull)
+            parts.held_pulls._expire(pull)
 
-    service.loop.call_soon_threadsafe(expire)
+    parts.loop.call_soon_threadsafe(expire)

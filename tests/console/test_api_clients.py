@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.processors import clients as broker_clients
+from spark_rocket.broker.processors import consumer_requests
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer
 from spark_rocket.client.admin import Failures, Member
 from spark_rocket.console.secrets import HIDDEN, is_secret, shown
@@ -193,7 +193,7 @@ def test_a_client_that_does_not_answer(page: Page, cluster: LocalCluster, monkey
         assert "Spark streams" in data["trouble"]["remedy"]
 
         silence = threading.Event()
-        monkeypatch.setattr(broker_clients, "_RELAY_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(consumer_requests, "_RELAY_TIMEOUT_S", 0.2)
         instance.members.handlers[RequestCode.GET_CONSUMER_RUNNING_INFO] = lambda *_: silence.wait(WAIT) and None
         try:
             trouble = page.get("/api/groups/quiet/member", client="quiet@1")["trouble"]

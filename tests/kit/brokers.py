@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.server import Broker
-from spark_rocket.broker.service import BrokerService
 from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.namesrv.server import NameServer
@@ -36,11 +36,11 @@ def thread_of(cluster: LocalCluster) -> ServerThread:
     return server
 
 
-def service_of(cluster: LocalCluster) -> BrokerService:
+def parts_of(cluster: LocalCluster) -> BrokerParts:
     """The insides of its broker, which runs on another thread: look, or replace one attribute."""
-    service = thread_of(cluster).service
-    assert service is not None
-    return service
+    parts = thread_of(cluster).parts
+    assert parts is not None
+    return parts
 
 
 class LoopThread:
@@ -88,7 +88,7 @@ class Served(LoopThread):
 
     def wake(self) -> None:
         """Let the drivers see that the clock was moved, until they have nothing left to do."""
-        drivers = self.broker.service.drivers.values()
+        drivers = self.broker.parts.timers.by_topic.values()
         for driver in drivers:
             self.run(driver.wake)
         while self.run(lambda: any(driver.due is not None and driver.due <= self.clock() for driver in drivers)):
@@ -169,7 +169,7 @@ class Servers(LoopThread):
     @staticmethod
     async def _start(broker: Broker) -> None:
         await broker.start()
-        await broker.service.registration.register()
+        await broker.parts.registration.register()
 
     def stop(self, broker: Broker) -> None:
         self.do(broker.close())
@@ -203,7 +203,7 @@ class Pair(Servers):
             return
         self.master = self.add("a", 0)
         self.slave = self.add("a", 1)
-        until(lambda: self.slave.synchronize is not None and self.slave.synchronize.rounds)
+        until(lambda: self.slave.parts.synchronize is not None and self.slave.parts.synchronize.rounds)
 
     def add(self, name: str, broker_id: int, port: int = 0, store: str | None = None, **settings: object) -> Broker:
         store = store or f"{name}{broker_id}"
@@ -222,5 +222,5 @@ class Pair(Servers):
         return time.time_ns() // 1_000_000 + self.ahead + self.skew.get(store, 0)
 
     def caught_up(self) -> None:
-        assert self.slave.slave is not None
-        self.do(self.slave.slave.reached(self.master.service.store.max_physical_offset))
+        assert self.slave.parts.slave is not None
+        self.do(self.slave.parts.slave.reached(self.master.parts.store.max_physical_offset))

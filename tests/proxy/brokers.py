@@ -32,7 +32,7 @@ class LiveNameServer:
         name = request.ext_fields["topic"]
         found = TopicRouteData()
         for broker in self.brokers:
-            config = broker.service.topics.get(name)
+            config = broker.parts.topics.get(name)
             if config is not None:
                 found.broker_datas.append(_data(broker))
                 found.queue_datas.append(

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
-from tests.kit.brokers import service_of
+from tests.kit.brokers import parts_of
 from tests.proxy.caller import Caller
 
 # The time of an example, or of its generation, means nothing on a shared machine.
@@ -43,8 +43,8 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 @pytest.fixture
-def service(cluster: LocalCluster) -> BrokerService:
-    return service_of(cluster)
+def parts(cluster: LocalCluster) -> BrokerParts:
+    return parts_of(cluster)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.cluster import Cluster
@@ -55,11 +55,11 @@ class Consuming:
         self.client_id = "client@1"
         self.clients = itertools.count(1)
         self._numbers = itertools.count()
-        server.run(lambda: self.service.topics.ensure(self.topic, 4))
+        server.run(lambda: self.parts.topics.ensure(self.topic, 4))
 
     @property
-    def service(self) -> BrokerService:
-        return self.server.broker.service
+    def parts(self) -> BrokerParts:
+        return self.server.broker.parts
 
     # --- the client ---------------------------------------------------------------------------------------------
 
@@ -125,9 +125,9 @@ class Consuming:
         """Set fields of its group's settings."""
 
         def change() -> None:
-            known = self.service.groups.find(self.group)
+            known = self.parts.groups.find(self.group)
             assert known is not None
-            self.service.groups.put(replace(known, **settings))
+            self.parts.groups.put(replace(known, **settings))
 
         self.run(change)
 
@@ -174,7 +174,7 @@ class Consuming:
     def settle_all(self) -> None:
         """Wait until proxy and broker have finished their background work."""
         self.do(self.cluster.settle())
-        self.do(self.service.settle_all())
+        self.do(self.parts.tasks.settle())
 
     def wait_for(self, condition: Any) -> None:
         """Wait until a condition is true on the loop."""
@@ -192,7 +192,7 @@ def a_client_of(world: Consuming) -> Iterator[Consuming]:
     """The same world with a new client, topic and group, which must leave nothing."""
     number = next(world.clients)
     world.topic, world.group, world.client_id = f"Topic-{number}", f"GID-{number}", f"client@{number}"
-    world.run(lambda: world.service.topics.ensure(world.topic, 4))
+    world.run(lambda: world.parts.topics.ensure(world.topic, 4))
     yield world
     world.settle()
     assert world.receiving.receipts.count == 0, "renewals are left"
@@ -206,5 +206,5 @@ def consuming(directory: Path, clock: Clock | None = None, **settings: object) -
         yield world
         world.run(world.receiving.close)
         world.settle_all()
-        held = world.run(lambda: (world.service.waiting.count, world.service.held.count))
+        held = world.run(lambda: (world.parts.held_pops.count, world.parts.held_pulls.count))
         assert held == (0, 0), "ended calls are held"

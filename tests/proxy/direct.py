@@ -1,4 +1,4 @@
-"""The messaging service without a network, with a broker that has a manual clock."""
+"""The messaging parts without a network, with a broker that has a manual clock."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class DirectCaller(Caller):
 
 
 class DirectEndpoint:
-    """The service of a cluster, on a loop; ``server`` runs it."""
+    """The parts of a cluster, on a loop; ``server`` runs it."""
 
     def __init__(self, server: LoopThread, cluster: Cluster, wire: Wire | None = None, **settings: Any) -> None:
         self.server = server
@@ -163,8 +163,8 @@ class BrokersEndpoint(DirectEndpoint):
         self.served = served
 
     def create_topic(self, name: str, queues: int = 1) -> str:
-        self.server.run(lambda: self.served.broker.service.topics.put(new_topic(name, queues)))
-        self.server.do(self.served.broker.service.settle_all())
+        self.server.run(lambda: self.served.broker.parts.topics.put(new_topic(name, queues)))
+        self.server.do(self.served.broker.parts.tasks.settle())
         return name
 
 

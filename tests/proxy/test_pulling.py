@@ -115,7 +115,7 @@ def test_sql_filters_need_the_brokers_permission(client: Consuming, monkeypatch:
     sql = {"type": "SQL", "expression": "price > 10"}
     message = refused(Code.INTERNAL_SERVER_ERROR, _answers, client, _pull_request(client, filter_expression=sql))
     assert "SQL92" in message
-    monkeypatch.setattr(client.service.config, "enable_property_filter", True)
+    monkeypatch.setattr(client.parts.config, "enable_property_filter", True)
     assert [message.body for message in _pull(client, filter_expression=sql)[1]] == [b"dear"]
     sql["expression"] = "price >"
     refused(Code.ILLEGAL_FILTER_EXPRESSION, _answers, client, _pull_request(client, filter_expression=sql))
@@ -139,7 +139,7 @@ def test_a_pull_waits_for_a_message(client: Consuming) -> None:
         return [each async for each in client.pulling.pull_message(client.context(), request)]
 
     waiting = asyncio.run_coroutine_threadsafe(pull(), client.server.loop)
-    client.wait_for(lambda: client.service.held.count == 1)
+    client.wait_for(lambda: client.parts.held_pulls.count == 1)
     client.send(b"late", queue_id=QUEUE)
     first, message, last = waiting.result(30)
     assert (first.status.code, message.message.body, last.next_offset) == (Code.OK, b"late", 1)
@@ -151,7 +151,7 @@ def test_a_call_that_ends_while_it_waits_receives_nothing(client: Consuming) -> 
     async def start_and_cancel() -> None:
         request = _pull_request(client, long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.pulling.pull_message(client.context(), request)))
-        while client.service.held.count == 0:  # noqa: ASYNC110
+        while client.parts.held_pulls.count == 0:  # noqa: ASYNC110
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -159,7 +159,7 @@ def test_a_call_that_ends_while_it_waits_receives_nothing(client: Consuming) -> 
 
     client.do(start_and_cancel())
     client.send(b"a", queue_id=QUEUE)
-    client.wait_for(lambda: client.service.held.count == 0)
+    client.wait_for(lambda: client.parts.held_pulls.count == 0)
     assert [message.body for message in _pull(client)[1]] == [b"a"]
 
 
@@ -168,7 +168,7 @@ def test_a_call_without_time_is_answered_at_once(client: Consuming, seconds: flo
     request = _pull_request(client, long_polling_timeout={"seconds": 20})
     answers = _answers(client, request, client.context(seconds=seconds))
     assert answers[0].status.code == Code.MESSAGE_NOT_FOUND
-    assert client.run(lambda: client.service.held.count) == 0
+    assert client.run(lambda: client.parts.held_pulls.count) == 0
 
 
 @pytest.mark.parametrize(
@@ -189,11 +189,11 @@ def test_offsets_of_a_group(client: Consuming) -> None:
     client.send(b"a", b"b", b"c", queue_id=QUEUE)
     refused(Code.OFFSET_NOT_FOUND, _get, client)
     refused(Code.CONSUMER_GROUP_NOT_FOUND, _update, client, 2)
-    client.service.loop.call_soon_threadsafe(client.service.groups.find, client.group)  # as its first pull does
+    client.parts.loop.call_soon_threadsafe(client.parts.groups.find, client.group)  # as its first pull does
     assert _update(client, 2).status.code == Code.OK
     answer = _get(client)
     assert (answer.status.code, answer.offset) == (Code.OK, 2)
-    assert client.service.offsets.query(client.group, client.topic, QUEUE) == 2
+    assert client.parts.offsets.query(client.group, client.topic, QUEUE) == 2
     _update(client, 0)
     assert _get(client).offset == 0
     refused(Code.ILLEGAL_OFFSET, _update, client, -1)

@@ -59,7 +59,7 @@ def test_every_field_that_only_a_popped_message_has(client: Consuming) -> None:
     assert (system.invisible_duration.seconds, system.invisible_duration.nanos) == (30, 250_000_000)
     parts = system.receipt_handle.split(" ")
     assert parts[:3] == ["0", str(client.clock.now), "30250"]
-    assert parts[4:8] == ["0", client.service.config.broker_name, "2", "0"]
+    assert parts[4:8] == ["0", client.parts.config.broker_name, "2", "0"]
     assert len(parts) == 9
     assert int(parts[8]) > 0
 
@@ -98,7 +98,7 @@ def test_a_receive_waits_for_a_message(client: Consuming) -> None:
         return [each async for each in client.receiving.receive_message(client.context(), request)]
 
     waiting = asyncio.run_coroutine_threadsafe(receive(), client.server.loop)
-    client.wait_for(lambda: client.service.waiting.count == 1)
+    client.wait_for(lambda: client.parts.held_pops.count == 1)
     client.send(b"late")
     answers = waiting.result(30)
     assert [answer.message.body for answer in answers[1:-1]] == [b"late"]
@@ -217,7 +217,7 @@ def test_an_unforwardable_dead_letter_is_delivered(client: Consuming, monkeypatc
     client.send(b"poison", queue_id=0)
     client.receive()
     client.pass_time(61_001)
-    monkeypatch.setattr(client.service.config, "broker_permission", 4)
+    monkeypatch.setattr(client.parts.config, "broker_permission", 4)
     (again,) = client.receive()
     assert again.system_properties.delivery_attempt == 2
 
@@ -250,7 +250,7 @@ def test_messages_for_an_ended_call_are_redelivered_soon(client: Consuming) -> N
     async def start() -> asyncio.Task[Any]:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
-        await until_async(lambda: client.service.waiting.count == 1)
+        await until_async(lambda: client.parts.held_pops.count == 1)
         return task
 
     async def cancel(task: asyncio.Task[Any]) -> None:
@@ -260,7 +260,7 @@ def test_messages_for_an_ended_call_are_redelivered_soon(client: Consuming) -> N
 
     client.do(cancel(client.do(start())))
     client.send(b"a")
-    client.wait_for(lambda: client.service.waiting.count == 0)
+    client.wait_for(lambda: client.parts.held_pops.count == 0)
     assert client.receive() == []
     client.settle_all()
     client.pass_time(2_001)
@@ -272,9 +272,9 @@ def test_a_call_that_ends_at_delivery_returns_its_messages(client: Consuming) ->
     async def cancel_with_the_answer() -> None:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
-        await _turns_until(lambda: client.service.waiting.count == 1)
-        client.service.store.put_message(client.topic, 0, b"a", b"UNIQ_KEY\x01U1", born_timestamp=1, born_host=_HOST)
-        await _turns_until(lambda: client.service.waiting.count == 0)
+        await _turns_until(lambda: client.parts.held_pops.count == 1)
+        client.parts.store.put_message(client.topic, 0, b"a", b"UNIQ_KEY\x01U1", born_timestamp=1, born_host=_HOST)
+        await _turns_until(lambda: client.parts.held_pops.count == 0)
         assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -322,7 +322,7 @@ def test_a_bad_receive(client: Consuming, fields: dict[str, Any], code: Any) -> 
 
 def test_a_refused_receive_creates_no_group(client: Consuming) -> None:
     refused(Code.TOPIC_NOT_FOUND, client.answers, client.request(message_queue={"topic": {"name": "Nowhere"}}))
-    assert client.service.groups.get(client.group) is None
+    assert client.parts.groups.get(client.group) is None
 
 
 @pytest.mark.parametrize(
@@ -382,12 +382,12 @@ def test_how_long_a_receive_polls(
 
 def test_a_topic_without_read_permission_and_a_disabled_group(client: Consuming) -> None:
     def change(consume: bool, perm: int) -> None:
-        service = client.service
-        settings, topic = service.groups.find(client.group), service.topics.get(client.topic)
+        parts = client.parts
+        settings, topic = parts.groups.find(client.group), parts.topics.get(client.topic)
         assert settings is not None
         assert topic is not None
-        service.groups.put(replace(settings, consume_enable=consume))
-        service.topics.table[client.topic] = replace(topic, perm=perm)
+        parts.groups.put(replace(settings, consume_enable=consume))
+        parts.topics.table[client.topic] = replace(topic, perm=perm)
 
     client.run(lambda: change(True, 2))
     refused(Code.FORBIDDEN, client.answers, client.request())

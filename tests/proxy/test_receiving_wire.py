@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.model import Message, SendResult
@@ -185,14 +185,14 @@ def test_what_one_gRPC_client_sent_another_receives(consumer: Consumer) -> None:
 
 
 def test_messages_for_a_broken_connection_go_to_others(
-    cluster: LocalCluster, service: BrokerService, group: str, topic: str, producer: Producer
+    cluster: LocalCluster, parts: BrokerParts, group: str, topic: str, producer: Producer
 ) -> None:
     """The broker holds the receives on: what it answers is given back."""
-    before = service.waiting.count
+    before = parts.held_pops.count
     with Caller(cluster.grpc_endpoint, "leaving@1") as caller:
         consumer = Consumer(caller, group, topic)
         calls = [caller.stream("ReceiveMessage", consumer.request()) for _ in range(2)]
-        until(lambda: service.waiting.count == before + 2)
+        until(lambda: parts.held_pops.count == before + 2)
         calls[0].cancel()
     producer.send(Message.of(topic, b"late"))
     with Caller(cluster.grpc_endpoint, "staying@1") as caller:
@@ -236,9 +236,9 @@ def test_a_receive_of_an_unknown_client(consumer: Consumer) -> None:
 
 
 def test_an_unknown_group_without_automatic_creation(
-    consumer: Consumer, service: BrokerService, monkeypatch: pytest.MonkeyPatch
+    consumer: Consumer, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.config, "auto_create_subscription_group", False)
+    monkeypatch.setattr(parts.config, "auto_create_subscription_group", False)
     queue = {"topic": resource(consumer.topic)}
     group = resource(consumer.group)
     client = consumer.client

@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.record.compression import compress_body
@@ -219,8 +219,8 @@ def test_matching_digests(client: Caller, topic: str, kind: str, checksum: str) 
 # --- delays -----------------------------------------------------------------------------------------------------
 
 
-def test_a_delayed_message_can_be_recalled(client: Caller, wire: Wire, service: BrokerService, topic: str) -> None:
-    due = service.clock() + 3_600_000
+def test_a_delayed_message_can_be_recalled(client: Caller, wire: Wire, parts: BrokerParts, topic: str) -> None:
+    due = parts.clock() + 3_600_000
     (entry,) = sent(client, message(topic, message_type=Type.DELAY, deliver_ms=due))
     assert entry.recall_handle
     assert stored(wire, topic) == []
@@ -228,25 +228,25 @@ def test_a_delayed_message_can_be_recalled(client: Caller, wire: Wire, service: 
     assert (answer.status.code, answer.message_id) == (Code.OK, entry.message_id)
 
 
-def test_a_past_time_delivers_at_once(client: Caller, wire: Wire, service: BrokerService, topic: str) -> None:
-    for ago in (1, 10_000, service.clock(), service.clock() + 5_000):
-        (entry,) = sent(client, message(topic, message_type=Type.DELAY, deliver_ms=service.clock() - ago))
+def test_a_past_time_delivers_at_once(client: Caller, wire: Wire, parts: BrokerParts, topic: str) -> None:
+    for ago in (1, 10_000, parts.clock(), parts.clock() + 5_000):
+        (entry,) = sent(client, message(topic, message_type=Type.DELAY, deliver_ms=parts.clock() - ago))
         assert entry.recall_handle == ""
     assert len(stored(wire, topic)) == 4
 
 
 @pytest.mark.parametrize("days", [1.01, 40_000])
-def test_a_time_too_far_away(client: Caller, wire: Wire, service: BrokerService, topic: str, days: float) -> None:
-    late = service.clock() + int(days * 86_400_000)
+def test_a_time_too_far_away(client: Caller, wire: Wire, parts: BrokerParts, topic: str, days: float) -> None:
+    late = parts.clock() + int(days * 86_400_000)
     answer = send(client, message(topic, message_type=Type.DELAY, deliver_ms=late))
     assert answer.status.code == Code.ILLEGAL_DELIVERY_TIME
     assert "86400000" in answer.status.message
 
 
 def test_invalid_recalls(
-    client: Caller, service: BrokerService, topic: str, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+    client: Caller, parts: BrokerParts, topic: str, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    due = service.clock() + 3_600_000
+    due = parts.clock() + 3_600_000
     (entry,) = sent(client, message(topic, message_type=Type.DELAY, deliver_ms=due))
     other = cluster.create_topic(f"{topic}-other")
 
@@ -258,7 +258,7 @@ def test_invalid_recalls(
     assert recall(of=other).code == Code.BAD_REQUEST
     assert recall(of="Nowhere").code == Code.TOPIC_NOT_FOUND
     assert recall(of="no good").code == Code.ILLEGAL_TOPIC
-    monkeypatch.setattr(service.config, "recall_message_enable", False)
+    monkeypatch.setattr(parts.config, "recall_message_enable", False)
     assert recall().code == Code.FORBIDDEN
 
 
@@ -271,10 +271,10 @@ def of_type(topic: str, kind: str, now: int) -> Any:
 
 
 @pytest.mark.parametrize("wanted", ["", "UNSPECIFIED", "MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION"])
-def test_message_types_of_a_topic(client: Caller, wire: Wire, service: BrokerService, topic: str, wanted: str) -> None:
+def test_message_types_of_a_topic(client: Caller, wire: Wire, parts: BrokerParts, topic: str, wanted: str) -> None:
     change_topic(wire, topic, f"+message.type={wanted}" if wanted else "")
     for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
-        answer = send(client, of_type(topic, kind, service.clock()))
+        answer = send(client, of_type(topic, kind, parts.clock()))
         if wanted in ("", "UNSPECIFIED", "MIXED", kind):
             assert answer.status.code == Code.OK, answer
         else:
@@ -441,16 +441,16 @@ def test_a_caller_without_an_id(client: Caller, topic: str) -> None:
     assert send(client, message(topic)).status.code == Code.CLIENT_ID_REQUIRED
 
 
-def test_topics_are_not_created(client: Caller, wire: Wire, service: BrokerService) -> None:
-    assert service.config.auto_create_topic_enable
+def test_topics_are_not_created(client: Caller, wire: Wire, parts: BrokerParts) -> None:
+    assert parts.config.auto_create_topic_enable
     assert send(client, message("%RETRY%Unknown")).status.code == Code.TOPIC_NOT_FOUND
-    assert service.topics.get("%RETRY%Unknown") is None
+    assert parts.topics.get("%RETRY%Unknown") is None
 
 
 def test_a_broker_that_refuses_messages(
-    client: Caller, service: BrokerService, topic: str, monkeypatch: pytest.MonkeyPatch
+    client: Caller, parts: BrokerParts, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.config, "reject_transaction_message", True)
+    monkeypatch.setattr(parts.config, "reject_transaction_message", True)
     answer = send(client, message(topic, message_type=Type.TRANSACTION))
     assert answer.status.code == Code.FORBIDDEN
     assert "forbidden" in answer.status.message
@@ -487,7 +487,7 @@ def test_a_disk_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with endpoint(tmp_path, Clock(), flushDiskType="SYNC_FLUSH") as (here, wire):
         client = here.client()
         here.create_topic("T")
-        store = here.served.broker.service.store
+        store = here.served.broker.parts.store
         monkeypatch.setattr(store, "when_flushed", lambda offset, deliver: deliver(False))
         for count in (1, 2):
             answer = send(client, *[message("T") for _ in range(count)])
@@ -510,7 +510,7 @@ def test_a_canceled_call_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
             flushed.append(deliver)
             stored.set()
 
-        monkeypatch.setattr(here.served.broker.service.store, "when_flushed", when_flushed)
+        monkeypatch.setattr(here.served.broker.parts.store, "when_flushed", when_flushed)
 
         async def give_up() -> None:
             task = asyncio.ensure_future(family.send_message(client.context, request))
@@ -533,7 +533,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with endpoint(tmp_path, Clock()) as (here, _):
         client = here.client()
         here.create_topic("T")
-        store = here.served.broker.service.store
+        store = here.served.broker.parts.store
         for name, count in (("put_message", 1), ("put_batch", 2)):
             monkeypatch.setattr(store, name, lambda *args, **fields: refusal)
             answer = send(client, *[message("T") for _ in range(count)])

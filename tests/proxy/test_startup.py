@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.config import ProxyConfig
@@ -106,12 +106,12 @@ def test_tls_can_be_off() -> None:
 # --- stops and restarts -----------------------------------------------------------------------------------------
 
 
-def test_a_stop_ends_streams_and_forgets_clients(cluster: LocalCluster, service: BrokerService, topic: str) -> None:
+def test_a_stop_ends_streams_and_forgets_clients(cluster: LocalCluster, parts: BrokerParts, topic: str) -> None:
     with started(cluster) as proxy, Caller(proxy.address, "c") as client:
         stream = client.telemetry().say_settings(producer_settings(topic))
-        assert topic in service.clients.producers
+        assert topic in parts.clients.producers
         proxy.stop()
-        assert topic not in service.clients.producers
+        assert topic not in parts.clients.producers
         with pytest.raises(grpc.RpcError) as caught:
             list(stream)
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods import clients as clients_module
@@ -36,14 +36,14 @@ def registry(proxy: ProxyServer) -> ClientRegistry:
 
 
 @pytest.fixture
-def run(service: BrokerService) -> Callable[[Callable[[], Any]], Any]:
+def run(parts: BrokerParts) -> Callable[[Callable[[], Any]], Any]:
     """Run a function on the broker's loop and return its result."""
 
     def run(action: Callable[[], R]) -> R:
         async def act() -> R:
             return action()
 
-        return asyncio.run_coroutine_threadsafe(act(), service.loop).result(SECONDS)
+        return asyncio.run_coroutine_threadsafe(act(), parts.loop).result(SECONDS)
 
     return run
 
@@ -176,13 +176,13 @@ def test_a_client_is_registered_again_at_a_broker_that_lost_it(
     wire: Wire,
     topic: str,
     group: str,
-    service: BrokerService,
+    parts: BrokerParts,
     registry: ClientRegistry,
     run: Callable[..., Any],
 ) -> None:
     """As after its restart: every client is announced on the new connection."""
     with client.subscribe(group, topic), client.publish(topic):
-        for channel in service.clients.producers[topic].channels():
+        for channel in parts.clients.producers[topic].channels():
             run(channel.close)
         client.call("GetOffset", message_queue={"topic": {"name": topic}}, group=resource(group))
         until(lambda: producers(wire, topic) == [client.client_id])
@@ -192,12 +192,12 @@ def test_many_clients_leave_nothing(
     cluster: LocalCluster,
     topic: str,
     group: str,
-    service: BrokerService,
+    parts: BrokerParts,
     registry: ClientRegistry,
     run: Callable[..., Any],
 ) -> None:
     def sizes() -> tuple[int, ...]:
-        return len(registry), len(service.clients.producers), len(service.clients.consumers)
+        return len(registry), len(parts.clients.producers), len(parts.clients.consumers)
 
     before = sizes()
     with Caller(cluster.grpc_endpoint, "") as caller:
@@ -352,7 +352,7 @@ def test_the_newest_stream_of_a_client_gets_commands(
 
 
 def test_members_get_changes_of_their_group(
-    client: Caller, wire: Wire, topic: str, group: str, proxy: ProxyServer, service: BrokerService
+    client: Caller, wire: Wire, topic: str, group: str, proxy: ProxyServer, parts: BrokerParts
 ) -> None:
     assert proxy.families is not None
     families = proxy.families
@@ -361,7 +361,7 @@ def test_members_get_changes_of_their_group(
         for settings in ({**changed, "brokerId": 1, "consumeMessageOrderly": False, "retryMaxTimes": 16}, changed):
             assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(settings).encode()).code == 0
             families.cluster.groups.forget(group)  # as if half a minute had gone by
-            asyncio.run_coroutine_threadsafe(families.clients.send_settings(), service.loop).result(SECONDS)
+            asyncio.run_coroutine_threadsafe(families.clients.send_settings(), parts.loop).result(SECONDS)
         told = stream.hear()  # of the second: the first changed nothing for clients
         assert told.settings.subscription.fifo
         assert told.settings.backoff_policy.max_attempts == 5

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods.transactions import make_transaction_id, parse_transaction_id
 from tests.broker.wire import Wire
@@ -279,14 +279,14 @@ def test_a_time_of_immunity(here: BrokersEndpoint, producer: DirectCaller, clock
 
 
 def test_by_telemetry(
-    client: Caller, wire: Wire, service: BrokerService, topic: str, monkeypatch: pytest.MonkeyPatch
+    client: Caller, wire: Wire, parts: BrokerParts, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over the wire and by the machine's own clock."""
-    monkeypatch.setattr(service.config, "transaction_time_out", 1)
-    monkeypatch.setattr(service.config, "transaction_check_interval", 50)
-    monkeypatch.setattr(service.config, "transaction_check_max", 1_000_000)
+    monkeypatch.setattr(parts.config, "transaction_time_out", 1)
+    monkeypatch.setattr(parts.config, "transaction_check_interval", 50)
+    monkeypatch.setattr(parts.config, "transaction_check_max", 1_000_000)
     with client.publish(topic) as stream:
-        entry = half(client, topic, born_ms=service.clock())
+        entry = half(client, topic, born_ms=parts.clock())
         command = stream.hear().recover_orphaned_transaction_command
         assert command.message.system_properties.message_id == entry.message_id
         # Meanwhile there may be a copy of the copy: a decision about any of them settles it.

@@ -16,7 +16,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
-from tests.kit.brokers import service_of
+from tests.kit.brokers import parts_of
 
 pytestmark = pytest.mark.live
 
@@ -96,16 +96,16 @@ def test_an_invalid_setting_fails_at_once(in_process: bool) -> None:
 
 def test_a_topic_can_be_used_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the broker registers the topic after its response, as on a busy machine."""
-    monkeypatch.setattr("spark_rocket.broker.service.REGISTER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("spark_rocket.broker.change_gate.REGISTER_TIMEOUT_S", 0.01)
     with LocalCluster(in_process=True) as cluster, RemotingClient() as client:
-        service = service_of(cluster)
-        register = service.registration.register
+        parts = parts_of(cluster)
+        register = parts.registration.register
 
         def later(topics: Collection[str] | None = None) -> asyncio.Future[Any]:
-            service.loop.call_later(0.3, register, topics)
-            return service.loop.create_future()
+            parts.loop.call_later(0.3, register, topics)
+            return parts.loop.create_future()
 
-        monkeypatch.setattr(service.registration, "register", later)
+        monkeypatch.setattr(parts.registration, "register", later)
         cluster.create_topic("T", queues=1)
         route = Wire(client, cluster.name_server).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="T")
         assert route.code == ResponseCode.SUCCESS

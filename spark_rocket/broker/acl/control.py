@@ -13,14 +13,18 @@ from spark_rocket.acl.control import AccountControl
 from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, Needs, need_of_topic
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
 from spark_rocket.errors import RefusedError
+from spark_rocket.model import HALF_TOPIC
 from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
-from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.record.properties import find_property
+from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.wire.headers.messages import ViewMessageRequestHeader
 from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import Handler
+from spark_rocket.store.message_store import MessageStore
 
 
 class AccessControl(AccountControl):
@@ -148,3 +152,20 @@ def _parts(channel: Channel) -> tuple[int, ...]:
         parts = channel.attributes["acl_address"] = parts_of(channel.remote_addr.rpartition(":")[0])
     assert isinstance(parts, tuple)
     return parts
+
+
+def topic_at(store: MessageStore, physical_offset: int) -> str | None:
+    """The topic of the message at an offset of the log, for a half message its real topic; None if there is none.
+
+    RefusedError if the offset is inside a message: a body may contain bytes that look like a message.
+    """
+    record = store.look_message_by_offset(physical_offset)
+    if record is None:
+        return None
+    view = view_record(record)
+    topic = str(view.topic, "utf-8", "replace")
+    if not store.is_message(topic, view.queue_id, view.queue_offset, physical_offset):
+        raise RefusedError(f"no message begins at offset {physical_offset} of the log", ResponseCode.NO_PERMISSION)
+    if topic != HALF_TOPIC:
+        return topic
+    return str(find_property(bytes(view.properties), b"REAL_TOPIC") or view.topic, "utf-8", "replace")

@@ -24,8 +24,8 @@ from spark_rocket.remoting.exposition import Exposition, label_text
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:
+    from spark_rocket.broker.assembly import BrokerParts
     from spark_rocket.broker.server import Broker
-    from spark_rocket.broker.service import BrokerService
 
 _SYSTEM_GROUP = "cid_rmq_sys_"
 _SIZE_BOUNDS = {10: 1 << 10, 12: 1 << 12, 19: 1 << 19, 20: 1 << 20, 21: 1 << 21, 22: 1 << 22}
@@ -49,35 +49,35 @@ class BrokerMetrics:
     # --- health -------------------------------------------------------------------------------------------------
 
     def problems(self) -> list[str]:
-        service = self._broker.running
-        if service is None:
+        parts = self._broker.running
+        if parts is None:
             return ["the broker is starting or stopping"]
-        config, found = service.config, []
-        if service.store.write_error is not None and not config.is_slave:
-            found.append(service.store.write_error.message)
+        config, found = parts.config, []
+        if parts.store.write_error is not None and not config.is_slave:
+            found.append(parts.store.write_error.message)
         if not config.broker_permission & PERM_WRITE:
             found.append(f"brokerPermission is {config.broker_permission}: messages are not accepted")
-        if service.clock() < config.start_accept_send_request_time_stamp:
+        if parts.clock() < config.start_accept_send_request_time_stamp:
             found.append("startAcceptSendRequestTimeStamp is in the future: messages are not accepted")
-        states = service.registration.states()
+        states = parts.registration.states()
         if states and not any(states.values()):
             found.append(f"not registered with any name server: {', '.join(sorted(states))}")
-        slave = self._broker.slave
+        slave = parts.slave
         if slave is not None and not slave.is_following:
             found.append(f"the slave does not follow a master{': ' + slave.problem if slave.problem else ''}")
         return found
 
     def facts(self) -> dict[str, Any]:
-        service = self._broker.running
-        if service is None:
+        parts = self._broker.running
+        if parts is None:
             return {}
-        config = service.config
+        config = parts.config
         return {
             "cluster": config.broker_cluster_name,
             "broker": config.broker_name,
             "brokerId": config.broker_id,
             "address": self._broker.address,
-            "nameServers": service.registration.states(),
+            "nameServers": parts.registration.states(),
         }
 
     # --- metrics ------------------------------------------------------------------------------------------------
@@ -87,9 +87,9 @@ class BrokerMetrics:
         return {"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name}
 
     def collect(self, exposition: Exposition) -> Iterator[None]:
-        service = self._broker.running
-        if service is not None:
-            scrape = _Scrape(self._broker, service, exposition, self._stored)
+        parts = self._broker.running
+        if parts is not None:
+            scrape = _Scrape(self._broker, parts, exposition, self._stored)
             yield from scrape.run()
             self._stored = scrape.stored
 
@@ -100,13 +100,13 @@ class _Scrape:
     def __init__(
         self,
         broker: Broker,
-        service: BrokerService,
+        parts: BrokerParts,
         exposition: Exposition,
         known: dict[tuple[str, int, int], int],
     ) -> None:
-        cluster, name = service.config.broker_cluster_name, service.config.broker_name
+        cluster, name = parts.config.broker_cluster_name, parts.config.broker_name
         self._broker = broker
-        self._service = service
+        self._parts = parts
         self._exposition = exposition
         self._add = exposition.add
         self._known = known
@@ -115,7 +115,7 @@ class _Scrape:
         self.stored: dict[tuple[str, int, int], int] = {}
 
     def run(self) -> Iterator[None]:
-        service = self._service
+        parts = self._parts
         self._broker_values()
         if self._broker.overload is not None:
             add_overload(self._exposition, self._node, self._broker.overload, self._broker.connections)
@@ -126,8 +126,8 @@ class _Scrape:
         yield
         ends: dict[tuple[str, int], int] = {}
         totals: Counter[str] = Counter()
-        for number, key in enumerate(service.store.queue_keys()):
-            ends[key] = end = service.store.get_max_offset(*key)
+        for number, key in enumerate(parts.store.queue_keys()):
+            ends[key] = end = parts.store.get_max_offset(*key)
             totals[key[0]] += end
             if not number % _STEP:
                 yield
@@ -136,47 +136,47 @@ class _Scrape:
         yield from self._lags(ends)
 
     def _broker_values(self) -> None:
-        service, node = self._service, self._node
-        store, config, stats = service.store, service.config, service.stats
+        parts, node = self._parts, self._node
+        store, config, stats = parts.store, parts.config, parts.stats
         add = self._add
         add("rocketmq_broker_permission", node, config.broker_permission)
-        add("rocketmq_topic_number", node, len(service.topics.table))
-        add("rocketmq_consumer_group_number", node, len(service.groups.table))
-        add("rocketmq_half_messages", node, service.transactions.waiting)
+        add("rocketmq_topic_number", node, len(parts.topics.table))
+        add("rocketmq_consumer_group_number", node, len(parts.groups.table))
+        add("rocketmq_half_messages", node, parts.transactions.waiting)
         disk = f'{node},storage_type="local",storage_medium="disk"'
         add("rocketmq_storage_size", disk, store.max_physical_offset - store.min_physical_offset)
         add("rocketmq_storage_flush_behind_bytes", disk, max(store.max_physical_offset - store.flushed_where, 0))
         add("rocketmq_storage_dispatch_behind_bytes", disk, 0)
         first = store.first_store_time()
-        add("rocketmq_storage_message_reserve_time", disk, max(service.clock() - first, 0) if first > 0 else 0)
-        if service.pop is not None:
-            add("rocketmq_pop_revive_retry_messages_total", node, service.pop.reviver.revived)
+        add("rocketmq_storage_message_reserve_time", disk, max(parts.clock() - first, 0) if first > 0 else 0)
+        if parts.pop is not None:
+            add("rocketmq_pop_revive_retry_messages_total", node, parts.pop.reviver.revived)
         for topic, count in stats.committed.items():
             add("rocketmq_commit_messages_total", f"{node},{label_text({'topic': topic})}", count)
         for topic, count in stats.rolled_back.items():
             add("rocketmq_rollback_messages_total", f"{node},{label_text({'topic': topic})}", count)
-        add("rocket_held_pulls", node, service.held.count)
-        add("rocket_held_pops", node, service.waiting.count)
+        add("rocket_held_pulls", node, parts.held_pulls.count)
+        add("rocket_held_pops", node, parts.held_pops.count)
         add("rocket_pull_misses_total", node, stats.get_misses)
-        for address, registered in service.registration.states().items():
+        for address, registered in parts.registration.states().items():
             add("rocket_name_server_registered", f"{node},{label_text({'name_server': address})}", int(registered))
-        for slave in service.replication.slaves:
+        for slave in parts.replication.slaves:
             behind = max(store.max_physical_offset - max(slave.acked, 0), 0)
             labels = f"{node},{label_text({'slave': slave.address})}"
             add("rocket_slave_behind_bytes", labels, behind)
             add("rocket_slave_bytes_per_second", labels, slave.bytes_in_second)
-        if service.access_control is not None:
-            add("rocket_acl_refused_total", node, service.access_control.refused)
-        if self._broker.slave is not None:
-            add("rocket_slave_following", node, int(self._broker.slave.is_following))
-        if self._broker.synchronize is not None:
-            add("rocket_clocks_differ", node, int(self._broker.synchronize.clocks_differ))
+        if parts.access_control is not None:
+            add("rocket_acl_refused_total", node, parts.access_control.refused)
+        if parts.slave is not None:
+            add("rocket_slave_following", node, int(parts.slave.is_following))
+        if parts.synchronize is not None:
+            add("rocket_clocks_differ", node, int(parts.synchronize.clocks_differ))
 
     def _runtime(self) -> None:
-        service = self._service
-        store, config = service.store, service.config
-        host = service.store_host[0]
-        puts_a_second, gets_a_second = service.stats.minute_rates()
+        parts = self._parts
+        store, config = parts.store, parts.config
+        host = parts.store_host[0]
+        puts_a_second, gets_a_second = parts.stats.minute_rates()
         labels = label_text({"cluster": config.broker_cluster_name, "brokerIP": host, "broker": config.broker_name})
         self._add("rocketmq_broker_tps", labels, puts_a_second)
         self._add("rocketmq_broker_qps", labels, gets_a_second)
@@ -205,21 +205,21 @@ class _Scrape:
             ("remain_howmanydata_toflush", max(store.max_physical_offset - store.flushed_where, 0)),
             *(
                 (f"{kind}_tps{window}", rate)
-                for kind, rates in zip(("put", "getfound", "getmiss"), service.stats.rates()[:3], strict=True)
+                for kind, rates in zip(("put", "getfound", "getmiss"), parts.stats.rates()[:3], strict=True)
                 for window, rate in zip((10, 60, 600), rates, strict=True)
             ),
         ):
             self._add(f"rocketmq_brokeruntime_{name}", labels, value)
 
     def _connections(self) -> None:
-        service, node = self._service, self._node
+        parts, node = self._parts, self._node
         producers = Counter(
-            (info.language, info.version) for group in service.clients.producers.values() for info in group
+            (info.language, info.version) for group in parts.clients.producers.values() for info in group
         )
         for (language, version), count in producers.items():
             labels = label_text({"language": language.lower(), "version": version, "protocol_type": "remoting"})
             self._add("rocketmq_producer_connections", f"{node},{labels}", count)
-        for group in service.clients.consumers.values():
+        for group in parts.clients.consumers.values():
             members = Counter((info.language, info.version) for info in group.members)
             for (language, version), count in members.items():
                 labels = label_text(
@@ -237,8 +237,8 @@ class _Scrape:
             self._add("rocketmq_group_count", labels, len(group.members))
 
     def _topics(self, totals: Counter[str]) -> Iterator[None]:
-        service, node, exporter = self._service, self._node, self._exporter
-        for topic in list(service.topics.table):
+        parts, node, exporter = self._parts, self._node, self._exporter
+        for topic in list(parts.topics.table):
             total = totals[topic]
             if topic.startswith(DLQ_PREFIX):
                 labels = label_text({"group": topic[len(DLQ_PREFIX) :]})
@@ -249,7 +249,7 @@ class _Scrape:
             self._add(
                 "rocketmq_topic_retry_offset" if retry else "rocketmq_producer_offset", f"{exporter},{text}", total
             )
-            counts = service.stats.topics.get(topic)
+            counts = parts.stats.topics.get(topic)
             if counts is None or retry:
                 continue
             system = is_system_topic(topic)
@@ -259,7 +259,7 @@ class _Scrape:
                     labels = f'{node},{text},message_type="{name}",{label_text({"is_system": system})}'
                     self._add("rocketmq_messages_in_total", labels, messages)
                     self._add("rocketmq_throughput_in_total", labels, size)
-            rates = service.stats.windows
+            rates = parts.stats.windows
             self._add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
             self._add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
             if any(counts.messages):
@@ -270,8 +270,8 @@ class _Scrape:
             yield
 
     def _groups(self) -> Iterator[None]:
-        service, node, exporter = self._service, self._node, self._exporter
-        for (group, topic), counts in list(service.stats.groups.items()):
+        parts, node, exporter = self._parts, self._node, self._exporter
+        for (group, topic), counts in list(parts.stats.groups.items()):
             labels = f"{node},{_pair(group, topic)}"
             if counts.gets:
                 self._add("rocketmq_messages_out_total", labels, counts.gets)
@@ -281,22 +281,22 @@ class _Scrape:
                 named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
                 self._add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
             labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
-            rates = service.stats.windows
+            rates = parts.stats.windows
             self._add("rocketmq_consumer_tps", labels, rates.get_tps(group, topic))
             self._add("rocketmq_consumer_message_size", labels, rates.get_size(group, topic))
             self._add("rocketmq_send_back_nums", labels, rates.send_back_nums(group, topic))
             yield
 
     def _lags(self, ends: dict[tuple[str, int], int]) -> Iterator[None]:
-        service, node, exporter = self._service, self._node, self._exporter
-        now = service.clock()
-        for key in list(service.offsets.table):
+        parts, node, exporter = self._parts, self._node, self._exporter
+        now = parts.clock()
+        for key in list(parts.offsets.table):
             topic, _, group = key.rpartition("@")
-            queues = service.offsets.table.get(key)
-            if queues is None or topic not in service.topics.table:
+            queues = parts.offsets.table.get(key)
+            if queues is None or topic not in parts.topics.table:
                 continue
             lag = ready = committed = oldest = waiting = 0
-            pulled = service.offsets.pulled_of(group, topic)
+            pulled = parts.offsets.pulled_of(group, topic)
             for queue_id, offset in list(queues.items()):
                 end = ends.get((topic, queue_id), 0)
                 following = max(pulled.get(queue_id, offset), offset)
@@ -328,9 +328,9 @@ class _Scrape:
         """The earlier of two store times, where 0 is none. For a deleted message, the first remaining one counts."""
         time = self.stored.get(place) or self._known.get(place)
         if time is None:
-            time = self._service.store.get_store_time(*place)
+            time = self._parts.store.get_store_time(*place)
             if time < 0:
-                time = self._service.store.get_earliest_store_time(*place[:2])
+                time = self._parts.store.get_earliest_store_time(*place[:2])
         if time <= 0:
             return oldest
         self.stored[place] = time

@@ -48,7 +48,11 @@ from spark_rocket.broker.pop.check_points import (
     decode_check_point,
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
-from spark_rocket.broker.state.shared import SharedState
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_host, retry_topic
@@ -58,6 +62,7 @@ from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -71,18 +76,24 @@ class PopReviver:
 
     def __init__(
         self,
-        shared: SharedState,
+        config: BrokerConfig,
+        host: tuple[str, int],
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        stats: BrokerStats,
         log: ReviveLog,
         timer: TimerMessageStore,
         late_acks: Callable[[Key], list[int]],
     ) -> None:
-        self._config = shared.config
-        self._store = shared.store
-        self._topics = shared.topics
-        self._offsets = shared.offsets
-        self._groups = shared.groups
-        self._stats = shared.stats
-        self._host = pack_host(shared.host)
+        self._config = config
+        self._host = pack_host(host)
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._stats = stats
         self._log = log
         self._timer = timer
         self._late_acks = late_acks

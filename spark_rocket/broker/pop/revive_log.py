@@ -38,8 +38,9 @@ from spark_rocket.broker.pop.check_points import (
     encode_ack,
     encode_check_point,
 )
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.shared import SharedState
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import REVIVE_PREFIX, TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
@@ -57,17 +58,24 @@ _READ_BYTES = 1 << 18
 class ReviveLog:
     """The revive log of one broker. ``on_timed``: called with the time (ms) when a record will enter it."""
 
-    def __init__(self, shared: SharedState) -> None:
-        self.topic = REVIVE_PREFIX + shared.config.broker_cluster_name
-        revive_topic = shared.topics.get(self.topic)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        host: tuple[str, int],
+        store: MessageStore,
+        topics: TopicConfigManager,
+    ) -> None:
+        self.topic = REVIVE_PREFIX + config.broker_cluster_name
+        revive_topic = topics.get(self.topic)
         self.queues = 8 if revive_topic is None else revive_topic.write_queue_nums
         self.on_timed: Callable[[int], None] = lambda due: None
-        self.position = shared.store.max_physical_offset
+        self.position = store.max_physical_offset
         """Flush the commit log up to here before groups' offsets are saved; after a kill, up to its end."""
-        self._store = shared.store
-        self._clock = shared.clock
-        self._host = pack_host(shared.host)
-        self._precision = shared.config.timer_precision
+        self._store = store
+        self._clock = clock
+        self._host = pack_host(host)
+        self._precision = config.timer_precision
         self._codes = {tag: java_hash(tag.decode()) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_BATCH_ACK)}
         self._place = b"\x02REAL_TOPIC\x01%s\x02REAL_QID\x01" % self.topic.encode()
 

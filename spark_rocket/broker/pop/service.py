@@ -25,6 +25,7 @@ from time import thread_time
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import get_matching
+from spark_rocket.broker.delivery.in_memory import first_is_in_memory
 from spark_rocket.broker.pop.acks import (
     MAX_POPPED,
     MAX_SPAN_OFFSETS,
@@ -40,7 +41,11 @@ from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, of
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
 from spark_rocket.broker.pop.turns import QueueTurns, is_divided, place_of
-from spark_rocket.broker.state.shared import SharedState
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.ids import (
@@ -54,6 +59,7 @@ from spark_rocket.protocol.ids import (
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutStatus
 
 INIT_MIN = 0
@@ -78,34 +84,40 @@ if TYPE_CHECKING:
 class PopService:
     """The POP service of one broker.
 
-    ``on_due``: called with the next time when :meth:`deliver` must be called; ``first_is_in_memory``: whether the first
-    message of a topic's queue counts as in memory.
+    ``on_due``: called with the next time when :meth:`deliver` must be called.
     """
 
     def __init__(
         self,
-        shared: SharedState,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        host: tuple[str, int],
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
         timer: TimerMessageStore,
         order: ConsumerOrderInfoManager,
+        stats: BrokerStats,
+        tracing: BrokerTracing | None = None,
         *,
         chance: random.Random | None = None,
     ) -> None:
-        self._config = shared.config
-        self._store = shared.store
-        self._topics = shared.topics
-        self._offsets = shared.offsets
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
         self._order = order
-        self._stats = shared.stats
-        self._clock = shared.clock
-        self.first_is_in_memory: Callable[[str, int], bool] = lambda topic, queue_id: True
+        self._stats = stats
+        self._tracing = tracing
         self._random = chance or random.Random()
-        self._name = shared.config.broker_name
-        self.log = ReviveLog(shared)
+        self._name = config.broker_name
+        self.log = ReviveLog(config, clock, host, store, topics)
         self._acks = AckGatherer(self.log, self._name)
-        self.reviver = PopReviver(shared, self.log, timer, self._acks.late)
+        self.reviver = PopReviver(config, host, store, topics, groups, offsets, stats, self.log, timer, self._acks.late)
         recover_offsets(self._store, self.log, self._offsets)
         self.on_due: Callable[[int], None] = lambda due: None
-        self.tracing: BrokerTracing | None = None
         self._turn = 0
         self._queue_turns = QueueTurns()
         self._used_keys: set[Key] = set()
@@ -261,8 +273,8 @@ class PopService:
         result.start_offset_infos.append(start_offset_info(flag, queue_id, offset))
         result.msg_offset_infos.append(msg_offset_info(flag, queue_id, offsets))
         self._stats.fetched(group, topic, got.count, len(got.records))
-        if self.tracing is not None:
-            self.tracing.delivered(group, topic, queue_id, got)
+        if self._tracing is not None:
+            self._tracing.delivered(group, topic, queue_id, got)
 
     def _is_used(self, key: Key) -> bool:
         """Whether a check point of this millisecond has the same key because the queue was reset: retry later."""
@@ -300,7 +312,7 @@ class PopService:
         first = self._store.get_min_offset(topic, queue_id)
         if init_mode == INIT_MIN or topic.startswith(RETRY_PREFIX):
             return first
-        if first <= 0 and self.first_is_in_memory(topic, queue_id):
+        if first <= 0 and first_is_in_memory(self._store, self._config, topic, queue_id):
             return 0
         return max(self._store.get_max_offset(topic, queue_id) - 1, 0)
 

@@ -18,7 +18,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
@@ -36,7 +37,6 @@ from spark_rocket.protocol.wire.headers.admin import (
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.channel import Channel
 
 if TYPE_CHECKING:
@@ -49,16 +49,25 @@ _log = logging.getLogger(__name__)
 class AccountProcessor(Processor):
     """Reads and changes of accounts and permissions by administrators."""
 
+    def __init__(
+        self, config: BrokerConfig, address: str, access_control: AccessControl | None, later: DeferredResponses
+    ) -> None:
+        """``access_control``: None without ``aclEnable``."""
+        self._config = config
+        self._address = address
+        self._access_control = access_control
+        self._later = later
+
     # --- changes ----------------------------------------------------------------------------------------------
 
-    @answers(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
+    @handles(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG)
     def put(self, channel: Channel, request: RemotingCommand) -> None:
         header = CreateAccessConfigRequestHeader.from_ext(request.ext_fields)
         what = f"put account {header.access_key}"
         failed = UPDATE_AND_CREATE_ACL_CONFIG_FAILED
         self._change(channel, request, failed, what, lambda file: file.put(header))
 
-    @answers(RequestCode.DELETE_ACL_CONFIG)
+    @handles(RequestCode.DELETE_ACL_CONFIG)
     def delete(self, channel: Channel, request: RemotingCommand) -> None:
         access_key = DeleteAccessConfigRequestHeader.from_ext(request.ext_fields).access_key
         failed = DELETE_ACL_CONFIG_FAILED
@@ -69,11 +78,11 @@ class AccountProcessor(Processor):
 
         self._change(channel, request, failed, f"deleted account {access_key}", edit)
 
-    @answers(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
+    @handles(RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG)
     def set_white(self, channel: Channel, request: RemotingCommand) -> None:
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_ext(request.ext_fields)
         failed = UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-        own = self._service.config.acl_path
+        own = self._config.acl_path
         if header.acl_file_full_path and Path(header.acl_file_full_path) != own:
             raise RefusedError(f"this broker has one file of accounts, {own}", failed)
         what = f"set white list [{header.global_white_addrs}]"
@@ -99,25 +108,24 @@ class AccountProcessor(Processor):
 
     # --- reads ------------------------------------------------------------------------------------------------
 
-    @answers(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
+    @handles(RequestCode.GET_BROKER_CLUSTER_ACL_INFO)
     def version(self, channel: Channel, request: RemotingCommand) -> None:
-        service = self._service
         control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
 
         async def answer() -> RemotingCommand:
             version = (await self._file(control)).version.to_value()
             header = GetBrokerAclConfigResponseHeader(
                 version=dumps_fastjson(version).decode(),
-                broker_name=service.config.broker_name,
-                broker_addr=format_address(*service.store_host),
-                cluster_name=service.config.broker_cluster_name,
+                broker_name=self._config.broker_name,
+                broker_addr=self._address,
+                cluster_name=self._config.broker_cluster_name,
                 all_acl_file_version=dumps_fastjson({str(control.path): version}).decode(),
             )
             return RemotingCommand.response(request, 0, None, header.to_ext())
 
         self._answer_file_work(channel, request, ResponseCode.SYSTEM_ERROR, answer())
 
-    @answers(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
+    @handles(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def all_accounts(self, channel: Channel, request: RemotingCommand) -> None:
         control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
         is_signed = control.is_signed_by_admin(request)
@@ -139,7 +147,7 @@ class AccountProcessor(Processor):
     # --- both -------------------------------------------------------------------------------------------------
 
     def _control(self, channel: Channel, request: RemotingCommand, failed: int) -> AccessControl:
-        control = self._service.access_control
+        control = self._access_control
         if control is None:
             raise RefusedError(
                 "access control is disabled on this broker",
@@ -158,7 +166,7 @@ class AccountProcessor(Processor):
             except ConfigError as error:
                 return RemotingCommand.response(request, failed, error.message)
             except OSError as error:
-                remark = f"{self._service.config.acl_path} cannot be written: {error.strerror}"
+                remark = f"{self._config.acl_path} cannot be written: {error.strerror}"
                 return RemotingCommand.response(request, failed, remark)
 
-        self.answer_later(channel, request, answer())
+        self._later.respond(channel, request, answer())

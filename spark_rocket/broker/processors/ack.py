@@ -25,9 +25,10 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 
 from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.processors.base import Processor, answers
-from spark_rocket.broker.processors.pop import check_invisible_time, pop_service
-from spark_rocket.broker.service import illegal_queue
+from spark_rocket.broker.processors.base import Processor, handles
+from spark_rocket.broker.processors.pop import check_invisible_time
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.topics import TopicConfigManager, illegal_queue
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.bodies.consumer import BatchAck, BatchAckMessageRequestBody
@@ -36,6 +37,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 _MAX_BITS = 1 << 16
 
@@ -43,10 +45,15 @@ _MAX_BITS = 1 << 16
 class AckMessageProcessor(Processor):
     """Acks, and changes of the invisible time."""
 
-    @answers(RequestCode.ACK_MESSAGE)
+    def __init__(self, config: BrokerConfig, store: MessageStore, topics: TopicConfigManager, pops: PopService) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._pops = pops
+
+    @handles(RequestCode.ACK_MESSAGE)
     def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = AckMessageRequestHeader.from_ext(request.ext_fields)
-        pops = pop_service(self._service)
         self._check_queue(header.topic, header.queue_id, header.consumer_group)
         first, end = self._span(header.topic, header.queue_id)
         if not first <= header.offset <= end:
@@ -55,29 +62,28 @@ class AckMessageProcessor(Processor):
                 ResponseCode.NO_MESSAGE,
             )
         receipt = _receipt(header.extra_info)
-        pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
+        self._pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
         return RemotingCommand.response(request)
 
-    @answers(RequestCode.BATCH_ACK_MESSAGE)
+    @handles(RequestCode.BATCH_ACK_MESSAGE)
     def batch_ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, BatchAckMessageRequestBody) if request.body else BatchAckMessageRequestBody()
         if not body.acks:
             return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
-        pops = pop_service(self._service)
-        broker_name = body.broker_name or self._service.config.broker_name
+        broker_name = body.broker_name or self._config.broker_name
         problem: RefusedError | None = None
         for ack in body.acks:
             try:
-                self._ack_many(pops, ack, broker_name)
+                self._ack_many(ack, broker_name)
             except RefusedError as error:  # the other acks are still processed
                 problem = error
         if problem is not None:
             raise problem
         return RemotingCommand.response(request)
 
-    def _ack_many(self, pops: PopService, ack: BatchAck, broker_name: str) -> None:
+    def _ack_many(self, ack: BatchAck, broker_name: str) -> None:
         topic = real_topic(ack.topic, ack.consumer_group, ack.retry)
-        config = self._service.topics.get(topic)
+        config = self._topics.get(topic)
         if config is None or not 0 <= ack.queue_id < config.read_queue_nums:
             return
         numbers = (ack.start_offset, ack.pop_time, ack.invisible_time, ack.revive_queue_id)
@@ -103,18 +109,17 @@ class AckMessageProcessor(Processor):
             broker_name,
             ack.queue_id,
         )
-        pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
+        self._pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
 
-    @answers(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ChangeInvisibleTimeRequestHeader.from_ext(request.ext_fields)
-        pops = pop_service(self._service)
         self._check_queue(header.topic, header.queue_id, header.consumer_group)
         first, end = self._span(header.topic, header.queue_id)
         if not first <= header.offset < end:
             return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
-        check_invisible_time(pops, header.invisible_time)
-        changed = pops.change_invisible(
+        check_invisible_time(self._pops, header.invisible_time)
+        changed = self._pops.change_invisible(
             header.consumer_group,
             header.topic,
             header.queue_id,
@@ -135,13 +140,12 @@ class AckMessageProcessor(Processor):
         )
 
     def _check_queue(self, topic: str, queue_id: int, group: str) -> None:
-        config = self._service.known_topic(topic)
+        config = self._topics.known(topic)
         if not 0 <= queue_id < config.read_queue_nums:
             raise illegal_queue(config, queue_id, group, ResponseCode.MESSAGE_ILLEGAL)
 
     def _span(self, topic: str, queue_id: int) -> tuple[int, int]:
-        store = self._service.store
-        return store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
+        return self._store.get_min_offset(topic, queue_id), self._store.get_max_offset(topic, queue_id)
 
 
 def _receipt(text: str) -> ExtraInfo:

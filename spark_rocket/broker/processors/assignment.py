@@ -30,9 +30,14 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_rocket.broker.processors.base import Processor, answers
-from spark_rocket.broker.service import BrokerService
-from spark_rocket.broker.state.config import MessageRequestMode
+from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.saving import StateSaver
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig, MessageRequestMode
+from spark_rocket.broker.state.groups import MessageRequestModeManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MAX_RETRY_TOPIC_LENGTH, RETRY_PREFIX, MessageQueue, group_problem, topic_problem
 from spark_rocket.protocol.wire.bodies.assignment import (
@@ -60,15 +65,34 @@ MAX_ASSIGNED_QUEUES = 16_384  # of one response
 class QueryAssignmentProcessor(Processor):
     """Queue assignments and request modes of groups."""
 
-    def __init__(self, service: BrokerService) -> None:
-        super().__init__(service)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        monotonic: Callable[[], int],
+        topics: TopicConfigManager,
+        clients: ClientManager,
+        modes: MessageRequestModeManager,
+        registration: NameServerRegistration,
+        saver: StateSaver,
+        changes: ChangeGate,
+        later: DeferredResponses,
+    ) -> None:
+        self._config = config
+        self._monotonic = monotonic
+        self._topics = topics
+        self._clients = clients
+        self._modes = modes
+        self._registration = registration
+        self._saver = saver
+        self._changes = changes
+        self._later = later
         #: Topic -> time of the last request to a name server, and the queues of other brokers.
         self._routes: dict[str, tuple[float, Sequence[QueueData]]] = {}
         self._route_entries = 0
 
     # --- modes --------------------------------------------------------------------------------------------------
 
-    @answers(RequestCode.SET_MESSAGE_REQUEST_MODE)
+    @handles(RequestCode.SET_MESSAGE_REQUEST_MODE)
     def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         mode = body_of(request, SetMessageRequestModeRequestBody)
         if mode.topic.startswith(RETRY_PREFIX):
@@ -78,39 +102,37 @@ class QueryAssignmentProcessor(Processor):
             problem = problem or f"Invalid mode {mode.mode[:40]!r}: use PULL or POP."
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
-        service = self._service
-        service.request_modes.put(mode)
-        service.saving.save("modes")
+        self._modes.put(mode)
+        self._saver.save("modes")
         if request.is_oneway:
             return None
-        return service.when_settled(channel, RemotingCommand.response(request), files=["modes"])
+        return self._changes.when_settled(channel, RemotingCommand.response(request), files=["modes"])
 
-    @answers(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def all_modes(self, channel: Channel, request: RemotingCommand) -> None:
         async def answer() -> RemotingCommand:
-            snapshot = self._service.request_modes.snapshot()
+            snapshot = self._modes.snapshot()
             return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
 
-        self.answer_in_steps(channel, request, answer())
+        self._later.respond_in_steps(channel, request, answer())
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        found = self._service.request_modes.get(topic, group)
+        found = self._modes.get(topic, group)
         if found is not None:
             return found
-        config = self._service.config
+        config = self._config
         mode = MessageRequestMode.PULL if topic.startswith(RETRY_PREFIX) else config.default_message_request_mode
         return SetMessageRequestModeRequestBody(topic, group, mode.value, config.default_pop_share_queue_num)
 
     # --- assignments --------------------------------------------------------------------------------------------
 
-    @answers(RequestCode.QUERY_ASSIGNMENT)
+    @handles(RequestCode.QUERY_ASSIGNMENT)
     def query_assignment(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         asked = body_of(request, QueryAssignmentRequestBody)
         if len(asked.topic) > MAX_RETRY_TOPIC_LENGTH:  # it would be cached
             raise RefusedError(f"topic {asked.topic[:40]!r}... is too long", ResponseCode.INVALID_PARAMETER)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
-        service = self._service
-        if not service.config.name_servers or service.monotonic() - asked_at < _ROUTE_MS:
+        if not self._config.name_servers or self._monotonic() - asked_at < _ROUTE_MS:
             return self._answer(request, asked)
 
         async def answer() -> RemotingCommand:
@@ -118,26 +140,25 @@ class QueryAssignmentProcessor(Processor):
             return self._answer(request, asked)
 
         request.body = b""  # the view would keep the complete receive buffer in memory
-        self.answer_later(channel, request, answer())
+        self._later.respond(channel, request, answer())
         return None
 
     async def _ask_route(self, topic: str) -> None:
-        service = self._service
         before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
-            found: Sequence[QueueData] = await service.registration.queues_of(topic)
+            found: Sequence[QueueData] = await self._registration.queues_of(topic)
         except RocketError:  # no name server responds; registration logs that
             found = before
-        others = [queues for queues in found if queues.broker_name != service.config.broker_name]
+        others = [queues for queues in found if queues.broker_name != self._config.broker_name]
         self._route_entries += len(others) - len(self._routes.get(topic, _NO_ROUTE)[1])
         if len(self._routes) >= _MAX_ROUTES or self._route_entries > _MAX_ROUTE_ENTRIES:
             self._routes.clear()
             self._route_entries = len(others)
-        self._routes[topic] = service.monotonic(), others
+        self._routes[topic] = self._monotonic(), others
 
     def _queues(self, topic: str) -> _Queues:
         """The readable queues of the topic on all brokers, in the order that all clients use."""
-        config, own = self._service.config, self._service.topics.get(topic)
+        config, own = self._config, self._topics.get(topic)
         datas = list(self._routes.get(topic, _NO_ROUTE)[1])
         if own is not None:
             perm = own.perm & config.broker_permission
@@ -160,9 +181,9 @@ class QueryAssignmentProcessor(Processor):
         queues = self._queues(asked.topic)
         if not queues:
             return None
-        if asked.message_model == BROADCASTING or not self._service.config.server_load_balancer_enable:
+        if asked.message_model == BROADCASTING or not self._config.server_load_balancer_enable:
             return queues[:]
-        group = self._service.clients.consumers.get(asked.consumer_group)
+        group = self._clients.consumers.get(asked.consumer_group)
         strategy = _STRATEGIES.get(asked.strategy_name)
         if group is None or strategy is None:
             return None

@@ -1,30 +1,38 @@
-"""Base of the processors: their table of handlers, and deferred responses.
+"""What the processors share: the table of their handlers, and responses that are sent later.
 
-A processor is a class whose methods handle request codes. :func:`answers` declares the codes of a method::
+A processor is a class whose methods handle request codes. Its constructor takes the parts of the broker that it may
+use. :func:`handles` declares the codes of a method::
 
     class QueryMessageProcessor(Processor):
-        @answers(RequestCode.VIEW_MESSAGE_BY_ID)
+        @handles(RequestCode.VIEW_MESSAGE_BY_ID)
         def view_message(self, channel, request): ...
 
-A handler returns the response, or None if it writes the response later or the request has none.
+A handler returns the response, or None if it sends the response later (:class:`DeferredResponses`) or the request has
+none. Refusals are :class:`RefusedError` with the response code of Apache's broker in the same case. Their messages are
+the remarks that clients display.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.tasks import BackgroundTasks
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.json import dumps_fastjson
+from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES, RELAYED_REQUESTS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.server import Handler, failure_of
+from spark_rocket.remoting.server.state_quota import StateQuota
 
 _Method = TypeVar("_Method", bound=Callable[..., object])
 
 
-def answers(*codes: RequestCode) -> Callable[[_Method], _Method]:
+def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
     """Make a method of a :class:`Processor` the handler of these request codes."""
 
     def mark(method: _Method) -> _Method:
@@ -37,9 +45,6 @@ def answers(*codes: RequestCode) -> Callable[[_Method], _Method]:
 class Processor:
     """A family of request handlers on one broker."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self._service = service
-
     def handlers(self) -> dict[int, Handler]:
         """The handler of each request code."""
         return {
@@ -48,16 +53,41 @@ class Processor:
             for code in getattr(member, "request_codes", ())
         }
 
-    def relay_later(
+
+class DeferredResponses:
+    """Responses that are written when their work is done, and the bounds of such work."""
+
+    def __init__(self, tasks: BackgroundTasks, changes: ChangeGate) -> None:
+        self._tasks = tasks
+        self._changes = changes
+        #: Requests and replies that wait for a client's response, by the connection of their sender.
+        self._relays = StateQuota(RELAYED_REQUESTS)
+        #: Requests whose work is divided into steps, and the lock of the one that runs.
+        self.large = StateQuota(LARGE_RESPONSES)
+        self.one_large = asyncio.Lock()
+
+    def respond(self, channel: Channel, request: RemotingCommand, work: Awaitable[RemotingCommand]) -> None:
+        """Write the response when ``work`` returns it. An exception is handled like one of a handler."""
+
+        async def respond() -> None:
+            try:
+                response = await work
+            except Exception as error:
+                response = failure_of(channel, request, error)
+            if not request.is_oneway:
+                channel.write(response)
+
+        self._tasks.spawn(respond())
+
+    def relay(
         self, channel: Channel, request: RemotingCommand, work: Coroutine[None, None, RemotingCommand], weight: int
     ) -> None:
-        """Like :meth:`answer_later`, for work that waits for a client; RefusedError if too many requests do.
+        """Like :meth:`respond`, for work that waits for a client; RefusedError if too many requests do.
 
         ``weight``: the number of clients that it waits for, and the KiB that it keeps in memory.
         """
-        relays = self._service.relays
         try:
-            relays.take(channel, weight)
+            self._relays.take(channel, weight)
         except RefusedError:
             work.close()
             raise
@@ -66,25 +96,24 @@ class Processor:
             try:
                 return await work
             finally:
-                relays.release(channel, weight)
+                self._relays.release(channel, weight)
 
-        self.answer_later(channel, request, relay())
+        self.respond(channel, request, relay())
 
-    def answer_in_steps(
+    def respond_in_steps(
         self,
         channel: Channel,
         request: RemotingCommand,
         work: Coroutine[None, None, RemotingCommand],
         file: str | None = None,
     ) -> None:
-        """Like :meth:`answer_later`, for work whose length depends on the broker's state: see broker/steps.py.
+        """Like :meth:`respond`, for work whose length depends on the broker's state: see broker/steps.py.
 
         One of them runs at a time, so that their memory is bounded too. RefusedError if too many are queued.
         ``file``: respond when this file has the changes that the work has made.
         """
-        service = self._service
         try:
-            service.large_responses.take(channel)
+            self.large.take(channel)
         except RefusedError:
             work.close()
             raise
@@ -92,36 +121,31 @@ class Processor:
 
         async def in_turn() -> RemotingCommand:
             try:
-                async with service.one_large_response:
+                async with self.one_large:
                     if file is None and not channel.is_active:
                         return RemotingCommand.response(request)  # is not sent
-                    answer = await work
-                return answer if file is None else await service.saved(answer, file)
+                    response = await work
+                return response if file is None else await self._changes.saved(response, file)
             finally:
                 work.close()  # it may not have begun
-                service.large_responses.release(channel)
+                self.large.release(channel)
 
-        self.answer_later(channel, request, in_turn())
-
-    def answer_later(self, channel: Channel, request: RemotingCommand, work: Awaitable[RemotingCommand]) -> None:
-        """Write the response when ``work`` returns it. An exception is handled like one of a handler."""
-
-        async def answer() -> None:
-            try:
-                response = await work
-            except Exception as error:
-                response = failure_of(channel, request, error)
-            if not request.is_oneway:
-                channel.write(response)
-
-        self._service.spawn(answer())
+        self.respond(channel, request, in_turn())
 
 
-def answer_held(channel: Channel, request: RemotingCommand, handle: Callable[[], RemotingCommand | None]) -> None:
+def respond_to_held(channel: Channel, request: RemotingCommand, handle: Callable[[], RemotingCommand | None]) -> None:
     """Run a held request again and write its response. An exception is handled like one of the first run."""
     try:
-        answer = handle()
+        response = handle()
     except Exception as error:
-        answer = failure_of(channel, request, error)
-    if answer is not None and not request.is_oneway:
-        channel.write(answer)
+        response = failure_of(channel, request, error)
+    if response is not None and not request.is_oneway:
+        channel.write(response)
+
+
+async def encoded(
+    request: RemotingCommand, ext: dict[str, str] | None, snapshot: Callable[[], object]
+) -> RemotingCommand:
+    """Respond with a snapshot that any thread may take; taken and encoded on a worker thread."""
+    body = await asyncio.to_thread(lambda: dumps_fastjson(snapshot()))
+    return RemotingCommand.response(request, 0, None, ext, body)

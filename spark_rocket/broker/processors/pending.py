@@ -1,105 +1,85 @@
-"""Decisions about messages that are stored but not yet delivered.
-
-* END_TRANSACTION (37): a producer commits or rolls back a transaction, unprompted or in response to a check (39).
-* RESUME_CHECK_HALF_MESSAGE (323): checks of an abandoned half message start again.
-* RECALL_MESSAGE (370): cancels a timed message.
+"""Delayed and timed messages: RECALL_MESSAGE (370) cancels one; their numbers by topic (61); and their progress, which
+slaves copy (GET_ALL_DELAY_OFFSET, 45; GET_TIMER_CHECK_POINT, 60).
 
 A recall is also stored as a message: in the timer's topic, due in the same second as the message that it cancels, with
 the topic and unique key of that message. Once the recall is acknowledged, the message is not delivered.
 
-Corresponds to org.apache.rocketmq.broker.processor.{EndTransactionProcessor, RecallMessageProcessor}, with the same
-order of checks and the same remarks, and to AdminBrokerProcessor.resumeCheckHalfMessage, which accepts any message,
-even a decided one. Unlike Apache's broker, END_TRANSACTION is also refused if the offset has no half message, and for a
-second decision about the same transaction.
+Apache's broker keeps the timer's counts in a file. Here they are counted in the timer log on request, without the
+messages of the current second that are already delivered. A recall counts -1, as in Apache's broker.
+Corresponds to RecallMessageProcessor, with the same order of checks and the same remarks, and to
+AdminBrokerProcessor.{getAllDelayOffset, getTimerCheckPoint, getTimerMetrics}.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 
-from spark_rocket.broker.delivery.delayed import Waiting
-from spark_rocket.broker.processors.base import Processor, answers
-from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
+from spark_rocket.broker.delivery.delayed import DelayRules
+from spark_rocket.broker.delivery.durability_gate import DurabilityGate
+from spark_rocket.broker.delivery.timers import DeliveryTimers
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.model import HALF_TOPIC
-from spark_rocket.protocol.ids import RecallMessageHandle, decode_offset_msg_id
-from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from spark_rocket.protocol.record.properties import encode_properties, find_property
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.protocol.ids import RecallMessageHandle
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.wire.bodies.config import (
+    DataVersion,
+)
+from spark_rocket.protocol.wire.bodies.stats import (
+    TimerMetric,
+    TimerMetricsSerializeWrapper,
+)
 from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.admin import ResumeCheckHalfMessageRequestHeader
-from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader, RecallMessageRequestHeader
+from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.timer_store import TimerMessageStore
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"
 
 
 class PendingMessageProcessor(Processor):
-    """Commits, rollbacks and recalls of pending messages."""
+    """Recalls, counts and progress of delayed and timed messages."""
 
-    @answers(RequestCode.END_TRANSACTION)
-    def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        header = EndTransactionRequestHeader.from_ext(request.ext_fields)
-        if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
-            return None  # not decided yet: no response, as in Apache's broker
-        service = self._service
-        half = Half.view(service.store.look_message_by_offset(header.commit_log_offset))
-        if half is None:
-            raise _refused("Find prepared transaction message failed")
-        if not header.from_transaction_check and self._is_too_late(half):
-            raise _refused(
-                "the transaction's immunity time has expired, wait for the check", ResponseCode.ILLEGAL_OPERATION
-            )
-        if half.group != header.producer_group:
-            raise _refused("The producer group wrong")
-        if half.record.queue_offset != header.tran_state_table_offset:
-            raise _refused("The transaction state table offset wrong")
-        transactions = service.transactions
-        if transactions.is_decided(half):
-            raise _refused("The transaction was decided before")
-        if header.commit_or_rollback == TRANSACTION_COMMIT:
-            result = transactions.commit(half)
-        else:
-            result = transactions.rollback(half)
-        if result.status is PutStatus.SERVICE_NOT_AVAILABLE:
-            raise _refused(result.reason, ResponseCode.SERVICE_NOT_AVAILABLE)
-        if result.status is not PutStatus.PUT_OK:
-            raise _refused(result.reason, ResponseCode.MESSAGE_ILLEGAL)
-        stats = service.stats
-        counts = stats.committed if header.commit_or_rollback == TRANSACTION_COMMIT else stats.rolled_back
-        with suppress(ValueError):  # a half message without a valid destination can still be rolled back
-            topic, _ = half.real_place()
-            counts[topic] = counts.get(topic, 0) + 1
-        return RemotingCommand.response(request)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        store: MessageStore,
+        topics: TopicConfigManager,
+        delays: DelayRules,
+        schedule: ScheduleMessageService,
+        timer: TimerMessageStore | None,
+        timers: DeliveryTimers,
+        durability: DurabilityGate,
+        later: DeferredResponses,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._delays = delays
+        self._schedule = schedule
+        self._timer = timer
+        self._timers = timers
+        self._durability = durability
+        self._later = later
 
-    @answers(RequestCode.RESUME_CHECK_HALF_MESSAGE)
-    def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        header = ResumeCheckHalfMessageRequestHeader.from_ext(request.ext_fields)
-        service = self._service
-        _, offset = decode_offset_msg_id(header.msg_id or "")
-        result = service.transactions.resume(service.store.look_message_by_offset(offset))
-        if result.status is not PutStatus.PUT_OK:
-            raise _refused(f"Put message back to {HALF_TOPIC} failed. {result.reason}")
-        service.message_waits(Waiting(HALF_TOPIC, 0, service.clock()))
-        return RemotingCommand.response(request)
-
-    def _is_too_late(self, half: Half) -> bool:
-        """Whether the immunity time that the sender requested has expired; until then it may decide unprompted."""
-        if not find_property(half.properties, IMMUNITY):
-            return False
-        timeout = self._service.config.transaction_time_out
-        age = self._service.clock() - half.record.born_timestamp
-        return age > max(half.immunity_ms(timeout), timeout)
-
-    @answers(RequestCode.RECALL_MESSAGE)
+    @handles(RequestCode.RECALL_MESSAGE)
     def recall_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        service, config = self._service, self._service.config
+        config = self._config
         header = RecallMessageRequestHeader.from_ext(request.ext_fields)
         handle = self._recall_handle(header)
-        now = service.clock()
+        now = self._clock()
         properties = {
             "TAGS": _TAG,
             "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.message_id}",
@@ -108,10 +88,10 @@ class PendingMessageProcessor(Processor):
             "BORN_TIMESTAMP": str(now),
             "PGROUP": header.producer_group or "",
         }
-        waiting = service.delays.apply(properties, handle.topic, 0)
+        waiting = self._delays.apply(properties, handle.topic, 0)
         if waiting is None:
             raise _recall_refused("timestamp invalid")
-        result = service.store.put_message(
+        result = self._store.put_message(
             waiting.topic,
             waiting.queue_id,
             b"0",
@@ -121,28 +101,28 @@ class PendingMessageProcessor(Processor):
         )
         if result.status is not PutStatus.PUT_OK:
             raise RefusedError(f"recall failed, execute error: {result.reason}", ResponseCode.SYSTEM_ERROR)
-        service.message_waits(waiting)
+        self._timers.expect(waiting)
         ext = {"msgId": handle.message_id, "MSG_REGION": config.region_id}
-        answer = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
-        if service.stored.waits:
-            service.stored.when_stored(result.end_physical_offset, partial(self._write_recall, channel, answer))
+        response = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
+        if self._durability.waits:
+            self._durability.when_stored(result.end_physical_offset, partial(self._write_recall, channel, response))
             return None
-        return answer
+        return response
 
     @staticmethod
-    def _write_recall(channel: Channel, answer: RemotingCommand, code: ResponseCode) -> None:
+    def _write_recall(channel: Channel, response: RemotingCommand, code: ResponseCode) -> None:
         """Respond with success whatever ``code`` is: a stored recall is valid, as in Apache's broker."""
-        channel.write(answer)
+        channel.write(response)
 
     def _recall_handle(self, header: RecallMessageRequestHeader) -> RecallMessageHandle:
         """Decode the handle and check that the recall is permitted and the message still pending."""
-        service, config = self._service, self._service.config
+        config = self._config
         if not config.recall_message_enable:
             raise RefusedError("recall failed, operation is forbidden", ResponseCode.NO_PERMISSION)
         writable = config.broker_permission & PERM_WRITE or config.allow_recall_when_broker_not_writeable
-        if service.clock() < config.start_accept_send_request_time_stamp or not writable:
+        if self._clock() < config.start_accept_send_request_time_stamp or not writable:
             raise _recall_refused("broker service not available", ResponseCode.SERVICE_NOT_AVAILABLE)
-        if service.topics.get(header.topic) is None:
+        if self._topics.get(header.topic) is None:
             raise _recall_refused(f"the topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         try:
             handle = RecallMessageHandle.decode(header.recall_handle)
@@ -153,14 +133,42 @@ class PendingMessageProcessor(Processor):
         if handle.broker_name != config.broker_name:
             raise _recall_refused("broker service not available")
         digits = handle.timestamp.isascii() and handle.timestamp.isdigit() and len(handle.timestamp) < 20
-        left = int(handle.timestamp) - service.clock() if digits else 0
+        left = int(handle.timestamp) - self._clock() if digits else 0
         if not 0 < left < config.timer_max_delay_sec * 1000:
             raise _recall_refused("timestamp invalid")
         return handle
 
+    @handles(RequestCode.GET_TIMER_METRICS)
+    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> None:
+        self._later.respond_in_steps(channel, request, self._timer_metrics(request, self._running_timer()))
 
-def _refused(why: str, code: ResponseCode = ResponseCode.SYSTEM_ERROR) -> RefusedError:
-    return RefusedError(why, code)
+    async def _timer_metrics(self, request: RemotingCommand, timer: TimerMessageStore) -> RemotingCommand:
+        counts: dict[int, int] = {}
+        async for part in in_steps(timer.counts_by_topic()):
+            for code, count in part.items():
+                counts[code] = counts.get(code, 0) + count
+        now = self._clock()
+        names = {java_hash(topic): topic for topic in self._topics.table} if counts else {}
+        found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}
+        version = DataVersion(timestamp=now, counter=timer.slots_done)
+        return RemotingCommand.response(request, body=TimerMetricsSerializeWrapper(found, version).to_json())
+
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET)
+    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(request, body=dumps_fastjson(self._schedule.snapshot()))
+
+    @handles(RequestCode.GET_TIMER_CHECK_POINT)
+    def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return RemotingCommand.response(request, body=self._running_timer().checkpoint())
+
+    def _running_timer(self) -> TimerMessageStore:
+        if self._timer is None:
+            raise RefusedError(
+                "this broker has no timer",
+                ResponseCode.SYSTEM_ERROR,
+                remedy="Send the request to a master with timerWheelEnable=true.",
+            )
+        return self._timer
 
 
 def _recall_refused(why: str, code: ResponseCode = ResponseCode.ILLEGAL_OPERATION) -> RefusedError:

@@ -32,20 +32,33 @@ Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
-from spark_rocket.broker.delivery.long_polling import HeldPull
-from spark_rocket.broker.processors.base import Processor, answer_held, answers
-from spark_rocket.broker.service import BrokerService
+from spark_rocket.broker.delivery.in_memory import is_in_memory
+from spark_rocket.broker.delivery.long_polling import HeldPull, PullRequestHoldService
+from spark_rocket.broker.overload import BrokerOverload
+from spark_rocket.broker.processors.base import Processor, handles, respond_to_held
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.stats import BrokerStats
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_SQL92
 from spark_rocket.protocol.wire.codes import PERM_READ, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.layout import ENTRY_SIZE
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.tracing import BrokerTracing  # needs OpenTelemetry
 
 _COMMIT = 1
 _SUSPEND = 2
@@ -101,12 +114,35 @@ class _Pull:
 class PullMessageProcessor(Processor):
     """PULL_MESSAGE: responds with records, or holds the request until there are some."""
 
-    def __init__(self, service: BrokerService) -> None:
-        super().__init__(service)
-        self._overload = service.overload
-        self._config = service.config
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        host: str,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        clients: ClientManager,
+        held: PullRequestHoldService,
+        overload: BrokerOverload,
+        stats: BrokerStats,
+        tracing: BrokerTracing | None,
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._host = host
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._held = held
+        self._overload = overload
+        self._stats = stats
+        self._tracing = tracing
 
-    @answers(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+    @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self._overload.pulls is not None:
             self._overload.check_pull()
@@ -126,10 +162,9 @@ class PullMessageProcessor(Processor):
             raise _bad_header(ext) from None
         if not (-_LONG <= offset < _LONG and -_LONG <= commit_offset < _LONG):
             raise _bad_header(ext)
-        service = self._service
         self._check_broker(request)
-        settings = service.group_to_consume(group)
-        service.topic_to_read(topic, queue_id, group)
+        settings = self._groups.to_consume(group)
+        self._topics.to_read(topic, queue_id, group)
         if sys_flag & _SUBSCRIPTION:
             wanted = parse_filter(
                 ext.get("expressionType"), ext.get("subscription"), sql92=self._config.enable_property_filter
@@ -138,8 +173,8 @@ class PullMessageProcessor(Processor):
             wanted = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
         max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
         pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, wanted)
-        if sys_flag & _COMMIT and not service.offsets.has_reset(group, topic, queue_id):
-            service.offsets.commit(group, topic, queue_id, commit_offset)
+        if sys_flag & _COMMIT and not self._offsets.has_reset(group, topic, queue_id):
+            self._offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
         if sys_flag & _SUSPEND:
             asked = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
@@ -150,18 +185,16 @@ class PullMessageProcessor(Processor):
 
     def _check_broker(self, request: RemotingCommand) -> None:
         if not self._config.broker_permission & PERM_READ:
-            raise RefusedError(
-                f"the broker[{self._service.store_host[0]}] pulling message is forbidden", ResponseCode.NO_PERMISSION
-            )
+            raise RefusedError(f"the broker[{self._host}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
         if request.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
             raise RefusedError(
-                f"the broker[{self._service.store_host[0]}] for lite pull consumer is forbidden",
+                f"the broker[{self._host}] for lite pull consumer is forbidden",
                 ResponseCode.NO_PERMISSION,
             )
 
     def _filter_of_group(self, group: str, topic: str, sub_version: int, broadcast_enable: bool) -> PullFilter:
         """The filter in the group's subscription, which heartbeats register."""
-        live = self._service.clients.consumers.get(group)
+        live = self._clients.consumers.get(group)
         if live is None:
             raise RefusedError(f"the consumer's group info not exist{SEE_FAQ}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
         if not broadcast_enable and live.message_model == "BROADCASTING":
@@ -202,12 +235,11 @@ class PullMessageProcessor(Processor):
         self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int | None
     ) -> RemotingCommand | None:
         """Respond, or hold for ``held_ms`` if there are no messages (None: the request was held before)."""
-        service = self._service
-        reset = service.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             return self._answer_reset(request, pull, reset)
         if pull.wanted.matches is None:
-            result = service.store.get_message(
+            result = self._store.get_message(
                 pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.wanted.tag_codes
             )
         else:
@@ -224,7 +256,7 @@ class PullMessageProcessor(Processor):
         if code == ResponseCode.PULL_NOT_FOUND and held_ms:
             tag_codes = pull.wanted.tag_codes or ()
             pull.weight = 1 + len(tag_codes) // 16 + len(request.ext_fields.get("subscription") or "") // 128
-            if service.held.has_room(channel, pull.weight, self._config.max_held_pulls):
+            if self._held.has_room(channel, pull.weight, self._config.max_held_pulls):
                 self._hold(channel, request, pull, held_ms / 1000)
                 return None
         suggested = 0
@@ -233,22 +265,21 @@ class PullMessageProcessor(Processor):
         if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave and not self._config.offset_check_in_slave:
             code, result.next_begin_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if code == ResponseCode.SUCCESS:
-            service.stats.fetched(pull.group, pull.topic, result.count, len(result.records))
-            if service.tracing is not None:
-                service.tracing.delivered(pull.group, pull.topic, pull.queue_id, result)
-            service.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
+            self._stats.fetched(pull.group, pull.topic, result.count, len(result.records))
+            if self._tracing is not None:
+                self._tracing.delivered(pull.group, pull.topic, pull.queue_id, result)
+            self._offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
-            service.stats.get_misses += 1
+            self._stats.get_misses += 1
         return _answer(request, code, status.value, result, suggested)
 
     def _suggested(self, group: str, result: GetMessageResult) -> int:
         """The id of the broker, among those of this name, that the group should pull from next."""
-        service = self._service
-        settings = service.group_to_consume(group)
+        settings = self._groups.to_consume(group)
         if result.count:
             # The first record's offset is enough: the others follow within the size of a response.
             begin = int.from_bytes(result.records[_PHYSICAL_OFFSET], "big")
-            if not service.is_in_memory(begin):
+            if not is_in_memory(self._store, self._config, begin):
                 return settings.which_broker_when_consume_slowly
         return settings.broker_id
 
@@ -257,14 +288,14 @@ class PullMessageProcessor(Processor):
         assert pull.wanted.matches is not None
         most = self._config.max_filter_message_size // ENTRY_SIZE
         place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)
-        result = get_matching(self._service.store, *place, pull.wanted.matches, most)
+        result = get_matching(self._store, *place, pull.wanted.matches, most)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and pull.passed:
             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
         return result
 
     def _waits_on(self, channel: Channel, request: RemotingCommand, pull: _Pull, result: GetMessageResult) -> bool:
         """Hold a woken pull again, after the messages that did not match; False if it cannot be held."""
-        left = pull.until - self._service.loop.time()
+        left = pull.until - self._loop.time()
         at_end = result.next_begin_offset == result.max_offset
         if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end or left <= 0:
             return False
@@ -273,7 +304,7 @@ class PullMessageProcessor(Processor):
         return True
 
     def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
-        pull.until = self._service.loop.time() + seconds
+        pull.until = self._loop.time() + seconds
         self._hold_for(channel, request, pull, seconds)
 
     def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
@@ -281,7 +312,7 @@ class PullMessageProcessor(Processor):
         request.ext_fields = {}
         again = partial(self._again, channel, request, pull)
         held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again, pull.weight)
-        self._service.held.hold(held, seconds)
+        self._held.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
         """Run a held pull again. With a tag filter this is the last run."""
@@ -292,13 +323,13 @@ class PullMessageProcessor(Processor):
             return
 
         def run() -> RemotingCommand | None:
-            self._service.topic_to_read(pull.topic, pull.queue_id, pull.group)
+            self._topics.to_read(pull.topic, pull.queue_id, pull.group)
             return self._run(channel, request, pull, None)
 
-        answer_held(channel, request, run)
+        respond_to_held(channel, request, run)
 
     def _answer_reset(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
-        store = self._service.store
+        store = self._store
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(offset),

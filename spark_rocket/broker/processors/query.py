@@ -19,7 +19,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
-from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
@@ -35,6 +38,7 @@ from spark_rocket.protocol.wire.headers.messages import (
     ViewMessageRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
@@ -44,12 +48,28 @@ _INDEX_TIMEOUT_S = 1.0
 class QueryMessageProcessor(Processor):
     """Lookups of messages and consume queue entries."""
 
-    @answers(RequestCode.QUERY_MESSAGE)
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        clients: ClientManager,
+        later: DeferredResponses,
+    ) -> None:
+        self._loop = loop
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._clients = clients
+        self._later = later
+
+    @handles(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = QueryMessageRequestHeader.from_ext(request.ext_fields)
-        if self._service.store.is_indexed or request.is_oneway:
+        if self._store.is_indexed or request.is_oneway:
             return self._find(request, header)
-        self.answer_later(channel, request, self._find_when_indexed(request, header))
+        self._later.respond(channel, request, self._find_when_indexed(request, header))
         return None
 
     async def _find_when_indexed(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
@@ -57,19 +77,19 @@ class QueryMessageProcessor(Processor):
         indexed = asyncio.Event()
 
         def set_indexed() -> None:
-            self._service.loop.call_soon_threadsafe(indexed.set)
+            self._loop.call_soon_threadsafe(indexed.set)
 
-        self._service.store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
+        self._store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
         with suppress(TimeoutError):
             await asyncio.wait_for(indexed.wait(), _INDEX_TIMEOUT_S)
         return self._find(request, header)
 
     def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
         unique = request.ext_fields.get(UNIQUE_KEY_QUERY) == "true"
-        config = self._service.config
+        config = self._config
         most = config.default_query_max_num if unique else config.max_msgs_num_batch
         wanted = most if unique else min(max(header.max_num, 1), most)
-        found = self._service.store.query_message(
+        found = self._store.query_message(
             header.topic,
             header.key,
             wanted,
@@ -88,31 +108,31 @@ class QueryMessageProcessor(Processor):
             )
         return RemotingCommand.response(request, 0, None, ext, b"".join(found.records))
 
-    @answers(RequestCode.VIEW_MESSAGE_BY_ID)
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ViewMessageRequestHeader.from_ext(request.ext_fields)
-        record = self._service.store.look_message_by_offset(header.offset)
+        record = self._store.look_message_by_offset(header.offset)
         if record is None:
             raise RefusedError(f"can not find message by the offset, {header.offset}", ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=record)
 
-    @answers(RequestCode.QUERY_CONSUME_QUEUE)
+    @handles(RequestCode.QUERY_CONSUME_QUEUE)
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
-        self._service.known_topic(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
-        self.answer_in_steps(channel, request, self._query_consume_queue(request, header))
+        self._topics.known(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
+        self._later.respond_in_steps(channel, request, self._query_consume_queue(request, header))
 
     async def _query_consume_queue(
         self, request: RemotingCommand, header: QueryConsumeQueueRequestHeader
     ) -> RemotingCommand:
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
-        store = self._service.store
+        store = self._store
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
         index = header.index or 0
         first = max(index, low)
         count = min(max(header.count or 0, 0), _MAX_ENTRIES)
         entries = store.get_entries(topic, queue_id, first, count) if first < high else []
-        subscription = self._service.clients.subscription(group, topic) if group else None
+        subscription = self._clients.subscription(group, topic) if group else None
         wanted = await self._wanted(entries, subscription)
         body = QueryConsumeQueueResponseBody(
             subscription_data=subscription,
@@ -134,7 +154,7 @@ class QueryMessageProcessor(Processor):
         if subscription is None:
             return [False] * len(entries)
         try:
-            sql92 = self._service.config.enable_property_filter
+            sql92 = self._config.enable_property_filter
             wanted = parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
         except RefusedError:  # a pull with this subscription would be refused too
             return [False] * len(entries)
@@ -144,7 +164,7 @@ class QueryMessageProcessor(Processor):
 
     def _matches(self, physical_offset: int, matches: Matches) -> bool:
         try:
-            record = view_record(self._service.store.look_message_by_offset(physical_offset) or b"")
+            record = view_record(self._store.look_message_by_offset(physical_offset) or b"")
         except ProtocolError:
             return False
         return matches(decode_properties(record.properties))

@@ -13,8 +13,13 @@ logged.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-from spark_rocket.broker.processors.base import Processor, answers
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.send_targets import SendTargets, check_size
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -24,6 +29,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _often = RateLimited(logging.getLogger(__name__))
@@ -35,16 +41,35 @@ _COMPRESSION_AND_HOSTS = 0x733  # allowed bits of a reply's sysFlag: types of co
 class ReplyMessageProcessor(Processor):
     """Delivery of replies to requesters."""
 
-    @answers(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        host: tuple[str, int],
+        store: MessageStore,
+        targets: SendTargets,
+        clients: ClientManager,
+        stats: BrokerStats,
+        later: DeferredResponses,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._host = host
+        self._store = store
+        self._targets = targets
+        self._clients = clients
+        self._stats = stats
+        self._later = later
+
+    @handles(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        service = self._service
         if request.code == RequestCode.SEND_REPLY_MESSAGE_V2:
             header = SendMessageRequestHeader.from_ext_v2(request.ext_fields)
         else:
             header = SendMessageRequestHeader.from_ext(request.ext_fields)
-        target = service.send_target(header.topic, header.default_topic, header.default_topic_queue_nums)
-        header.queue_id = service.choose_queue(target, header.queue_id)
-        service.check_size(request.body)
+        target = self._targets.find(header.topic, header.default_topic, header.default_topic_queue_nums)
+        header.queue_id = target.choose_queue(header.queue_id)
+        check_size(self._config, request.body)
         if header.sys_flag & ~_COMPRESSION_AND_HOSTS:
             raise RefusedError(
                 f"invalid sysFlag {header.sys_flag} of a reply: replies cannot be transactional or in a batch",
@@ -52,24 +77,24 @@ class ReplyMessageProcessor(Processor):
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is reused
-        self.relay_later(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
+        self._later.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
         return None
 
     def _trace_fields(self) -> dict[str, str]:
         """Fields of the response and properties of the reply."""
-        config = self._service.config
+        config = self._config
         return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
     async def _pass_on(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
     ) -> RemotingCommand:
-        config = self._service.config
+        config = self._config
         ext = self._trace_fields()
         problem = await self._push(channel, request, header)
         if problem is None:
             ext |= {"msgId": "0", "queueId": str(header.queue_id), "queueOffset": "0"}
         if config.store_reply_message_enable:
-            ext |= self._store(channel, request, header)
+            ext |= self._put(channel, request, header)
         code = ResponseCode.SUCCESS if problem is None else ResponseCode.SYSTEM_ERROR
         return RemotingCommand.response(request, code, problem, ext)
 
@@ -79,10 +104,10 @@ class ReplyMessageProcessor(Processor):
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
             return "reply message properties[REPLY_TO_CLIENT] is null"
-        target = self._service.clients.producer_channel(client_id)
+        target = self._clients.producer_channel(client_id)
         if target is None:
             return f"push reply message fail, channel of <{client_id}> not found."
-        now = self._service.clock()
+        now = self._clock()
         properties["PUSH_REPLY_TIME"] = str(now)
         push = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
@@ -95,7 +120,7 @@ class ReplyMessageProcessor(Processor):
             flag=header.flag,
             # With the slash that Java writes before an address: Java clients remove it.
             born_host=f"/{channel.remote_addr}",
-            store_host=f"/{format_address(*self._service.store_host)}",
+            store_host=f"/{format_address(*self._host)}",
             store_timestamp=now,
             properties=encode_properties(properties).decode(),
             reconsume_times=header.reconsume_times,
@@ -114,11 +139,10 @@ class ReplyMessageProcessor(Processor):
             return f"push reply message to {client_id}fail."
         return None
 
-    def _store(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> dict[str, str]:
+    def _put(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> dict[str, str]:
         """Store the reply; return the fields of the response with its place."""
-        service = self._service
         try:
-            result = service.store.put_message(
+            result = self._store.put_message(
                 header.topic,
                 header.queue_id,
                 request.body,
@@ -137,9 +161,9 @@ class ReplyMessageProcessor(Processor):
                 "store", "failed to store a reply to %s: %s", header.topic, result.reason or result.status.value
             )
             return {}
-        service.stats.puts += 1
+        self._stats.puts += 1
         return {
-            "msgId": encode_offset_msg_id(service.store_host, result.physical_offset),
+            "msgId": encode_offset_msg_id(self._host, result.physical_offset),
             "queueId": str(header.queue_id),
             "queueOffset": str(result.queue_offset),
         }

@@ -24,6 +24,7 @@ Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -31,13 +32,19 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.broker.delivery.delayed import Waiting, delay_level, is_timed
-from spark_rocket.broker.processors.base import Processor, answers
-from spark_rocket.broker.service import BrokerService, SendTarget
-from spark_rocket.broker.state.stats import DELAY, FIFO, NORMAL, TRANSACTION
+from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.delivery.delayed import DelayRules, Waiting, delay_level, is_timed
+from spark_rocket.broker.delivery.durability_gate import DurabilityGate
+from spark_rocket.broker.delivery.timers import DeliveryTimers
+from spark_rocket.broker.overload import BrokerOverload
+from spark_rocket.broker.processors.base import Processor, handles
+from spark_rocket.broker.send_targets import SendTarget, SendTargets, check_size
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.stats import DELAY, FIFO, NORMAL, TRANSACTION, BrokerStats
+from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
-from spark_rocket.protocol.ids import RecallMessageHandle, pack_host
+from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, encode_offset_msg_id, pack_host
 from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -45,6 +52,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.batch import BatchPlan
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
 _V2_LETTERS = {
@@ -91,31 +99,50 @@ _CODES: dict[PutStatus, int] = {
 class SendMessageProcessor(Processor):
     """SEND_MESSAGE and its variants: stores the messages of producers."""
 
-    def __init__(self, service: BrokerService) -> None:
-        super().__init__(service)
-        self._targets = service.targets
-        self._store = service.store
-        self._config = service.config
-        self._unique_key: Callable[[], str] = service.unique_keys.next
-        self._overload = service.overload
-        self._clock = service.clock
-        self._stats = service.stats
-        self._stored = service.stored
-        self._waits = service.stored.waits
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        host: tuple[str, int],
+        store: MessageStore,
+        targets: SendTargets,
+        delays: DelayRules,
+        transactions: TransactionalMessageService,
+        timers: DeliveryTimers,
+        durability: DurabilityGate,
+        changes: ChangeGate,
+        overload: BrokerOverload,
+        stats: BrokerStats,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._targets = targets
+        self._cached_targets = targets.cached
+        self._delays = delays
+        self._transactions = transactions
+        self._timers = timers
+        self._durability = durability
+        self._changes = changes
+        self._overload = overload
+        self._stats = stats
+        self._waits = durability.waits
+        self._message_id_prefix = encode_offset_msg_id(host, 0)[:-16]
+        self._unique_key: Callable[[], str] = UniqKeyGenerator(host[0], os.getpid(), clock, seed=host[1]).next
 
-    @answers(RequestCode.SEND_MESSAGE)
+    @handles(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Code 10: the same fields with their long names."""
         ext = request.ext_fields
         request.ext_fields = {_V2_LETTERS.get(name, name): value for name, value in ext.items()}
         return self.send_v2(channel, request)
 
-    @answers(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+    @handles(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self._overload.sends is not None:
             self._overload.check_send()
         if self._waits:
-            self._overload.check_put(self._stored.waiting)
+            self._overload.check_put(self._durability.waiting)
         ext = request.ext_fields
         try:
             topic = ext["b"]
@@ -124,19 +151,19 @@ class SendMessageProcessor(Processor):
             born = int(ext["g"])
             flag = int(ext["h"])
             reconsume_times = int(ext.get("j") or 0)
-            target = self._targets.get(topic)
+            target = self._cached_targets.get(topic)
             if target is None:
-                target = self._service.send_target(topic, ext["c"], int(ext["d"]))
+                target = self._targets.find(topic, ext["c"], int(ext["d"]))
         except (KeyError, ValueError):
             raise _bad_header(ext) from None
         _check_ranges(ext, born, flag, sys_flag, reconsume_times)
         batch = request.code == _SEND_BATCH or ext.get("m") == "true"
         if queue_id < 0 or queue_id >= target.queue_limit:
-            queue_id = self._service.choose_queue(target, queue_id)
+            queue_id = target.choose_queue(queue_id)
         if target.is_retry:
             target, queue_id = self._redirected(target, queue_id, ext, batch)
         body = request.body
-        self._service.check_size(body)
+        check_size(self._config, body)
         if sys_flag & _UNUSUAL_BITS:
             sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
         host = channel.attributes.get("born_host") or _born_host(channel)
@@ -165,7 +192,7 @@ class SendMessageProcessor(Processor):
             return RemotingCommand.response(request, code, result.reason or result.status.value)
         self._count(target, result, properties, waiting)
         if waiting is not None:
-            self._service.message_waits(waiting)
+            self._timers.expect(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
 
     def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: Waiting | None) -> None:
@@ -187,8 +214,7 @@ class SendMessageProcessor(Processor):
     ) -> RemotingCommand | None:
         if request.flag & 2:
             return None  # one-way: no response to delay for the disk or the name servers
-        service, config = self._service, self._config
-        prefix = service.message_id_prefix
+        config, prefix = self._config, self._message_id_prefix
         ext = {
             "msgId": f"{prefix}{result.physical_offset:016X}"
             if unique_key is not None
@@ -207,17 +233,17 @@ class SendMessageProcessor(Processor):
         answer = RemotingCommand.response(request, code, None, ext)
         if self._waits and not _asks_not_to_wait(properties):
             deliver = partial(self._write, channel, answer, target.topic)
-            self._stored.when_stored(result.end_physical_offset, deliver)
+            self._durability.when_stored(result.end_physical_offset, deliver)
             return None
-        if service.settling:
-            return service.when_settled(channel, answer, (target.topic,))
+        if self._changes.settling:
+            return self._changes.when_settled(channel, answer, (target.topic,))
         return answer
 
     def _write(self, channel: Channel, answer: RemotingCommand, topic: str, code: ResponseCode) -> None:
         """Write the response: the message is durable, or the timeout has expired (``code``)."""
         if code is not ResponseCode.SUCCESS:
             answer.code = code
-        if self._service.when_settled(channel, answer, (topic,)) is not None:
+        if self._changes.when_settled(channel, answer, (topic,)) is not None:
             channel.write(answer)
 
     def _properties_to_store(
@@ -254,9 +280,9 @@ class SendMessageProcessor(Processor):
         if not reconsume_times and _is_transactional(values):
             if not values.get("UNIQ_KEY"):
                 values["UNIQ_KEY"] = self._unique_key()
-            waiting = self._service.transactions.prepare(values, topic, queue_id, self._service.clock())
+            waiting = self._transactions.prepare(values, topic, queue_id, self._clock())
         else:
-            waiting = self._service.delays.apply(values, topic, queue_id)
+            waiting = self._delays.apply(values, topic, queue_id)
         return encode_properties(values).decode(), waiting
 
     def _put_batch(
@@ -303,7 +329,7 @@ class SendMessageProcessor(Processor):
             limit = int(most) if most else None
         except ValueError:
             raise _bad_header(ext) from None
-        dead = self._service.redirect_retry(target.topic, int(ext.get("j") or 0), limit)
+        dead = self._targets.dead_letters(target.topic, int(ext.get("j") or 0), limit)
         if dead is None:
             return target, queue_id
         values = decode_properties(ext.get("i") or "")

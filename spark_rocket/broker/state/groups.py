@@ -17,7 +17,7 @@ from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP, group_problem
 from spark_rocket.protocol.wire.bodies.assignment import SetMessageRequestModeRequestBody
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
 from spark_rocket.protocol.wire.request_limits.state import CONSUMER_GROUPS, REQUEST_MODES
@@ -65,6 +65,32 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         if not self._config.is_slave:  # a slave has only its master's groups
             self.put(created)
         return created
+
+    def to_consume(self, group: str) -> SubscriptionGroupConfig:
+        """The settings of a group that reads; RefusedError if it does not exist or is disabled."""
+        settings = self.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group [{group}] does not exist, {self._why_missing()}{SEE_FAQ}",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        if not settings.consume_enable:
+            raise RefusedError(f"subscription group no permission, {group}", ResponseCode.NO_PERMISSION)
+        return settings
+
+    def to_retry(self, group: str) -> SubscriptionGroupConfig:
+        """The settings of a group that sends messages back; RefusedError if it does not exist."""
+        settings = self.find(group)
+        if settings is None:
+            raise RefusedError(
+                f"subscription group not exist, {group} {self._why_missing()}{SEE_FAQ}",
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            )
+        return settings
+
+    def _why_missing(self) -> str:
+        full = self.full if self._config.auto_create_subscription_group else ""
+        return f"and is not created: {full}. " if full else ""
 
     @property
     def full(self) -> str:

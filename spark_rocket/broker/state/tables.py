@@ -221,3 +221,11 @@ class VersionedTable(Generic[T]):
 def _size(name: str, settings: _Settings) -> int:
     """Bytes of an entry as JSON, with the comma."""
     return len(dumps_fastjson({name: settings.to_value()})) - 1
+
+
+def int_problem(**numbers: int) -> str | None:
+    """Describe the first number that does not fit into a Java int; None if all fit."""
+    for name, number in numbers.items():
+        if not -(1 << 31) <= number < 1 << 31:
+            return f"Invalid {name} {number}: use a 32-bit integer."
+    return None

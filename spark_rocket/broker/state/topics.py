@@ -29,7 +29,7 @@ from spark_rocket.model import (
     is_system_topic,
 )
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
-from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, ResponseCode
+from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
 from spark_rocket.protocol.wire.request_limits.state import TOPICS
 
@@ -122,6 +122,28 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         """Whether this is one of RocketMQ's own topics, including those of this cluster and broker."""
         return topic in self.system or is_system_topic(topic)
 
+    def known(self, topic: str, remark: str | None = None) -> TopicConfig:
+        """The topic; RefusedError if it does not exist, with ``remark`` or Apache's remark for readers."""
+        config = self.get(topic)
+        if config is None:
+            remark = remark or f"topic[{topic}] not exist, apply first please! {SEE_FAQ}"
+            raise RefusedError(remark, ResponseCode.TOPIC_NOT_EXIST)
+        return config
+
+    def to_read(self, topic: str, queue_id: int, group: str) -> TopicConfig:
+        """The topic, if the group may pull from this queue; otherwise RefusedError."""
+        config = self.known(topic)
+        if not config.perm & PERM_READ:
+            raise RefusedError(f"the topic[{topic}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise illegal_queue(config, queue_id, group)
+        return config
+
+    def read_queues(self, topic: str) -> int:
+        """The number of a topic's read queues; 0 if it does not exist."""
+        config = self.get(topic)
+        return 0 if config is None else config.read_queue_nums
+
     def put(self, config: TopicConfig) -> None:
         """Add a topic or replace its settings."""
         self._put(config.topic_name, config)
@@ -193,3 +215,14 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
 
 def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfig:
     return TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+
+
+def illegal_queue(
+    config: TopicConfig, queue_id: int, group: str, code: ResponseCode = ResponseCode.INVALID_PARAMETER
+) -> RefusedError:
+    """Create the error for a queue that the topic does not have."""
+    return RefusedError(
+        f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
+        f"[{config.read_queue_nums}] consumer:[{group}]",
+        code,
+    )

@@ -32,7 +32,9 @@ from typing import NamedTuple
 
 from spark_rocket.broker.delivery.delayed import TIMER_PROPERTIES, Waiting
 from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.shared import SharedState
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
@@ -50,6 +52,7 @@ from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.redelivery import RETRY_MS, put_record
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -110,19 +113,31 @@ class _HalfQueue:
 class TransactionalMessageService:
     """The transactions of one broker."""
 
-    def __init__(self, shared: SharedState, clients: ClientManager) -> None:
-        self._config = config = shared.config
-        self._store = store = shared.store
-        self._topics = shared.topics
-        self._offsets = shared.offsets
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Callable[[], int],
+        host: tuple[str, int],
+        store: MessageStore,
+        topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager,
+        clients: ClientManager,
+        may_ask: Callable[[Channel, str], bool] | None = None,
+    ) -> None:
+        """``may_ask``: whether a connection may see an undecided message to a topic; None: all may.
+
+        A client can register as a producer of any group, also of one whose messages it has not sent.
+        """
+        self._config = config
+        self._host = host
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
         self._clients = clients
-        self._host = shared.host
-        #: Whether a connection may see an undecided message to a topic: a client can register as a producer of any
-        #: group, also of one whose messages it has not sent.
-        self.may_ask: Callable[[Channel, str], bool] = lambda channel, topic: True
+        self._may_ask = may_ask
         self._queues: dict[int, _HalfQueue] = {}
         self._round: Iterator[None] | None = None
-        self._next_round = shared.clock()
+        self._next_round = clock()
         self._due: int | None = None
         self._turn = 0
         self._often = RateLimited(_log, 60.0)
@@ -379,7 +394,7 @@ class TransactionalMessageService:
         channels = [
             channel
             for channel in (members.channels() if members is not None else ())
-            if channel.is_writable and self.may_ask(channel, topic)
+            if channel.is_writable and (self._may_ask is None or self._may_ask(channel, topic))
         ]
         self._turn += 1
         return channels[self._turn % len(channels)] if channels else None

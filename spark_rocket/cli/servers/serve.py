@@ -130,7 +130,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         # Start it only now: during recovery it would report existing topics as missing.
         await namesrv.start()
         # Register before reporting that all is up: clients may ask the name server for this broker at once.
-        await asyncio.wait([broker.service.registration.register()], timeout=2.0)
+        await asyncio.wait([broker.parts.registration.register()], timeout=2.0)
         monitor = await monitor_of(servers, config, BrokerMetrics(broker), NameServerMetrics(namesrv))
         facts = {"nameServer": name_server, "broker": broker.address}
         facts |= monitor.facts | await proxy.wait_until_up(servers)
@@ -248,7 +248,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
         _log_start(config)
         if ready_fd is not None:
             # Register before reporting: clients may ask a name server for this broker at once.
-            await asyncio.wait([broker.service.registration.register()], timeout=2.0)
+            await asyncio.wait([broker.parts.registration.register()], timeout=2.0)
             ready(ready_fd, {"broker": broker.address} | monitor.facts)
         print_lines(
             f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "

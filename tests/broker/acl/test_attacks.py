@@ -18,7 +18,7 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
-from tests.kit.brokers import service_of
+from tests.kit.brokers import parts_of
 
 pytestmark = pytest.mark.live
 
@@ -124,18 +124,18 @@ def test_a_half_message_within_a_body_is_ignored(as_: Connect) -> None:
 def test_a_check_is_not_sent_to_a_producer_without_permission(as_: Connect, cluster: LocalCluster) -> None:
     """A client that registers as a producer of its group would get the complete message in a check."""
     mallory, root = as_(MALLORY), as_(ROOT)
-    service = service_of(cluster)
+    parts = parts_of(cluster)
     body = json.dumps({"clientID": "c", "producerDataSet": [{"groupName": "payers"}]}).encode()
     for wire in (mallory, root):
         assert wire.ask(RequestCode.HEART_BEAT, body).code == 0
-    members = service.clients.producers["payers"]
+    members = parts.clients.producers["payers"]
     assert len(members) == 2
 
     def asked(topic: str) -> list[str]:
         sent = root.send(topic, b"half", {"TRAN_MSG": "true", "PGROUP": "payers", "UNIQ_KEY": "k"})
-        half = Half.view(service.store.look_message_by_offset(int(sent.ext_fields["msgId"][-16:], 16)))
+        half = Half.view(parts.store.look_message_by_offset(int(sent.ext_fields["msgId"][-16:], 16)))
         assert half is not None
-        found = [service.transactions._channel(half) for _ in range(4)]
+        found = [parts.transactions._channel(half) for _ in range(4)]
         return sorted({channel.attributes["acl_account"] for channel in found if channel is not None})
 
     assert asked("secret") == ["root-key"]

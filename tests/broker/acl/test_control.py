@@ -26,7 +26,7 @@ from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
 from tests.broker.wire import Wire, _send_fields
-from tests.kit.brokers import service_of, thread_of
+from tests.kit.brokers import parts_of, thread_of
 
 pytestmark = pytest.mark.live
 
@@ -64,7 +64,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def control_of(cluster: LocalCluster) -> AccessControl:
-    control = service_of(cluster).access_control
+    control = parts_of(cluster).access_control
     assert control is not None
     return control
 
@@ -363,12 +363,12 @@ def test_nothing_shows_the_brokers_own_secret(
     shown = bytes(as_(ALICE).ask(RequestCode.GET_BROKER_CONFIG).body).decode()
     assert "innerClientAuthenticationCredentials=******" in shown
     server = thread_of(cluster)
-    assert server.service is not None
+    assert server.parts is not None
     monkeypatch.setattr(acl_control, "_rate_limited", RateLimited(logging.getLogger("spark_rocket.acl.control")))
     as_(None).send("orders", AccessKey="no\nbody\x1b")
     assert "refused a request of 127.0.0.1: there is no account with the accessKey no?body?" in caplog.text
     as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders")
-    everything = [shown, repr(server.service.config), repr(control_of(cluster).rules.accounts), caplog.text]
+    everything = [shown, repr(server.parts.config), repr(control_of(cluster).rules.accounts), caplog.text]
     assert not any(secret in text for secret in SECRETS for text in everything)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -44,8 +45,10 @@ class Producer:
         self.asked.put(request)
 
     def join(self) -> None:
-        body = HeartbeatData("client", [ProducerData(self.group)], []).to_json()
-        assert self.wire.ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SUCCESS
+        assert self.wire.ask(RequestCode.HEART_BEAT, self._heartbeat()).code == ResponseCode.SUCCESS
+
+    def _heartbeat(self) -> bytes:
+        return HeartbeatData("client", [ProducerData(self.group)], []).to_json()
 
     def half(self, body: bytes = b"x", topic: str = "Tx", *, queue_id: int = 1, **properties: str) -> RemotingCommand:
         every = {"TRAN_MSG": "true", "PGROUP": self.group, **properties}
@@ -99,7 +102,11 @@ class Producer:
 
     def asked_about(self) -> list[bytes]:
         """Bodies of all checks that were not taken yet."""
-        self.join()  # answered after whatever was sent before
+        handled = threading.Event()
+        heartbeat = RemotingCommand.request(RequestCode.HEART_BEAT, {}, self._heartbeat())
+        promise = self.client.invoke_async(self.wire.address, heartbeat, timeout=20.0)
+        promise.add_done_callback(lambda _: handled.set())  # runs after the handler of whatever was sent before
+        assert handled.wait(20)
         return [self.question()[1].body for _ in range(self.asked.qsize())]
 
     def nothing_asked(self) -> bool:

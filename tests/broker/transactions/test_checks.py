@@ -260,11 +260,11 @@ def test_a_large_round_does_not_block_others(
 ) -> None:
     for number in range(50):
         producer.half(b"%d" % number)
-    service: TransactionalMessageService = server.broker.service.transactions
+    transactions: TransactionalMessageService = server.broker.parts.transactions
     ticks = iter(range(1_000_000))
     monkeypatch.setattr("spark_rocket.broker.transactions.service.monotonic", lambda: float(next(ticks)))
     clock.now += 6_001
-    assert server.run(lambda: service.check(clock.now, 0.5)) == clock.now  # one message, then other requests
+    assert server.run(lambda: transactions.check(clock.now, 0.5)) == clock.now  # one message, then other requests
     assert end_of(wire, HALF) == 51
     server.wake()
     assert producer.asked_about() == [b"%d" % number for number in range(50)]
@@ -272,11 +272,11 @@ def test_a_large_round_does_not_block_others(
 
 
 def test_an_idle_broker_uses_no_memory(server: Served, producer: Producer, clock: Clock) -> None:
-    service = server.broker.service
-    driver = service.drivers[HALF]
+    parts = server.broker.parts
+    driver = parts.timers.by_topic[HALF]
     server.run(lambda: None)
     assert driver.due is None
-    assert service.transactions.mark() is None
+    assert parts.transactions.mark() is None
     producer.commit(producer.half())
     assert driver.due == clock.now + 6_001
     server.pass_time(6_001)
@@ -290,7 +290,7 @@ def test_a_full_disk_delays_checks_and_loses_none(
     server: Served, wire: Wire, producer: Producer, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = producer.half()
-    store = server.broker.service.store
+    store = server.broker.parts.store
     put = store.put_message
     monkeypatch.setattr(
         store, "put_message", lambda *_, **__: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
@@ -300,7 +300,7 @@ def test_a_full_disk_delays_checks_and_loses_none(
         assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "full")
     server.pass_time(6_001)
     assert producer.nothing_asked()
-    assert server.broker.service.drivers[HALF].due == clock.now + 1000
+    assert server.broker.parts.timers.by_topic[HALF].due == clock.now + 1000
     monkeypatch.setattr(store, "put_message", put)
     server.pass_time(1000)
     assert producer.answer(COMMIT).code == ResponseCode.SUCCESS
@@ -311,7 +311,7 @@ def test_a_commit_without_an_op_message_is_checked_again(
     server: Served, wire: Wire, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = producer.half()
-    store = server.broker.service.store
+    store = server.broker.parts.store
     put = store.put_message
 
     def no_ops(topic: str, *rest: Any, **more: Any) -> PutResult:
@@ -351,7 +351,7 @@ def test_unreadable_and_missing_messages_stop_nothing(
 ) -> None:
     for number in range(6):
         producer.half(b"%d" % number)
-    store = server.broker.service.store
+    store = server.broker.parts.store
     entries = store.get_entries
     monkeypatch.setattr(store, "get_entries", lambda *asked: [] if asked == (HALF, 0, 4, 1) else entries(*asked))
     producer.rollback(producer.half())
@@ -368,7 +368,7 @@ def test_a_message_that_cannot_be_stored_again_stays(
 ) -> None:
     producer.half(b"too large by now")
     producer.half(b"behind")
-    store = server.broker.service.store
+    store = server.broker.parts.store
     put = store.put_message
 
     def picky(topic: str, queue_id: int, body: bytes, *rest: Any, **more: Any) -> PutResult:

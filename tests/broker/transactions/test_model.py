@@ -16,9 +16,7 @@ import pytest
 
 from spark_rocket.broker.state.clients import ClientManager
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.shared import SharedState
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.half_messages import Half
 from spark_rocket.broker.transactions.service import TransactionalMessageService
@@ -76,9 +74,9 @@ class World:
         clients = ClientManager(self.clock, lambda *_: None)
         clients.register_producer("g", self.member, "id", "PYTHON", 1)  # type: ignore[arg-type]
         topics = TopicConfigManager(self.settings, self.clock)
-        groups = SubscriptionGroupManager(self.settings, self.clock)
-        shared = SharedState(self.settings, self.store, topics, self.offsets, groups, self.clock, HOST)
-        self.service = TransactionalMessageService(shared, clients)
+        self.service = TransactionalMessageService(
+            self.settings, self.clock, HOST, self.store, topics, self.offsets, clients
+        )
 
     def put_message(self, *args: Any, **more: Any) -> PutResult:
         if self.full:

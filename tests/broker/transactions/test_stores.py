@@ -84,8 +84,8 @@ def test_a_kill_at_any_moment_loses_no_transaction(serve: Any, clock: Clock, tmp
         image({b"0"}, {b"1", b"3"})  # between the copies and the saved progress
         assert producer.end_checked(*questions[0], COMMIT).code == ResponseCode.SUCCESS
         image({b"0", b"1"}, {b"3"})
-        server.run(server.broker.service.saving.save_offsets)
-        server.run(server.broker.service.store.flush)
+        server.run(server.broker.parts.saver.save_offsets)
+        server.run(server.broker.parts.store.flush)
         server.pass_time(30_000)
         assert producer.end_checked(*producer.question(), ROLLBACK).code == ResponseCode.SUCCESS
         image({b"0", b"1"}, set())
@@ -105,17 +105,17 @@ def test_a_kill_between_the_message_and_its_op_may_duplicate_it(serve: Any, cloc
     store = tmp_path / "store"
     with serve(store, **GOLDEN_SIZES) as (server, wire, producer):
         sent = producer.half()
-        service = server.broker.service
-        put = service.store.put_message
+        parts = server.broker.parts
+        put = parts.store.put_message
 
         def kill_before_op(topic: str, *rest: Any, **more: Any) -> PutResult:
             if topic == OP:
                 killed(store, tmp_path / "image")
             return put(topic, *rest, **more)
 
-        service.store.put_message = kill_before_op
+        parts.store.put_message = kill_before_op
         producer.commit(sent)
-        service.store.put_message = put
+        parts.store.put_message = put
     clock.now += 6_001
     with serve(tmp_path / "image", **GOLDEN_SIZES) as (server, wire, producer):
         assert bodies(wire) == [b"x"]
@@ -127,26 +127,26 @@ def test_a_kill_between_the_message_and_its_op_may_duplicate_it(serve: Any, cloc
 def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(flushConsumerOffsetInterval=3_600_000) as (server, _wire, producer):
         producer.commit(producer.half())
-        service = server.broker.service
+        parts = server.broker.parts
         flushed: list[Any] = []
-        monkeypatch.setattr(service.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
-        end = service.store.max_physical_offset
+        monkeypatch.setattr(parts.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
+        end = parts.store.max_physical_offset
         for is_flushed in (False, True):
-            assert service.offsets.query(TRANSACTION_GROUP, HALF, 0) == -1
+            assert parts.offsets.query(TRANSACTION_GROUP, HALF, 0) == -1
             flushed.clear()
-            server.run(service.saving.save_offsets)
+            server.run(parts.saver.save_offsets)
             server.run(lambda: None)
             ((offset, callback),) = flushed
             assert offset == end
             callback(is_flushed)
-            server.do(service.settle_all())
-        assert (service.offsets.query(TRANSACTION_GROUP, HALF, 0), service.offsets.query(TRANSACTION_GROUP, OP, 0)) == (
+            server.do(parts.tasks.settle())
+        assert (parts.offsets.query(TRANSACTION_GROUP, HALF, 0), parts.offsets.query(TRANSACTION_GROUP, OP, 0)) == (
             1,
             1,
         )
         flushed.clear()
-        server.run(service.saving.save_offsets)
-        server.do(service.settle_all())
+        server.run(parts.saver.save_offsets)
+        server.do(parts.tasks.settle())
         assert flushed == []
 
 
@@ -167,11 +167,11 @@ def test_op_messages_of_both_kinds_are_read(serve: Any, clock: Clock, body: byte
     with serve() as (server, _, producer):
         for number in range(5):
             producer.half(b"%d" % number)
-        store = server.broker.service.store
+        store = server.broker.parts.store
         born = {"born_timestamp": clock.now, "born_host": ("127.0.0.1", 1)}
         for text, properties in ((body, b"WAIT\x01true\x02TAGS\x01d"), (b"4", b"TAGS\x01other"), (b"0", b"TAGS\x01d")):
             server.run(lambda text=text, properties=properties: store.put_message(OP, 0, text, properties, **born))
-        server.broker.service.transactions.mark = lambda: None  # it takes all ops for its own
+        server.broker.parts.transactions.mark = lambda: None  # it takes all ops for its own
     with serve() as (server, _wire, producer):
         server.pass_time(30_000)
         assert producer.asked_about() == [b"2", b"4"]

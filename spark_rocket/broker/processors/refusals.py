@@ -50,8 +50,9 @@ _CHANGES = (
     Code.SET_MESSAGE_REQUEST_MODE,
     Code.RESUME_CHECK_HALF_MESSAGE,
 )
+_POPS = (Code.POP_MESSAGE, Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME)
 _DELETIONS = (Code.DELETE_TOPIC_IN_BROKER, Code.CLEAN_UNUSED_TOPIC)
-_ANSWERS = (
+_OF_SLAVES = (
     (
         _MESSAGES,
         ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -72,12 +73,22 @@ _ANSWERS = (
 )
 
 
-def refusals(broker: str) -> dict[int, Handler]:
+def slave_refusals(broker: str) -> dict[int, Handler]:
     """Handlers that replace a master's. ``broker``: the slave's name in the responses."""
-    return {int(code): _answer(answer, text.format(broker)) for codes, answer, text in _ANSWERS for code in codes}
+    return {int(code): _refusal(found, text.format(broker)) for codes, found, text in _OF_SLAVES for code in codes}
 
 
-def _answer(code: ResponseCode, text: str) -> Handler:
+def pop_refusals(host: str) -> dict[int, Handler]:
+    """Handlers of pops and acks without ``timerWheelEnable``: their messages reappear by timed messages."""
+    refuse = _refusal(
+        ResponseCode.SYSTEM_ERROR,
+        f"the broker[{host}] pop message is forbidden because timerWheelEnable is false. "
+        "Set timerWheelEnable=true at the broker.",
+    )
+    return {int(code): refuse for code in _POPS}
+
+
+def _refusal(code: ResponseCode, text: str) -> Handler:
     def handler(channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, code, text)
 

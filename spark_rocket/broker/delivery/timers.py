@@ -1,0 +1,45 @@
+"""The timers that deliver pending messages: delayed, timed and half messages, and the check points of pops.
+
+Each timer runs the work of one system topic in slices, so that it delays requests by about two milliseconds at most.
+
+Thread-safety: used on the event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from spark_rocket.broker.delivery.delayed import Waiting
+from spark_rocket.remoting.wall_clock_timer import WallClockTimer
+
+#: Maximum delay of sends and pulls by one slice of deliveries; a large message may exceed it.
+_SLICE_SECONDS = 0.002
+
+
+class DeliveryTimers:
+    """The timers of one broker, by the topic that stores the pending messages."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]) -> None:
+        self._loop = loop
+        self._clock = clock
+        self.by_topic: dict[str, WallClockTimer] = {}
+
+    def add(self, topic: str, deliver: Callable[[int, float], int | None]) -> WallClockTimer:
+        """``deliver`` gets the time (ms) and a budget in seconds, and returns when to call it again."""
+        timer = self.by_topic[topic] = WallClockTimer(self._loop, self._clock, deliver, _SLICE_SECONDS)
+        return timer
+
+    def expect(self, waiting: Waiting) -> None:
+        """Schedule the delivery of a stored message."""
+        timer = self.by_topic.get(waiting.topic)
+        if timer is not None:
+            timer.expect(waiting.due)
+
+    def start(self) -> None:
+        for timer in self.by_topic.values():
+            timer.wake()
+
+    def close(self) -> None:
+        for timer in self.by_topic.values():
+            timer.close()

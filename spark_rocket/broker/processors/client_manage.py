@@ -1,0 +1,215 @@
+"""Clients: heartbeats (34), unregistering (35), members of a group (38, 203, 204), all producers (328), locks of queues
+(41, 42), and checks of a subscription (46).
+
+A consumer's heartbeat also creates its group and the group's ``%RETRY%`` topic, which its client subscribes to next.
+
+Thread-safety: event loop only. Corresponds to broker.processor.{ClientManageProcessor, ConsumerManageProcessor} and
+AdminBrokerProcessor.getAllProducerInfo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.delivery.filters import parse_filter
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.state.clients import ClientInfo, ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.queue_locks import RebalanceLockManager
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.steps import in_steps
+from spark_rocket.errors import RefusedError
+from spark_rocket.model import RETRY_PREFIX
+from spark_rocket.protocol.filter.tags import TYPE_TAG
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.client import (
+    CheckClientRequestBody,
+    GetConsumerListByGroupResponseBody,
+    HeartbeatData,
+)
+from spark_rocket.protocol.wire.bodies.stats import (
+    Connection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
+)
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers.admin import (
+    GetConsumerConnectionListRequestHeader,
+    GetProducerConnectionListRequestHeader,
+)
+from spark_rocket.protocol.wire.headers.membership import (
+    GetConsumerListByGroupRequestHeader,
+    UnregisterClientRequestHeader,
+)
+from spark_rocket.protocol.wire.request_limits import body_of
+from spark_rocket.remoting.server.channel import Channel
+
+
+class ClientManageProcessor(Processor):
+    """Members of groups, and their locks."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        clients: ClientManager,
+        locks: RebalanceLockManager,
+        changes: ChangeGate,
+        later: DeferredResponses,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._locks = locks
+        self._changes = changes
+        self._later = later
+
+    @handles(RequestCode.HEART_BEAT)
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        data = body_of(request, HeartbeatData)
+        language = _language(request.language)
+        for producer in data.producer_data_set:
+            self._clients.register_producer(producer.group_name, channel, data.client_id, language, request.version)
+        changed = False
+        retry_topics: list[str] = []
+        for consumer in data.consumer_data_set:
+            settings = self._groups.find(consumer.group_name)
+            if settings is None:
+                continue  # Apache's broker ignores it too; the group's pulls are refused with 26
+            retry_topics.append(RETRY_PREFIX + consumer.group_name)
+            self._topics.ensure(retry_topics[-1], settings.retry_queue_nums)
+            changed |= self._clients.register_consumer(
+                consumer,
+                channel,
+                data.client_id,
+                language,
+                request.version,
+                notify=settings.notify_consumer_ids_changed_enable,
+                with_subscriptions=not data.without_sub,
+            )
+        answer = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
+        if request.is_oneway:
+            return None
+        # The consumer requests the route of its retry topic next, so the topic is registered first.
+        # If the file cannot be written, the first heartbeat after a restart creates the topic again.
+        return self._changes.when_settled(channel, answer, retry_topics, must_be_saved=False)
+
+    @handles(RequestCode.UNREGISTER_CLIENT)
+    def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = UnregisterClientRequestHeader.from_ext(request.ext_fields)
+        group = header.consumer_group or ""
+        settings = self._groups.get(group)
+        was_live = group in self._clients.consumers
+        self._clients.unregister(
+            channel,
+            header.client_id,
+            header.producer_group,
+            header.consumer_group,
+            notify=settings is None or settings.notify_consumer_ids_changed_enable,
+        )
+        if was_live and group not in self._clients.consumers:
+            self._locks.release_group(group)
+        return RemotingCommand.response(request)
+
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = GetConsumerListByGroupRequestHeader.from_ext(request.ext_fields)
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise RefusedError(f"no consumer for this group, {header.consumer_group}", ResponseCode.SYSTEM_ERROR)
+        body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
+        return RemotingCommand.response(request, body=body.to_json())
+
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> None:
+        header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
+        group = self._clients.consumers.get(header.consumer_group)
+        if group is None:
+            raise RefusedError(
+                f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
+            )
+
+        async def answer() -> RemotingCommand:
+            body = ConsumerConnection(
+                connection_set=await _connections(group.members),
+                subscription_table=dict(group.subscriptions),
+                consume_type=group.consume_type,
+                message_model=group.message_model,
+                consume_from_where=group.consume_from_where,
+            )
+            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
+
+        self._later.respond_in_steps(channel, request, answer())
+
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> None:
+        header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
+        members = self._clients.producers.get(header.producer_group)
+        if not members:
+            raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
+
+        async def answer() -> RemotingCommand:
+            body = ProducerConnection(connection_set=await _connections(members))
+            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
+
+        self._later.respond_in_steps(channel, request, answer())
+
+    @handles(RequestCode.GET_ALL_PRODUCER_INFO)
+    def all_producers(self, channel: Channel, request: RemotingCommand) -> None:
+        self._later.respond_in_steps(channel, request, self._all_producers(request))
+
+    async def _all_producers(self, request: RemotingCommand) -> RemotingCommand:
+        table: dict[str, list[ProducerInfo]] = {}
+        every = [(group, one) for group, members in self._clients.producers.items() for one in members]
+        async for group, one in in_steps(every):
+            info = ProducerInfo(one.client_id, one.channel.remote_addr, one.language, one.version, one.last_update)
+            table.setdefault(group, []).append(info)
+        return RemotingCommand.response(request, body=await asyncio.to_thread(ProducerTableInfo(table).to_json))
+
+    @handles(RequestCode.LOCK_BATCH_MQ)
+    def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = body_of(request, LockBatchRequestBody)
+        held = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
+        return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ)
+    def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        body = body_of(request, LockBatchRequestBody)
+        self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        return RemotingCommand.response(request)
+
+    @handles(RequestCode.CHECK_CLIENT_CONFIG)
+    def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Check a subscription. Consumers with an SQL92 expression request this once, before they start."""
+        subscription = body_of(request, CheckClientRequestBody).subscription_data if request.body else None
+        if subscription is not None and subscription.expression_type != TYPE_TAG:
+            sql92 = self._config.enable_property_filter
+            parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
+        return RemotingCommand.response(request)
+
+
+def _language(code: int | str) -> str:
+    try:
+        return code if isinstance(code, str) else LanguageCode(code).name
+    except ValueError:
+        return LanguageCode.OTHER.name
+
+
+async def _connections(members: Iterable[ClientInfo]) -> list[Connection]:
+    return [
+        Connection(
+            client_id=member.client_id,
+            client_addr=member.channel.remote_addr,
+            language=member.language,
+            version=member.version,
+        )
+        async for member in in_steps(list(members))
+    ]

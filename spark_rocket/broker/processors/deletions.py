@@ -1,0 +1,64 @@
+"""Deletions on request: expired files of the log (329), expired entries of consume queues (306), queues of topics that
+do not exist (316).
+
+Corresponds to AdminBrokerProcessor.{deleteExpiredCommitLog, cleanExpiredConsumeQueue, cleanUnusedTopic}.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.steps import in_steps
+from spark_rocket.model import SYSTEM_TOPICS
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+
+class DeletionProcessor(Processor):
+    """Deletions on request."""
+
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        store: MessageStore,
+        topics: TopicConfigManager,
+        later: DeferredResponses,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._later = later
+
+    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        retention = self._store.retention
+        retention.delete_expired()
+        retention.run(self._clock())
+        return RemotingCommand.response(request)
+
+    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    def clean_expired_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Trim the consume queues. Unlike Apache's broker, keep empty queues, so that offsets never restart at 0."""
+        self._store.retention.trim_again()
+        return RemotingCommand.response(request)
+
+    @handles(RequestCode.CLEAN_UNUSED_TOPIC)
+    def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> None:
+        self._later.respond_in_steps(channel, request, self._clean_unused_topics(request))
+
+    async def _clean_unused_topics(self, request: RemotingCommand) -> RemotingCommand:
+        unused = []
+        async for topic in in_steps(sorted(self._store.topics() - SYSTEM_TOPICS)):
+            if topic not in self._topics.table:
+                self._store.delete_topic(topic)
+                unused.append(topic)
+        if unused:
+            _log.warning("deleted the queues of unknown topics: %s", ", ".join(unused))
+        return RemotingCommand.response(request)

@@ -1,0 +1,150 @@
+"""Resets of a group to a time or an offset (222).
+
+With ``useServerSideResetOffset`` (the default, as in Apache's since 5.0) offline groups can be reset too: the response
+to the group's next pull of a queue has the new offset, and commits of its members are ignored until then. Without it,
+all members get RESET_CONSUMER_CLIENT_OFFSET (220), one-way.
+
+Thread-safety: event loop only. Corresponds to broker.client.net.Broker2Client and AdminBrokerProcessor.resetOffset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.state.clients import ClientManager
+from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.groups import SubscriptionGroupManager
+from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.steps import in_steps
+from spark_rocket.errors import RefusedError
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
+from spark_rocket.protocol.wire.bodies.consumer import (
+    MessageQueueForC,
+    ResetOffsetBody,
+    ResetOffsetBodyForC,
+)
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.headers.admin import (
+    ResetOffsetRequestHeader,
+)
+from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.store.message_store import MessageStore
+
+_CPP = ("CPP", LanguageCode.CPP)
+
+
+class OffsetResetProcessor(Processor):
+    """Resets of a group to a time or an offset."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicConfigManager,
+        groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager,
+        clients: ClientManager,
+        held_pulls: PullRequestHoldService,
+        later: DeferredResponses,
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._held_pulls = held_pulls
+        self._later = later
+
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+    def reset_offset(self, channel: Channel, request: RemotingCommand) -> None:
+        """Reset a group to a time or an offset; respond when that is on disk."""
+        header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
+        config = self._topics.known(header.topic, f"Topic {header.topic} does not exist")
+        self._later.respond_in_steps(channel, request, self._reset(request, header, config), file="offsets")
+
+    async def _reset(
+        self, request: RemotingCommand, header: ResetOffsetRequestHeader, config: TopicConfig
+    ) -> RemotingCommand:
+        if self._config.use_server_side_reset_offset:
+            moved = await self._reset_here(header, config)
+        else:
+            moved = await self._reset_members(header, config, for_c=request.language in _CPP)
+        body = await asyncio.to_thread(ResetOffsetBody(offset_table=moved).to_json)
+        return RemotingCommand.response(request, body=body)
+
+    async def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
+        topic, group = header.topic, header.group
+        if self._groups.get(group) is None:
+            raise RefusedError(f"Group {group} does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        wanted = header.queue_id if header.queue_id is not None else -1
+        if wanted >= config.read_queue_nums:
+            raise RefusedError(
+                f"Queue {wanted} of topic {topic} does not exist, it has {config.read_queue_nums}",
+                ResponseCode.INVALID_PARAMETER,
+            )
+        moved: dict[int, int] = {}
+        if wanted >= 0 and header.offset is not None and header.offset >= 0:
+            low = self._store.get_min_offset(topic, wanted)
+            high = self._store.get_max_offset(topic, wanted)
+            if not low <= header.offset <= high:
+                raise RefusedError(
+                    f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
+                    ResponseCode.SYSTEM_ERROR,
+                )
+            moved[wanted] = header.offset
+        else:
+            async for queue_id in in_steps([wanted] if wanted >= 0 else range(config.read_queue_nums)):
+                moved[queue_id] = self._offset_at(topic, queue_id, header.timestamp)
+        if self._topics.get(topic) is not config:  # the offsets would be those of another topic
+            raise RefusedError(f"Topic {topic} was changed meanwhile: retry", ResponseCode.SYSTEM_ERROR)
+        for queue_id, offset in moved.items():
+            self._offsets.reset(group, topic, queue_id, offset)
+        self._held_pulls.wake_topic(topic)  # held pulls get the reset now
+        return {self._queue(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
+
+    async def _reset_members(
+        self, header: ResetOffsetRequestHeader, config: TopicConfig, *, for_c: bool
+    ) -> dict[MessageQueue, int]:
+        """Reset as Apache's 4.x: send the offsets to the online members, which then commit them."""
+        topic, group = header.topic, header.group
+        table: dict[MessageQueue, int] = {}
+        async for queue_id in in_steps(range(config.write_queue_nums)):
+            committed = self._offsets.query(group, topic, queue_id)
+            if committed < 0:
+                raise RefusedError(f"THe consumer group <{group}> not exist", ResponseCode.SYSTEM_ERROR)
+            offset = max(self._offset_at(topic, queue_id, header.timestamp), 0)
+            table[self._queue(topic, queue_id)] = offset if header.is_force else min(offset, committed)
+        live = self._clients.consumers.get(group)
+        if live is None:
+            raise RefusedError(
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
+                f"Timestamp: {header.timestamp}",
+                ResponseCode.CONSUMER_NOT_ONLINE,
+            )
+        ext = ResetOffsetRequestHeader(group=group, topic=topic, timestamp=header.timestamp, is_force=False).to_ext()
+        if for_c:
+            rows = [
+                MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
+                for queue, offset in table.items()
+            ]
+            body = await asyncio.to_thread(ResetOffsetBodyForC(offset_table=rows).to_json)
+        else:
+            body = await asyncio.to_thread(ResetOffsetBody(offset_table=table).to_json)
+        for member in live.members.channels():
+            member.write(RemotingCommand.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, oneway=True))
+        return table
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._config.broker_name, queue_id)
+
+    def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
+        """The offset for a reset to a time; the end of the queue for negative times."""
+        if timestamp < 0:
+            return self._store.get_max_offset(topic, queue_id)
+        return self._store.get_offset_by_time(topic, queue_id, timestamp)
