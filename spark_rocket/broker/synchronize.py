@@ -44,6 +44,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -86,53 +87,37 @@ _RUNTIME = re.compile(r"(\d{1,9}) days?, (\d{1,9}) hours?, (\d{1,9}) minutes?, (
 Table = dict[str, Any]
 
 
+@dataclass(eq=False)
 class SlaveSynchronize:
     """Keeps a slave's tables equal to its master's."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        slave: ReplicationSlave,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        modes: MessageRequestModeManager,
-        schedule: ScheduleMessageService,
-        files: Mapping[str, ConfigFile],
-        saver: StateSaver,
-        registration: NameServerRegistration,
-        held_pulls: PullRequestHoldService,
-        targets: SendTargets,
-        *,
-        period: float = SYNC_SECONDS,
-    ) -> None:
-        """``slave``: copies the master's log."""
+    loop: asyncio.AbstractEventLoop
+    config: BrokerConfig
+    clock: Callable[[], int]
+    slave: ReplicationSlave
+    """Copies the master's log."""
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    modes: MessageRequestModeManager
+    schedule: ScheduleMessageService
+    files: Mapping[str, ConfigFile]
+    saver: StateSaver
+    registration: NameServerRegistration
+    held_pulls: PullRequestHoldService
+    targets: SendTargets
+    period: float = SYNC_SECONDS
+
+    def __post_init__(self) -> None:
         self.master_address: str | None = None
         self.rounds = 0
         """Number of successful rounds."""
         self.clocks_differ = False
         """Whether the clocks of master and slave differ by more than CLOCKS_DIFFER_SECONDS."""
-        self._loop = loop
-        self._clock = clock
-        self._slave = slave
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._modes = modes
-        self._schedule = schedule
-        self._files = files
-        self._saver = saver
-        self._registration = registration
-        self._held_pulls = held_pulls
-        self._targets = targets
-        self._timer = TimerCheckpoint(config.store_path)
-        self._period = period
+        self._timer = TimerCheckpoint(self.config.store_path)
         self._client = RemotingClient(
-            connect_timeout=_TIMEOUT_S, tls=config.client_tls(), credentials=config.own_credentials
+            connect_timeout=_TIMEOUT_S, tls=self.config.client_tls(), credentials=self.config.own_credentials
         )
         self._wake = asyncio.Event()  # start a round now
         self._early_round: asyncio.TimerHandle | None = None
@@ -165,20 +150,20 @@ class SlaveSynchronize:
 
         Until its settings are known, or permanently if the master fails before that, the topic is derived from the log.
         """
-        known = self._topics.table.get(topic)
+        known = self.topics.table.get(topic)
         if known is not None and queue_id < known.read_queue_nums:
             return
-        if self._topics.adopt(topic, queue_id + 1):
-            self._saver.save("topics")
+        if self.topics.adopt(topic, queue_id + 1):
+            self.saver.save("topics")
         if self._early_round is None and self.master_address is not None:
-            self._early_round = self._loop.call_later(NEW_TOPIC_DELAY_S if self.rounds else 0.0, self._wake.set)
+            self._early_round = self.loop.call_later(NEW_TOPIC_DELAY_S if self.rounds else 0.0, self._wake.set)
 
     async def _run(self) -> None:
         await self._wake.wait()
         while True:
             self._wake.clear()
             self._early_round = None
-            while not self._slave.is_following:  # noqa: ASYNC110 - there is no event for it
+            while not self.slave.is_following:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(_FOLLOWING_CHECK_S)
             try:
                 await self._round()
@@ -190,7 +175,7 @@ class SlaveSynchronize:
                     _log.warning("Synchronization with the master at %s works again.", self.master_address)
                     self._problem = ""
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._period):  # wait_for may lose the cancellation by close
+                async with asyncio.timeout(self.period):  # wait_for may lose the cancellation by close
                     await self._wake.wait()
 
     def _failed(self, problem: str) -> None:
@@ -199,7 +184,7 @@ class SlaveSynchronize:
                 "Synchronization of topics, groups and offsets with the master at %s failed: %s Retrying every %d s.",
                 self.master_address,
                 problem,
-                self._period,
+                self.period,
             )
         self._problem = problem
 
@@ -207,12 +192,12 @@ class SlaveSynchronize:
         steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
             (partial(self._fetch_table, RequestCode.GET_ALL_TOPIC_CONFIG), self._apply_topics),
             (partial(self._fetch_table, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), self._apply_groups),
-            (self._fetch_modes, partial(self._apply_unversioned, "modes", self._modes.load)),
+            (self._fetch_modes, partial(self._apply_unversioned, "modes", self.modes.load)),
         ]
         address = self.master_address
         assert address is not None
         for fetch, apply in steps:
-            self._log_end_at_request = self._store.max_physical_offset
+            self._log_end_at_request = self.store.max_physical_offset
             found = await asyncio.to_thread(fetch, address)
             if address != self.master_address:
                 return  # a round with the new master follows at once
@@ -271,19 +256,19 @@ class SlaveSynchronize:
     # --- application: on the loop ---------------------------------------------------------------------------------
 
     def _apply_topics(self, stored: Table) -> None:
-        changed = self._topics.replace(stored)
+        changed = self.topics.replace(stored)
         if changed:
-            self._targets.clear()
-            self._saver.save("topics")
-            self._registration.register()
-            _log.info("copied %d topics from the master", len(self._topics.table))
+            self.targets.clear()
+            self.saver.save("topics")
+            self.registration.register()
+            _log.info("copied %d topics from the master", len(self.topics.table))
         self._may_have_orphans = self._may_have_orphans or changed
 
     async def _drop_deleted(self, address: str) -> None:
         """Delete the queues of topics that the master has deleted."""
         orphans = False
-        for topic in sorted(self._store.topics() - self._topics.table.keys()):
-            queues = self._store.queues(topic)
+        for topic in sorted(self.store.topics() - self.topics.table.keys()):
+            queues = self.store.queues(topic)
             end = await asyncio.to_thread(self._end_of, address, topic, queues)
             if address != self.master_address:
                 return
@@ -296,11 +281,11 @@ class SlaveSynchronize:
                         "queues.",
                         address,
                         topic,
-                        self._slave.name,
+                        self.slave.name,
                     )
-            elif topic not in self._topics.table and self._is_untouched(topic):
-                self._store.delete_topic(topic)
-                self._held_pulls.wake_topic(topic)
+            elif topic not in self.topics.table and self._is_untouched(topic):
+                self.store.delete_topic(topic)
+                self.held_pulls.wake_topic(topic)
             else:
                 orphans = True
         self._may_have_orphans = orphans
@@ -316,7 +301,7 @@ class SlaveSynchronize:
 
     def _is_untouched(self, topic: str) -> bool:
         """Whether the topic's queues got no message since the request for the topics was sent."""
-        store = self._store
+        store = self.store
         for queue_id in store.queues(topic):
             last = store.get_entries(topic, queue_id, store.get_max_offset(topic, queue_id) - 1, 1)
             if last and last[0][0] >= self._log_end_at_request:
@@ -324,23 +309,23 @@ class SlaveSynchronize:
         return True
 
     def _apply_groups(self, stored: Table) -> None:
-        if self._groups.replace(stored):
-            self._saver.save("groups")
-            _log.info("copied %d groups from the master", len(self._groups.table))
+        if self.groups.replace(stored):
+            self.saver.save("groups")
+            _log.info("copied %d groups from the master", len(self.groups.table))
 
     async def _synchronize_progress(self, address: str) -> None:
         offsets, delays, timer, end = await asyncio.to_thread(self._fetch_progress, address)
-        if not self._offsets.table and address == self.master_address:
-            self._offsets.replace(offsets)  # better than none: without offsets, groups may begin at a queue's end
+        if not self.offsets.table and address == self.master_address:
+            self.offsets.replace(offsets)  # better than none: without offsets, groups may begin at a queue's end
         try:
-            async with asyncio.timeout(self._period):
-                await self._slave.reached(end)
+            async with asyncio.timeout(self.period):
+                await self.slave.reached(end)
         except TimeoutError:
             return  # the log is behind: the next round compares again
         if address != self.master_address:
             return
-        self._offsets.replace(offsets)
-        self._apply_unversioned("delays", self._schedule.load, delays)
+        self.offsets.replace(offsets)
+        self._apply_unversioned("delays", self.schedule.load, delays)
         if timer:
             await asyncio.to_thread(self._timer.take_over, timer, address)
 
@@ -350,7 +335,7 @@ class SlaveSynchronize:
         delays = _table(self._request(RequestCode.GET_ALL_DELAY_OFFSET, address))
         request = RemotingCommand.request(RequestCode.GET_TIMER_CHECK_POINT)
         timer = self._client.invoke(address, request, _TIMEOUT_S)  # refused by masters without a timer
-        requested_at = self._clock()
+        requested_at = self.clock()
         state = _table(self._request(RequestCode.GET_BROKER_RUNTIME_INFO, address))
         self._compare_clocks(address, state["table"], requested_at)
         end = int(state["table"]["commitLogMaxOffset"])
@@ -372,19 +357,19 @@ class SlaveSynchronize:
                 address,
                 abs(ahead),
                 "ahead of" if ahead > 0 else "behind",
-                self._slave.name,
+                self.slave.name,
             )
         elif self.clocks_differ and not differs:
-            _log.warning("The clocks of the master at %s and of %s agree again.", address, self._slave.name)
+            _log.warning("The clocks of the master at %s and of %s agree again.", address, self.slave.name)
         self.clocks_differ = differs
 
     def _apply_unversioned(self, name: str, load: Callable[[Table], None], stored: Table) -> None:
         """Replace a table that has no version, and save its file if it changed."""
-        file = self._files[name]
+        file = self.files[name]
         before = file.snapshot()
         load(stored)
         if file.snapshot() != before:
-            self._saver.save(name)
+            self.saver.save(name)
 
 
 def _table(answer: RemotingCommand) -> Table:

@@ -218,7 +218,7 @@ def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
 
 
 def test_a_topic_found_in_the_log_is_requested_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pair.slave.parts.synchronize, "_period", 3600)
+    monkeypatch.setattr(pair.slave.parts.synchronize, "period", 3600)
     with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
         admin.create_topic("new", 1)
         producer.send(Message("new", b"x"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,17 +47,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class AccountProcessor(Processor):
     """Reads and changes of accounts and permissions by administrators."""
 
-    def __init__(
-        self, config: BrokerConfig, address: str, access_control: AccessControl | None, later: DeferredResponses
-    ) -> None:
-        """``access_control``: None without ``aclEnable``."""
-        self._config = config
-        self._address = address
-        self._access_control = access_control
-        self._later = later
+    config: BrokerConfig
+    address: str
+    access_control: AccessControl | None
+    """None without ``aclEnable``."""
+    later: DeferredResponses
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -82,7 +81,7 @@ class AccountProcessor(Processor):
     def set_white(self, channel: Channel, request: RemotingCommand) -> None:
         header = UpdateGlobalWhiteAddrsConfigRequestHeader.from_ext(request.ext_fields)
         failed = UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
-        own = self._config.acl_path
+        own = self.config.acl_path
         if header.acl_file_full_path and Path(header.acl_file_full_path) != own:
             raise RefusedError(f"this broker has one file of accounts, {own}", failed)
         what = f"set white list [{header.global_white_addrs}]"
@@ -116,9 +115,9 @@ class AccountProcessor(Processor):
             version = (await self._file(control)).version.to_value()
             header = GetBrokerAclConfigResponseHeader(
                 version=dumps_fastjson(version).decode(),
-                broker_name=self._config.broker_name,
-                broker_addr=self._address,
-                cluster_name=self._config.broker_cluster_name,
+                broker_name=self.config.broker_name,
+                broker_addr=self.address,
+                cluster_name=self.config.broker_cluster_name,
                 all_acl_file_version=dumps_fastjson({str(control.path): version}).decode(),
             )
             return RemotingCommand.response(request, 0, None, header.to_ext())
@@ -147,7 +146,7 @@ class AccountProcessor(Processor):
     # --- both -------------------------------------------------------------------------------------------------
 
     def _control(self, channel: Channel, request: RemotingCommand, failed: int) -> AccessControl:
-        control = self._access_control
+        control = self.access_control
         if control is None:
             raise RefusedError(
                 "access control is disabled on this broker",
@@ -166,7 +165,7 @@ class AccountProcessor(Processor):
             except ConfigError as error:
                 return RemotingCommand.response(request, failed, error.message)
             except OSError as error:
-                remark = f"{self._config.acl_path} cannot be written: {error.strerror}"
+                remark = f"{self.config.acl_path} cannot be written: {error.strerror}"
                 return RemotingCommand.response(request, failed, remark)
 
-        self._later.respond(channel, request, answer())
+        self.later.respond(channel, request, answer())

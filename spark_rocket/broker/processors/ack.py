@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from binascii import Error as Base64Error
 from binascii import a2b_base64
+from dataclasses import dataclass
 
 from spark_rocket.broker.pop.service import PopService
 from spark_rocket.broker.processors.base import Processor, handles
@@ -42,14 +43,14 @@ from spark_rocket.store.message_store import MessageStore
 _MAX_BITS = 1 << 16
 
 
+@dataclass(eq=False)
 class AckMessageProcessor(Processor):
     """Acks, and changes of the invisible time."""
 
-    def __init__(self, config: BrokerConfig, store: MessageStore, topics: TopicConfigManager, pops: PopService) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._pops = pops
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    pops: PopService
 
     @handles(RequestCode.ACK_MESSAGE)
     def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -62,7 +63,7 @@ class AckMessageProcessor(Processor):
                 ResponseCode.NO_MESSAGE,
             )
         receipt = _receipt(header.extra_info)
-        self._pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
+        self.pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.BATCH_ACK_MESSAGE)
@@ -70,7 +71,7 @@ class AckMessageProcessor(Processor):
         body = body_of(request, BatchAckMessageRequestBody) if request.body else BatchAckMessageRequestBody()
         if not body.acks:
             return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
-        broker_name = body.broker_name or self._config.broker_name
+        broker_name = body.broker_name or self.config.broker_name
         problem: RefusedError | None = None
         for ack in body.acks:
             try:
@@ -83,7 +84,7 @@ class AckMessageProcessor(Processor):
 
     def _ack_many(self, ack: BatchAck, broker_name: str) -> None:
         topic = real_topic(ack.topic, ack.consumer_group, ack.retry)
-        config = self._topics.get(topic)
+        config = self.topics.get(topic)
         if config is None or not 0 <= ack.queue_id < config.read_queue_nums:
             return
         numbers = (ack.start_offset, ack.pop_time, ack.invisible_time, ack.revive_queue_id)
@@ -109,7 +110,7 @@ class AckMessageProcessor(Processor):
             broker_name,
             ack.queue_id,
         )
-        self._pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
+        self.pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
 
     @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -118,8 +119,8 @@ class AckMessageProcessor(Processor):
         first, end = self._span(header.topic, header.queue_id)
         if not first <= header.offset < end:
             return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
-        check_invisible_time(self._pops, header.invisible_time)
-        changed = self._pops.change_invisible(
+        check_invisible_time(self.pops, header.invisible_time)
+        changed = self.pops.change_invisible(
             header.consumer_group,
             header.topic,
             header.queue_id,
@@ -140,12 +141,12 @@ class AckMessageProcessor(Processor):
         )
 
     def _check_queue(self, topic: str, queue_id: int, group: str) -> None:
-        config = self._topics.known(topic)
+        config = self.topics.known(topic)
         if not 0 <= queue_id < config.read_queue_nums:
             raise illegal_queue(config, queue_id, group, ResponseCode.MESSAGE_ILLEGAL)
 
     def _span(self, topic: str, queue_id: int) -> tuple[int, int]:
-        return self._store.get_min_offset(topic, queue_id), self._store.get_max_offset(topic, queue_id)
+        return self.store.get_min_offset(topic, queue_id), self.store.get_max_offset(topic, queue_id)
 
 
 def _receipt(text: str) -> ExtraInfo:

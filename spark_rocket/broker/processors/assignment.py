@@ -29,6 +29,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
@@ -62,33 +63,22 @@ _MAX_ROUTE_ENTRIES = 100_000
 MAX_ASSIGNED_QUEUES = 16_384  # of one response
 
 
+@dataclass(eq=False)
 class QueryAssignmentProcessor(Processor):
     """Queue assignments and request modes of groups."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        monotonic: Callable[[], int],
-        topics: TopicConfigManager,
-        clients: ClientManager,
-        modes: MessageRequestModeManager,
-        registration: NameServerRegistration,
-        saver: StateSaver,
-        changes: ChangeGate,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._monotonic = monotonic
-        self._topics = topics
-        self._clients = clients
-        self._modes = modes
-        self._registration = registration
-        self._saver = saver
-        self._changes = changes
-        self._later = later
-        #: Topic -> time of the last request to a name server, and the queues of other brokers.
-        self._routes: dict[str, tuple[float, Sequence[QueueData]]] = {}
-        self._route_entries = 0
+    config: BrokerConfig
+    monotonic: Callable[[], int]
+    topics: TopicConfigManager
+    clients: ClientManager
+    modes: MessageRequestModeManager
+    registration: NameServerRegistration
+    saver: StateSaver
+    changes: ChangeGate
+    later: DeferredResponses
+    _routes: dict[str, tuple[float, Sequence[QueueData]]] = field(init=False, default_factory=dict)
+    """Topic -> time of the last request to a name server, and the queues of other brokers."""
+    _route_entries: int = field(init=False, default=0)
 
     # --- modes --------------------------------------------------------------------------------------------------
 
@@ -102,25 +92,25 @@ class QueryAssignmentProcessor(Processor):
             problem = problem or f"Invalid mode {mode.mode[:40]!r}: use PULL or POP."
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
-        self._modes.put(mode)
-        self._saver.save("modes")
+        self.modes.put(mode)
+        self.saver.save("modes")
         if request.is_oneway:
             return None
-        return self._changes.when_settled(channel, RemotingCommand.response(request), files=["modes"])
+        return self.changes.when_settled(channel, RemotingCommand.response(request), files=["modes"])
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def all_modes(self, channel: Channel, request: RemotingCommand) -> None:
         async def answer() -> RemotingCommand:
-            snapshot = self._modes.snapshot()
+            snapshot = self.modes.snapshot()
             return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
 
-        self._later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, answer())
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        found = self._modes.get(topic, group)
+        found = self.modes.get(topic, group)
         if found is not None:
             return found
-        config = self._config
+        config = self.config
         mode = MessageRequestMode.PULL if topic.startswith(RETRY_PREFIX) else config.default_message_request_mode
         return SetMessageRequestModeRequestBody(topic, group, mode.value, config.default_pop_share_queue_num)
 
@@ -132,7 +122,7 @@ class QueryAssignmentProcessor(Processor):
         if len(asked.topic) > MAX_RETRY_TOPIC_LENGTH:  # it would be cached
             raise RefusedError(f"topic {asked.topic[:40]!r}... is too long", ResponseCode.INVALID_PARAMETER)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
-        if not self._config.name_servers or self._monotonic() - asked_at < _ROUTE_MS:
+        if not self.config.name_servers or self.monotonic() - asked_at < _ROUTE_MS:
             return self._answer(request, asked)
 
         async def answer() -> RemotingCommand:
@@ -140,25 +130,25 @@ class QueryAssignmentProcessor(Processor):
             return self._answer(request, asked)
 
         request.body = b""  # the view would keep the complete receive buffer in memory
-        self._later.respond(channel, request, answer())
+        self.later.respond(channel, request, answer())
         return None
 
     async def _ask_route(self, topic: str) -> None:
         before = self._routes.get(topic, _NO_ROUTE)[1]
         try:
-            found: Sequence[QueueData] = await self._registration.queues_of(topic)
+            found: Sequence[QueueData] = await self.registration.queues_of(topic)
         except RocketError:  # no name server responds; registration logs that
             found = before
-        others = [queues for queues in found if queues.broker_name != self._config.broker_name]
+        others = [queues for queues in found if queues.broker_name != self.config.broker_name]
         self._route_entries += len(others) - len(self._routes.get(topic, _NO_ROUTE)[1])
         if len(self._routes) >= _MAX_ROUTES or self._route_entries > _MAX_ROUTE_ENTRIES:
             self._routes.clear()
             self._route_entries = len(others)
-        self._routes[topic] = self._monotonic(), others
+        self._routes[topic] = self.monotonic(), others
 
     def _queues(self, topic: str) -> _Queues:
         """The readable queues of the topic on all brokers, in the order that all clients use."""
-        config, own = self._config, self._topics.get(topic)
+        config, own = self.config, self.topics.get(topic)
         datas = list(self._routes.get(topic, _NO_ROUTE)[1])
         if own is not None:
             perm = own.perm & config.broker_permission
@@ -181,9 +171,9 @@ class QueryAssignmentProcessor(Processor):
         queues = self._queues(asked.topic)
         if not queues:
             return None
-        if asked.message_model == BROADCASTING or not self._config.server_load_balancer_enable:
+        if asked.message_model == BROADCASTING or not self.config.server_load_balancer_enable:
             return queues[:]
-        group = self._clients.consumers.get(asked.consumer_group)
+        group = self.clients.consumers.get(asked.consumer_group)
         strategy = _STRATEGIES.get(asked.strategy_name)
         if group is None or strategy is None:
             return None

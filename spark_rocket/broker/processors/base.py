@@ -1,9 +1,12 @@
 """What the processors share: the table of their handlers, and responses that are sent later.
 
-A processor is a class whose methods handle request codes. Its constructor takes the parts of the broker that it may
-use. :func:`handles` declares the codes of a method::
+A processor is a class whose methods handle request codes. Its fields are the parts of the broker that it may use.
+:func:`handles` declares the codes of a method::
 
+    @dataclass(eq=False)
     class QueryMessageProcessor(Processor):
+        store: MessageStore
+
         @handles(RequestCode.VIEW_MESSAGE_BY_ID)
         def view_message(self, channel, request): ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
 from spark_rocket.broker.state.config import BrokerConfig, shown_text
@@ -25,32 +26,26 @@ from spark_rocket.remoting.server.channel import Channel
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class SettingsProcessor(Processor):
     """Reads and changes of settings at run time."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicConfigManager,
-        on_change: Callable[[], None],
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._on_change = on_change
-        self._later = later
-        self._changing = asyncio.Lock()
+    config: BrokerConfig
+    topics: TopicConfigManager
+    on_change: Callable[[], None]
+    later: DeferredResponses
+    _changing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG)
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Change settings; respond when broker.conf is on disk. If writing it fails, nothing is changed."""
         try:
-            update = self._config.parse_update(bytes(request.body).decode("utf-8"))
+            update = self.config.parse_update(bytes(request.body).decode("utf-8"))
         except UnicodeDecodeError:
             raise RefusedError("the settings are not valid UTF-8", ResponseCode.SYSTEM_ERROR) from None
         except ConfigError as error:
             raise _refusal(error) from None
-        file, values = self._config.source, update.to_file()
+        file, values = self.config.source, update.to_file()
         if file is None or not values:
             return self._settings_changed(channel, request, update)
 
@@ -62,18 +57,18 @@ class SettingsProcessor(Processor):
             except ConfigError as error:
                 raise _refusal(error) from None
 
-        self._later.respond(channel, request, write())
+        self.later.respond(channel, request, write())
         return None
 
     def _settings_changed(self, channel: Channel, request: RemotingCommand, update: SettingsUpdate) -> RemotingCommand:
-        config = self._config
+        config = self.config
         permission = config.broker_permission
         warnings = config.apply(update)
         if config.broker_permission != permission:
-            self._topics.next_version()
+            self.topics.next_version()
         for warning in warnings:
             _log.warning("%s", warning)
-        self._on_change()
+        self.on_change()
         _log.info("settings changed by %s: %s", channel.remote_addr, shown_text(bytes(request.body).decode("utf-8")))
         if update.values and config.source is None:
             warnings.append("This broker was started without a broker.conf: the change is lost on restart.")
@@ -81,8 +76,8 @@ class SettingsProcessor(Processor):
 
     @handles(RequestCode.GET_BROKER_CONFIG)
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        version = self._topics.data_version
-        config = self._config
+        version = self.topics.data_version
+        config = self.config
         ext = {
             "version": dumps_fastjson(version.to_value()).decode(),
             DYNAMIC_SETTINGS: ",".join(config.dynamic_names()),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.delivery.filters import parse_filter
@@ -51,42 +52,33 @@ from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 
+@dataclass(eq=False)
 class ClientManageProcessor(Processor):
     """Members of groups, and their locks."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        clients: ClientManager,
-        locks: RebalanceLockManager,
-        changes: ChangeGate,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._locks = locks
-        self._changes = changes
-        self._later = later
+    config: BrokerConfig
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    clients: ClientManager
+    locks: RebalanceLockManager
+    changes: ChangeGate
+    later: DeferredResponses
 
     @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         data = body_of(request, HeartbeatData)
         language = _language(request.language)
         for producer in data.producer_data_set:
-            self._clients.register_producer(producer.group_name, channel, data.client_id, language, request.version)
+            self.clients.register_producer(producer.group_name, channel, data.client_id, language, request.version)
         changed = False
         retry_topics: list[str] = []
         for consumer in data.consumer_data_set:
-            settings = self._groups.find(consumer.group_name)
+            settings = self.groups.find(consumer.group_name)
             if settings is None:
                 continue  # Apache's broker ignores it too; the group's pulls are refused with 26
             retry_topics.append(RETRY_PREFIX + consumer.group_name)
-            self._topics.ensure(retry_topics[-1], settings.retry_queue_nums)
-            changed |= self._clients.register_consumer(
+            self.topics.ensure(retry_topics[-1], settings.retry_queue_nums)
+            changed |= self.clients.register_consumer(
                 consumer,
                 channel,
                 data.client_id,
@@ -100,29 +92,29 @@ class ClientManageProcessor(Processor):
             return None
         # The consumer requests the route of its retry topic next, so the topic is registered first.
         # If the file cannot be written, the first heartbeat after a restart creates the topic again.
-        return self._changes.when_settled(channel, answer, retry_topics, must_be_saved=False)
+        return self.changes.when_settled(channel, answer, retry_topics, must_be_saved=False)
 
     @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientRequestHeader.from_ext(request.ext_fields)
         group = header.consumer_group or ""
-        settings = self._groups.get(group)
-        was_live = group in self._clients.consumers
-        self._clients.unregister(
+        settings = self.groups.get(group)
+        was_live = group in self.clients.consumers
+        self.clients.unregister(
             channel,
             header.client_id,
             header.producer_group,
             header.consumer_group,
             notify=settings is None or settings.notify_consumer_ids_changed_enable,
         )
-        if was_live and group not in self._clients.consumers:
-            self._locks.release_group(group)
+        if was_live and group not in self.clients.consumers:
+            self.locks.release_group(group)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetConsumerListByGroupRequestHeader.from_ext(request.ext_fields)
-        group = self._clients.consumers.get(header.consumer_group)
+        group = self.clients.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(f"no consumer for this group, {header.consumer_group}", ResponseCode.SYSTEM_ERROR)
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
@@ -131,7 +123,7 @@ class ClientManageProcessor(Processor):
     @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> None:
         header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
-        group = self._clients.consumers.get(header.consumer_group)
+        group = self.clients.consumers.get(header.consumer_group)
         if group is None:
             raise RefusedError(
                 f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
@@ -147,12 +139,12 @@ class ClientManageProcessor(Processor):
             )
             return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-        self._later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, answer())
 
     @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> None:
         header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
-        members = self._clients.producers.get(header.producer_group)
+        members = self.clients.producers.get(header.producer_group)
         if not members:
             raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
 
@@ -160,15 +152,15 @@ class ClientManageProcessor(Processor):
             body = ProducerConnection(connection_set=await _connections(members))
             return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-        self._later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, answer())
 
     @handles(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> None:
-        self._later.respond_in_steps(channel, request, self._all_producers(request))
+        self.later.respond_in_steps(channel, request, self._all_producers(request))
 
     async def _all_producers(self, request: RemotingCommand) -> RemotingCommand:
         table: dict[str, list[ProducerInfo]] = {}
-        every = [(group, one) for group, members in self._clients.producers.items() for one in members]
+        every = [(group, one) for group, members in self.clients.producers.items() for one in members]
         async for group, one in in_steps(every):
             info = ProducerInfo(one.client_id, one.channel.remote_addr, one.language, one.version, one.last_update)
             table.setdefault(group, []).append(info)
@@ -177,13 +169,13 @@ class ClientManageProcessor(Processor):
     @handles(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, LockBatchRequestBody)
-        held = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
+        held = self.locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, LockBatchRequestBody)
-        self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        self.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG)
@@ -191,7 +183,7 @@ class ClientManageProcessor(Processor):
         """Check a subscription. Consumers with an SQL92 expression request this once, before they start."""
         subscription = body_of(request, CheckClientRequestBody).subscription_data if request.body else None
         if subscription is not None and subscription.expression_type != TYPE_TAG:
-            sql92 = self._config.enable_property_filter
+            sql92 = self.config.enable_property_filter
             parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
         return RemotingCommand.response(request)
 

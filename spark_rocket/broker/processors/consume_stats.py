@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
 from spark_rocket.broker.state.clients import ClientManager
@@ -58,41 +59,29 @@ _MAX_QUEUES = 4_096
 _MAX_ROWS = 80_000
 
 
+@dataclass(eq=False)
 class ConsumeStatsProcessor(Processor):
     """Progress and lag of groups."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        address: str,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        clients: ClientManager,
-        stats: BrokerStats,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._address = address
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._stats = stats
-        self._later = later
+    config: BrokerConfig
+    clock: Callable[[], int]
+    address: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientManager
+    stats: BrokerStats
+    later: DeferredResponses
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> None:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
-        config = self._topics.known(topic, f"topic[{topic}] not exist")
-        self._later.respond_in_steps(channel, request, self._topic_stats(request, config))
+        config = self.topics.known(topic, f"topic[{topic}] not exist")
+        self.later.respond_in_steps(channel, request, self._topic_stats(request, config))
 
     async def _topic_stats(self, request: RemotingCommand, config: TopicConfig) -> RemotingCommand:
-        store, topic = self._store, config.topic_name
+        store, topic = self.store, config.topic_name
         table = {}
         async for queue_id in in_steps(self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums))):
             end = store.get_max_offset(topic, queue_id)
@@ -102,19 +91,19 @@ class ConsumeStatsProcessor(Processor):
                 max_offset=max(end, 0),
                 last_update_timestamp=max(last, 0),
             )
-        put_tps = self._stats.windows.put_tps(topic)
+        put_tps = self.stats.windows.put_tps(topic)
         return RemotingCommand.response(request, body=await asyncio.to_thread(TopicStatsTable(table, put_tps).to_json))
 
     @handles(RequestCode.GET_CONSUME_STATS)
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Report the lag of a group. It may have thousands of topics, so other requests are processed in between."""
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
-        self._later.respond_in_steps(channel, request, self._consume_stats(request, header))
+        self.later.respond_in_steps(channel, request, self._consume_stats(request, header))
 
     async def _consume_stats(self, request: RemotingCommand, header: GetConsumeStatsRequestHeader) -> RemotingCommand:
         group = header.consumer_group
         named = dict.fromkeys([header.topic or "", *(header.topic_list or "").split(";")])
-        topics = [topic for topic in named if topic] or sorted(self._offsets.topics_of(group))
+        topics = [topic for topic in named if topic] or sorted(self.offsets.topics_of(group))
         whole = ConsumeStats()
         for topic in topics:
             part = self._stats_of(group, topic)
@@ -129,15 +118,15 @@ class ConsumeStatsProcessor(Processor):
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Report the lag of all groups. There may be thousands, so other requests are processed in between."""
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
-        self._later.respond_in_steps(channel, request, self._all_consume_stats(request, ordered))
+        self.later.respond_in_steps(channel, request, self._all_consume_stats(request, ordered))
 
     async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
-        body = ConsumeStatsList(broker_addr=self._address)
+        body = ConsumeStatsList(broker_addr=self.address)
         rows = 0
-        async for group in in_steps(sorted(self._groups.table)):
+        async for group in in_steps(sorted(self.groups.table)):
             of_group = []
-            for topic in sorted(self._offsets.topics_of(group)):
-                config = self._topics.get(topic)
+            for topic in sorted(self.offsets.topics_of(group)):
+                config = self.topics.get(topic)
                 found = self._stats_of(group, topic) if config is not None and (config.order or not ordered) else None
                 if found is not None:
                     of_group.append(found)
@@ -154,46 +143,46 @@ class ConsumeStatsProcessor(Processor):
 
     def _stats_of(self, group: str, topic: str) -> ConsumeStats | None:
         """The progress of a group in a topic; None if the topic is deleted or the group has unsubscribed from it."""
-        config = self._topics.get(topic)
-        live = self._clients.consumers.get(group)
+        config = self.topics.get(topic)
+        live = self.clients.consumers.get(group)
         if config is None or (live is not None and live.subscriptions and topic not in live.subscriptions):
             return None  # old offsets of a topic without subscription do not count as lag
         table = {}
         for queue_id in self._queue_ids(topic, config.read_queue_nums):
-            committed = max(self._offsets.query(group, topic, queue_id), 0)
-            pulled = self._offsets.query_pulled(group, topic, queue_id)
-            timestamp = self._store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
+            committed = max(self.offsets.query(group, topic, queue_id), 0)
+            pulled = self.offsets.query_pulled(group, topic, queue_id)
+            timestamp = self.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
             table[self._queue(topic, queue_id)] = OffsetWrapper(
-                broker_offset=max(self._store.get_max_offset(topic, queue_id), 0),
+                broker_offset=max(self.store.get_max_offset(topic, queue_id), 0),
                 consumer_offset=committed,
                 pull_offset=max(pulled, committed),
                 last_timestamp=max(timestamp, 0),
             )
-        return ConsumeStats(table, self._stats.windows.get_tps(group, topic))
+        return ConsumeStats(table, self.stats.windows.get_tps(group, topic))
 
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
     def time_span(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
-        config = self._topics.known(header.topic, f"topic[{header.topic}] not exist")
-        self._later.respond_in_steps(channel, request, self._time_span(request, config, header.group))
+        config = self.topics.known(header.topic, f"topic[{header.topic}] not exist")
+        self.later.respond_in_steps(channel, request, self._time_span(request, config, header.group))
 
     async def _time_span(self, request: RemotingCommand, config: TopicConfig, group: str) -> RemotingCommand:
         topic = config.topic_name
         spans = []
         async for queue_id in in_steps(self._queue_ids(topic, config.write_queue_nums)):
-            end = self._store.get_max_offset(topic, queue_id)
-            committed = self._offsets.query(group, topic, queue_id)
-            last = self._store.get_store_time(topic, queue_id, end - 1) if end > 0 else -1
-            consumed = self._store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else -1
-            earliest = self._store.get_earliest_store_time(topic, queue_id)
-            following = self._store.get_store_time(topic, queue_id, committed) if 0 <= committed < end else -1
+            end = self.store.get_max_offset(topic, queue_id)
+            committed = self.offsets.query(group, topic, queue_id)
+            last = self.store.get_store_time(topic, queue_id, end - 1) if end > 0 else -1
+            consumed = self.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else -1
+            earliest = self.store.get_earliest_store_time(topic, queue_id)
+            following = self.store.get_store_time(topic, queue_id, committed) if 0 <= committed < end else -1
             spans.append(
                 QueueTimeSpan(
                     message_queue=self._queue(topic, queue_id),
                     min_time_stamp=earliest,
                     max_time_stamp=last,
                     consume_time_stamp=consumed if consumed > 0 else earliest,
-                    delay_time=self._clock() - following if following > 0 else 0,
+                    delay_time=self.clock() - following if following > 0 else 0,
                 )
             )
         body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
@@ -202,30 +191,30 @@ class ConsumeStatsProcessor(Processor):
     @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = QueryTopicConsumeByWhoRequestHeader.from_ext(request.ext_fields).topic
-        groups = self._clients.groups_of(topic) | self._offsets.groups_of(topic)
+        groups = self.clients.groups_of(topic) | self.offsets.groups_of(topic)
         return RemotingCommand.response(request, body=GroupList(group_list=sorted(groups)).to_json())
 
     @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER)
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         group = QueryTopicsByConsumerRequestHeader.from_ext(request.ext_fields).group
-        topics = sorted(self._offsets.topics_of(group))
+        topics = sorted(self.offsets.topics_of(group))
         return RemotingCommand.response(request, body=TopicList(topic_list=topics).to_json())
 
     @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
     def subscription(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QuerySubscriptionByConsumerRequestHeader.from_ext(request.ext_fields)
-        found = self._clients.subscription(header.group, header.topic or "")
+        found = self.clients.subscription(header.group, header.topic or "")
         body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic or "", subscription_data=found)
         return RemotingCommand.response(request, body=body.to_json())
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self._config.broker_name, queue_id)
+        return MessageQueue(topic, self.config.broker_name, queue_id)
 
     def _queue_ids(self, topic: str, count: int) -> Sequence[int]:
         """The queues to report: all, or of more than 1,024 only those that have had a message, at most 4,096."""
         if count <= _ALL_QUEUES:
             return range(count)
-        return [queue_id for queue_id in self._store.queues(topic) if queue_id < count][:_MAX_QUEUES]
+        return [queue_id for queue_id in self.store.queues(topic) if queue_id < count][:_MAX_QUEUES]
 
 
 def _check_rows(rows: int, fewer: str) -> None:

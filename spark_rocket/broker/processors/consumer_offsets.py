@@ -17,6 +17,8 @@ Corresponds to org.apache.rocketmq.broker.processor.ConsumerManageProcessor and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from spark_rocket.broker.delivery.in_memory import first_is_in_memory
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, encoded, handles
 from spark_rocket.broker.saving import StateSaver
@@ -30,9 +32,7 @@ from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.admin import (
-    CloneGroupOffsetRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.admin import CloneGroupOffsetRequestHeader
 from spark_rocket.protocol.wire.headers.pull import (
     GetEarliestMsgStoretimeRequestHeader,
     GetMaxOffsetRequestHeader,
@@ -45,40 +45,30 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.message_store import MessageStore
 
 
+@dataclass(eq=False)
 class OffsetProcessor(Processor):
     """Reads, commits and copies of offsets."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        saver: StateSaver,
-        has_master: bool,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._saver = saver
-        self._has_master = has_master
-        self._later = later
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    saver: StateSaver
+    has_master: bool
+    later: DeferredResponses
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumerOffsetRequestHeader.from_ext(request.ext_fields)
-        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        offset = self.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset < 0:
             # A group that is new to a queue whose first message is still in memory starts at 0, as in Apache's broker;
             # otherwise, code 22 makes the client apply its own consumeFromWhere.
-            minimum = self._store.get_min_offset(header.topic, header.queue_id)
-            in_memory = minimum <= 0 and first_is_in_memory(self._store, self._config, header.topic, header.queue_id)
+            minimum = self.store.get_min_offset(header.topic, header.queue_id)
+            in_memory = minimum <= 0 and first_is_in_memory(self.store, self.config, header.topic, header.queue_id)
             if header.set_zero_if_not_found is False or not in_memory:
-                if self._has_master and not self._offsets.table:
+                if self.has_master and not self.offsets.table:
                     # With 22 the group would start over, and might skip messages that it has not read.
                     raise RefusedError(
                         "this slave has not received any offsets from its master yet: retry, or request it from the "
@@ -96,17 +86,17 @@ class OffsetProcessor(Processor):
         header = UpdateConsumerOffsetRequestHeader.from_ext(request.ext_fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         # A commit does not create the group: heartbeats and pulls do. A slave may not know its master's groups yet.
-        groups = self._groups
-        if (groups.find(group) if self._config.is_slave else groups.get(group)) is None:
+        groups = self.groups
+        if (groups.find(group) if self.config.is_slave else groups.get(group)) is None:
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
-        self._topics.known(topic, f"Topic {topic} not exist!")
+        self.topics.known(topic, f"Topic {topic} not exist!")
         if not 0 <= queue_id < MAX_QUEUES:
             problem = "it is negative" if queue_id < 0 else f"at most {MAX_QUEUES - 1}"
             raise RefusedError(f"QueueId is invalid, {problem}", ResponseCode.SYSTEM_ERROR)
-        if self._offsets.has_reset(group, topic, queue_id):
+        if self.offsets.has_reset(group, topic, queue_id):
             return RemotingCommand.response(request, 0, "Offset has been previously reset")
-        self._offsets.commit(group, topic, queue_id, header.commit_offset)
-        problem = self._saver.problem("offsets")
+        self.offsets.commit(group, topic, queue_id, header.commit_offset)
+        problem = self.saver.problem("offsets")
         if problem:
             raise RefusedError(
                 f"{problem}. The offset is valid until the broker stops; writing it is retried.",
@@ -120,44 +110,44 @@ class OffsetProcessor(Processor):
         upper = (header.boundary_type or "").upper() == "UPPER"
         return _offset(
             request,
-            self._store.get_offset_by_time(header.topic, header.queue_id, header.timestamp, upper),
+            self.store.get_offset_by_time(header.topic, header.queue_id, header.timestamp, upper),
         )
 
     @handles(RequestCode.GET_MAX_OFFSET)
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetMaxOffsetRequestHeader.from_ext(request.ext_fields)
-        return _offset(request, self._store.get_max_offset(header.topic, header.queue_id))
+        return _offset(request, self.store.get_max_offset(header.topic, header.queue_id))
 
     @handles(RequestCode.GET_MIN_OFFSET)
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetMinOffsetRequestHeader.from_ext(request.ext_fields)
-        return _offset(request, self._store.get_min_offset(header.topic, header.queue_id))
+        return _offset(request, self.store.get_min_offset(header.topic, header.queue_id))
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME)
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetEarliestMsgStoretimeRequestHeader.from_ext(request.ext_fields)
-        timestamp = self._store.get_earliest_store_time(header.topic, header.queue_id)
+        timestamp = self.store.get_earliest_store_time(header.topic, header.queue_id)
         return RemotingCommand.response(request, 0, None, {"timestamp": str(timestamp)})
 
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone_offset(self, channel: Channel, request: RemotingCommand) -> None:
         header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
-        self._later.respond_in_steps(channel, request, self._clone_offset(request, header), file="offsets")
+        self.later.respond_in_steps(channel, request, self._clone_offset(request, header), file="offsets")
 
     async def _clone_offset(self, request: RemotingCommand, header: CloneGroupOffsetRequestHeader) -> RemotingCommand:
-        topics = [header.topic] if header.topic else sorted(self._offsets.topics_of(header.src_group))
+        topics = [header.topic] if header.topic else sorted(self.offsets.topics_of(header.src_group))
         async for topic in in_steps(topics):
-            if topic != RETRY_PREFIX + header.src_group and self._topics.get(topic) is not None:
-                self._offsets.clone(header.src_group, header.dest_group, topic)
+            if topic != RETRY_PREFIX + header.src_group and self.topics.get(topic) is not None:
+                self.offsets.clone(header.src_group, header.dest_group, topic)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> None:
         async def answer() -> RemotingCommand:
-            snapshot = await self._offsets.snapshot_in_steps()
+            snapshot = await self.offsets.snapshot_in_steps()
             return await encoded(request, None, lambda: snapshot)
 
-        self._later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, answer())
 
 
 def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
 from spark_rocket.broker.state.clients import ClientInfo, ClientManager
@@ -29,9 +30,7 @@ from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, Remo
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id
-from spark_rocket.protocol.wire.bodies.consumer import (
-    GetConsumerStatusBody,
-)
+from spark_rocket.protocol.wire.bodies.consumer import GetConsumerStatusBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import (
@@ -47,29 +46,21 @@ _RELAY_TIMEOUT_S = 10.0
 _STATUS_TIMEOUT_S = 5.0
 
 
+@dataclass(eq=False)
 class ConsumerRequestProcessor(Processor):
     """Forwards requests of tools to consumers: offsets (223), state (307), one message (309)."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        clients: ClientManager,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
-        self._later = later
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    clients: ClientManager
+    later: DeferredResponses
 
     @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = GetConsumerStatusRequestHeader.from_ext(request.ext_fields)
-        live = self._clients.consumers.get(header.group)
+        live = self.clients.consumers.get(header.group)
         if live is None:
             raise RefusedError(
                 f"No Any Consumer online in the consumer group: [{header.group}]", ResponseCode.SYSTEM_ERROR
@@ -77,7 +68,7 @@ class ConsumerRequestProcessor(Processor):
         members = [
             member for member in live.members if not header.client_addr or header.client_addr == member.client_id
         ]
-        self._later.relay(channel, request, self._statuses(request, header, members), 1 + len(members))
+        self.later.relay(channel, request, self._statuses(request, header, members), 1 + len(members))
         return None
 
     async def _statuses(
@@ -110,12 +101,12 @@ class ConsumerRequestProcessor(Processor):
     def consume_directly(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
         _, offset = decode_offset_msg_id(header.msg_id or "")
-        record = self._store.look_message_by_offset(offset)
+        record = self.store.look_message_by_offset(offset)
         if record is None:
             raise RefusedError(f"can not find message by the id {header.msg_id}", ResponseCode.SYSTEM_ERROR)
-        ext, topic = request.ext_fields, self._topics.get(header.topic or "")
-        group = self._groups.get(header.consumer_group)
-        ext["brokerName"] = self._config.broker_name
+        ext, topic = request.ext_fields, self.topics.get(header.topic or "")
+        group = self.groups.get(header.consumer_group)
+        ext["brokerName"] = self.config.broker_name
         if topic is not None:
             ext["topicSysFlag"] = str(topic.topic_sys_flag)
         if group is not None:
@@ -124,12 +115,12 @@ class ConsumerRequestProcessor(Processor):
         return self._relay(channel, request, header.consumer_group, header.client_id or "")
 
     def _relay(self, channel: Channel, request: RemotingCommand, group: str, client_id: str) -> RemotingCommand | None:
-        live = self._clients.consumers.get(group)
+        live = self.clients.consumers.get(group)
         target = None if live is None else live.channel_of(client_id)
         if target is None:
             raise RefusedError(f"The Consumer <{group}> <{client_id}> not online", ResponseCode.SYSTEM_ERROR)
         work = self._relayed(request, target, f"<{group}> <{client_id}>")
-        self._later.relay(channel, request, work, 1 + len(request.body) // 1024)
+        self.later.relay(channel, request, work, 1 + len(request.body) // 1024)
         return None
 
     async def _relayed(self, request: RemotingCommand, target: Channel, consumer: str) -> RemotingCommand:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
 from spark_rocket.broker.state.topics import TopicConfigManager
@@ -21,43 +22,37 @@ from spark_rocket.store.message_store import MessageStore
 _log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class DeletionProcessor(Processor):
     """Deletions on request."""
 
-    def __init__(
-        self,
-        clock: Callable[[], int],
-        store: MessageStore,
-        topics: TopicConfigManager,
-        later: DeferredResponses,
-    ) -> None:
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._later = later
+    clock: Callable[[], int]
+    store: MessageStore
+    topics: TopicConfigManager
+    later: DeferredResponses
 
     @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        retention = self._store.retention
+        retention = self.store.retention
         retention.delete_expired()
-        retention.run(self._clock())
+        retention.run(self.clock())
         return RemotingCommand.response(request)
 
     @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
     def clean_expired_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Trim the consume queues. Unlike Apache's broker, keep empty queues, so that offsets never restart at 0."""
-        self._store.retention.trim_again()
+        self.store.retention.trim_again()
         return RemotingCommand.response(request)
 
     @handles(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> None:
-        self._later.respond_in_steps(channel, request, self._clean_unused_topics(request))
+        self.later.respond_in_steps(channel, request, self._clean_unused_topics(request))
 
     async def _clean_unused_topics(self, request: RemotingCommand) -> RemotingCommand:
         unused = []
-        async for topic in in_steps(sorted(self._store.topics() - SYSTEM_TOPICS)):
-            if topic not in self._topics.table:
-                self._store.delete_topic(topic)
+        async for topic in in_steps(sorted(self.store.topics() - SYSTEM_TOPICS)):
+            if topic not in self.topics.table:
+                self.store.delete_topic(topic)
                 unused.append(topic)
         if unused:
             _log.warning("deleted the queues of unknown topics: %s", ", ".join(unused))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.delayed import Waiting
 from spark_rocket.broker.delivery.timers import DeliveryTimers
@@ -32,31 +33,23 @@ from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 
+@dataclass(eq=False)
 class EndTransactionProcessor(Processor):
     """Decisions about half messages."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        store: MessageStore,
-        transactions: TransactionalMessageService,
-        timers: DeliveryTimers,
-        stats: BrokerStats,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._transactions = transactions
-        self._timers = timers
-        self._stats = stats
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
+    transactions: TransactionalMessageService
+    timers: DeliveryTimers
+    stats: BrokerStats
 
     @handles(RequestCode.END_TRANSACTION)
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = EndTransactionRequestHeader.from_ext(request.ext_fields)
         if header.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
             return None  # not decided yet: no response, as in Apache's broker
-        half = Half.view(self._store.look_message_by_offset(header.commit_log_offset))
+        half = Half.view(self.store.look_message_by_offset(header.commit_log_offset))
         if half is None:
             raise _refused("Find prepared transaction message failed")
         if not header.from_transaction_check and self._is_too_late(half):
@@ -67,7 +60,7 @@ class EndTransactionProcessor(Processor):
             raise _refused("The producer group wrong")
         if half.record.queue_offset != header.tran_state_table_offset:
             raise _refused("The transaction state table offset wrong")
-        transactions = self._transactions
+        transactions = self.transactions
         if transactions.is_decided(half):
             raise _refused("The transaction was decided before")
         if header.commit_or_rollback == TRANSACTION_COMMIT:
@@ -78,7 +71,7 @@ class EndTransactionProcessor(Processor):
             raise _refused(result.reason, ResponseCode.SERVICE_NOT_AVAILABLE)
         if result.status is not PutStatus.PUT_OK:
             raise _refused(result.reason, ResponseCode.MESSAGE_ILLEGAL)
-        stats = self._stats
+        stats = self.stats
         counts = stats.committed if header.commit_or_rollback == TRANSACTION_COMMIT else stats.rolled_back
         with suppress(ValueError):  # a half message without a valid destination can still be rolled back
             topic, _ = half.real_place()
@@ -89,18 +82,18 @@ class EndTransactionProcessor(Processor):
     def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ResumeCheckHalfMessageRequestHeader.from_ext(request.ext_fields)
         _, offset = decode_offset_msg_id(header.msg_id or "")
-        result = self._transactions.resume(self._store.look_message_by_offset(offset))
+        result = self.transactions.resume(self.store.look_message_by_offset(offset))
         if result.status is not PutStatus.PUT_OK:
             raise _refused(f"Put message back to {HALF_TOPIC} failed. {result.reason}")
-        self._timers.expect(Waiting(HALF_TOPIC, 0, self._clock()))
+        self.timers.expect(Waiting(HALF_TOPIC, 0, self.clock()))
         return RemotingCommand.response(request)
 
     def _is_too_late(self, half: Half) -> bool:
         """Whether the immunity time that the sender requested has expired; until then it may decide unprompted."""
         if not find_property(half.properties, IMMUNITY):
             return False
-        timeout = self._config.transaction_time_out
-        age = self._clock() - half.record.born_timestamp
+        timeout = self.config.transaction_time_out
+        age = self.clock() - half.record.born_timestamp
         return age > max(half.immunity_ms(timeout), timeout)
 
 

@@ -7,6 +7,7 @@ Corresponds to the groups of org.apache.rocketmq.broker.processor.AdminBrokerPro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.change_gate import ChangeGate
@@ -18,10 +19,7 @@ from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.broker.state.tables import int_problem
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import group_problem
-from spark_rocket.protocol.wire.bodies.config import (
-    SubscriptionGroupConfig,
-    SubscriptionGroupList,
-)
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupList
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -37,24 +35,16 @@ from spark_rocket.remoting.server.channel import Channel
 _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 
 
+@dataclass(eq=False)
 class GroupAdminProcessor(Processor):
     """Administration of groups."""
 
-    def __init__(
-        self,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        order: ConsumerOrderInfoManager,
-        stats: BrokerStats,
-        changes: ChangeGate,
-        later: DeferredResponses,
-    ) -> None:
-        self._groups = groups
-        self._offsets = offsets
-        self._order = order
-        self._stats = stats
-        self._changes = changes
-        self._later = later
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    order: ConsumerOrderInfoManager
+    stats: BrokerStats
+    changes: ChangeGate
+    later: DeferredResponses
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -71,31 +61,31 @@ class GroupAdminProcessor(Processor):
     ) -> RemotingCommand | None:
         if request.is_oneway:
             return None
-        return self._changes.when_settled(channel, RemotingCommand.response(request), topics, files=files)
+        return self.changes.when_settled(channel, RemotingCommand.response(request), topics, files=files)
 
     def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
         for group in groups:
             _check_group(group)
         for group in groups:
-            known = self._groups.get(group.group_name)
+            known = self.groups.get(group.group_name)
             group.attributes = _altered(known.attributes if known else {}, group.attributes)
-        self._groups.check_fits({group.group_name: group for group in groups})
+        self.groups.check_fits({group.group_name: group for group in groups})
         for group in groups:
-            if self._groups.get(group.group_name) != group:
-                self._groups.put(group)
+            if self.groups.get(group.group_name) != group:
+                self.groups.put(group)
 
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     def all_groups(self, channel: Channel, request: RemotingCommand) -> None:
-        groups, header = self._groups, GetAllSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
+        groups, header = self.groups, GetAllSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         is_paged = "groupSeq" in request.ext_fields
         snapshot = partial(groups.page, header.group_seq, header.max_group_num) if is_paged else groups.snapshot
         ext = {"totalGroupNum": str(len(groups.table))}
-        self._later.respond_in_steps(channel, request, encoded(request, ext, snapshot))
+        self.later.respond_in_steps(channel, request, encoded(request, ext, snapshot))
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetSubscriptionGroupConfigRequestHeader.from_ext(request.ext_fields)
-        group = self._groups.get(header.group)
+        group = self.groups.get(header.group)
         if group is None:
             raise RefusedError(
                 f"No group in this broker. group: {header.group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -105,12 +95,12 @@ class GroupAdminProcessor(Processor):
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP)
     def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = DeleteSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
-        self._groups.delete(header.group_name)
-        self._stats.forget_group(header.group_name)
+        self.groups.delete(header.group_name)
+        self.stats.forget_group(header.group_name)
         clean = header.clean_offset or request.ext_fields.get("removeOffset") == "true"
         if clean:
-            self._offsets.remove_group(header.group_name)
-            self._order.remove_group(header.group_name)
+            self.offsets.remove_group(header.group_name)
+            self.order.remove_group(header.group_name)
         return self._when_settled(channel, request, files=["groups", "offsets"] if clean else ["groups"])
 
 

@@ -10,6 +10,7 @@ Thread-safety: event loop only. Corresponds to broker.client.net.Broker2Client a
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
@@ -22,56 +23,40 @@ from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
-from spark_rocket.protocol.wire.bodies.consumer import (
-    MessageQueueForC,
-    ResetOffsetBody,
-    ResetOffsetBodyForC,
-)
+from spark_rocket.protocol.wire.bodies.consumer import MessageQueueForC, ResetOffsetBody, ResetOffsetBodyForC
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.admin import (
-    ResetOffsetRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.admin import ResetOffsetRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.message_store import MessageStore
 
 _CPP = ("CPP", LanguageCode.CPP)
 
 
+@dataclass(eq=False)
 class OffsetResetProcessor(Processor):
     """Resets of a group to a time or an offset."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        clients: ClientManager,
-        held_pulls: PullRequestHoldService,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._held_pulls = held_pulls
-        self._later = later
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientManager
+    held_pulls: PullRequestHoldService
+    later: DeferredResponses
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> None:
         """Reset a group to a time or an offset; respond when that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
-        config = self._topics.known(header.topic, f"Topic {header.topic} does not exist")
-        self._later.respond_in_steps(channel, request, self._reset(request, header, config), file="offsets")
+        config = self.topics.known(header.topic, f"Topic {header.topic} does not exist")
+        self.later.respond_in_steps(channel, request, self._reset(request, header, config), file="offsets")
 
     async def _reset(
         self, request: RemotingCommand, header: ResetOffsetRequestHeader, config: TopicConfig
     ) -> RemotingCommand:
-        if self._config.use_server_side_reset_offset:
+        if self.config.use_server_side_reset_offset:
             moved = await self._reset_here(header, config)
         else:
             moved = await self._reset_members(header, config, for_c=request.language in _CPP)
@@ -80,7 +65,7 @@ class OffsetResetProcessor(Processor):
 
     async def _reset_here(self, header: ResetOffsetRequestHeader, config: TopicConfig) -> dict[MessageQueue, int]:
         topic, group = header.topic, header.group
-        if self._groups.get(group) is None:
+        if self.groups.get(group) is None:
             raise RefusedError(f"Group {group} does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         wanted = header.queue_id if header.queue_id is not None else -1
         if wanted >= config.read_queue_nums:
@@ -90,8 +75,8 @@ class OffsetResetProcessor(Processor):
             )
         moved: dict[int, int] = {}
         if wanted >= 0 and header.offset is not None and header.offset >= 0:
-            low = self._store.get_min_offset(topic, wanted)
-            high = self._store.get_max_offset(topic, wanted)
+            low = self.store.get_min_offset(topic, wanted)
+            high = self.store.get_max_offset(topic, wanted)
             if not low <= header.offset <= high:
                 raise RefusedError(
                     f"Target offset {header.offset} not in consume queue range [{low}-{high}]",
@@ -101,11 +86,11 @@ class OffsetResetProcessor(Processor):
         else:
             async for queue_id in in_steps([wanted] if wanted >= 0 else range(config.read_queue_nums)):
                 moved[queue_id] = self._offset_at(topic, queue_id, header.timestamp)
-        if self._topics.get(topic) is not config:  # the offsets would be those of another topic
+        if self.topics.get(topic) is not config:  # the offsets would be those of another topic
             raise RefusedError(f"Topic {topic} was changed meanwhile: retry", ResponseCode.SYSTEM_ERROR)
         for queue_id, offset in moved.items():
-            self._offsets.reset(group, topic, queue_id, offset)
-        self._held_pulls.wake_topic(topic)  # held pulls get the reset now
+            self.offsets.reset(group, topic, queue_id, offset)
+        self.held_pulls.wake_topic(topic)  # held pulls get the reset now
         return {self._queue(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
 
     async def _reset_members(
@@ -115,12 +100,12 @@ class OffsetResetProcessor(Processor):
         topic, group = header.topic, header.group
         table: dict[MessageQueue, int] = {}
         async for queue_id in in_steps(range(config.write_queue_nums)):
-            committed = self._offsets.query(group, topic, queue_id)
+            committed = self.offsets.query(group, topic, queue_id)
             if committed < 0:
                 raise RefusedError(f"THe consumer group <{group}> not exist", ResponseCode.SYSTEM_ERROR)
             offset = max(self._offset_at(topic, queue_id, header.timestamp), 0)
             table[self._queue(topic, queue_id)] = offset if header.is_force else min(offset, committed)
-        live = self._clients.consumers.get(group)
+        live = self.clients.consumers.get(group)
         if live is None:
             raise RefusedError(
                 f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
@@ -141,10 +126,10 @@ class OffsetResetProcessor(Processor):
         return table
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self._config.broker_name, queue_id)
+        return MessageQueue(topic, self.config.broker_name, queue_id)
 
     def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset for a reset to a time; the end of the queue for negative times."""
         if timestamp < 0:
-            return self._store.get_max_offset(topic, queue_id)
-        return self._store.get_offset_by_time(topic, queue_id, timestamp)
+            return self.store.get_max_offset(topic, queue_id)
+        return self.store.get_offset_by_time(topic, queue_id, timestamp)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import PullFilter
@@ -61,40 +62,28 @@ _RETRY_FIRST_SHARE = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
+@dataclass(eq=False)
 class PeekProcessor(Processor):
     """PEEK_MESSAGE, NOTIFICATION and POLLING_INFO: reads that leave messages visible."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: str,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        order: ConsumerOrderInfoManager,
-        held: PopLongPollingService,
-        overload: BrokerOverload,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._host = host
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._order = order
-        self._held = held
-        self._overload = overload
-        self._turns = QueueTurns()
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    order: ConsumerOrderInfoManager
+    held: PopLongPollingService
+    overload: BrokerOverload
+    _turns: QueueTurns = field(init=False, default_factory=QueueTurns)
 
     @handles(RequestCode.POLLING_INFO)
     def polling_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = PollingInfoRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
         self._check_reader(topic, queue_id, group, ResponseCode.SYSTEM_ERROR)
-        waiting = self._held.polling_num(topic, group, max(queue_id, -1))
+        waiting = self.held.polling_num(topic, group, max(queue_id, -1))
         return RemotingCommand.response(request, 0, None, PollingInfoResponseHeader(polling_num=waiting).to_ext())
 
     @handles(RequestCode.NOTIFICATION)
@@ -103,10 +92,10 @@ class PeekProcessor(Processor):
         group = header.consumer_group
         self._check_reader(header.topic, header.queue_id, group, ResponseCode.SYSTEM_ERROR)
         wanted = pop_filter(header.exp_type, header.exp)
-        settings = self._groups.get(group)
+        settings = self.groups.get(group)
         header.order = header.order or (settings is not None and settings.consume_message_orderly)
         if header.born_time <= 0:
-            header.born_time = self._clock()
+            header.born_time = self.clock()
         return self._look(channel, request, header, wanted)
 
     def _look(
@@ -118,7 +107,7 @@ class PeekProcessor(Processor):
             queue_id = max(header.queue_id, -1)
             place = Place(header.topic, header.consumer_group, queue_id, Kind.NOTIFICATION, wanted.tag_codes)
             again = partial(self._again, channel, request, header, wanted)
-            held = self._held.hold_at(place, channel, request, header.born_time, header.poll_time, again)
+            held = self.held.hold_at(place, channel, request, header.born_time, header.poll_time, again)
             if held is Held.HELD:
                 return None
             answer.polling_full = held is Held.FULL
@@ -128,7 +117,7 @@ class PeekProcessor(Processor):
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
     ) -> None:
         def look() -> RemotingCommand | None:
-            self._topics.known(header.topic)
+            self.topics.known(header.topic)
             return self._look(channel, request, header, wanted)
 
         respond_to_held(channel, request, look)
@@ -142,11 +131,11 @@ class PeekProcessor(Processor):
 
     def _finds(self, header: NotificationRequestHeader, topic: str, queue_id: int, wanted: PullFilter) -> bool:
         """Whether a queue has a message: the given one, or if it is negative, one of this part of the topic."""
-        order, now, group = self._order, self._clock(), header.consumer_group
+        order, now, group = self.order, self.clock(), header.consumer_group
         if queue_id >= 0:
             part: Sequence[int] = (queue_id,)
         else:
-            queues = self._topics.read_queues(topic)
+            queues = self.topics.read_queues(topic)
             place = place_of(topic, group, "order" if header.order else "notification", wanted.tag_codes)
             part = self._turns.part(place, queues, 0)
         for each in part:
@@ -160,7 +149,7 @@ class PeekProcessor(Processor):
 
     def _is_wanted(self, topic: str, group: str, queue_id: int, wanted: PullFilter) -> bool:
         """Whether a queue has a message; with a tag filter, whether it may have a matching one."""
-        store = self._store
+        store = self.store
         offset = self._next_offset(topic, group, queue_id)
         if store.get_max_offset(topic, queue_id) <= offset:
             return False
@@ -171,15 +160,15 @@ class PeekProcessor(Processor):
 
     def _peeked_part(self, topic: str, group: str, *, is_shuffled: bool = False) -> list[tuple[str, int]]:
         """The queues of a topic that a peek examines; ``is_shuffled``: few queues begin with any of them."""
-        queues = self._topics.read_queues(topic)
+        queues = self.topics.read_queues(topic)
         start = random.randrange(queues) if is_shuffled and queues else 0
         return [(topic, each) for each in self._turns.part(place_of(topic, group, "peek", None), queues, start)]
 
     @handles(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        store, config = self._store, self._config
-        if self._overload.pulls is not None:
-            self._overload.check_pull()
+        store, config = self.store, self.config
+        if self.overload.pulls is not None:
+            self.overload.check_pull()
         header = PeekMessageRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
         self._check_reader(topic, queue_id, group, ResponseCode.INVALID_PARAMETER)
@@ -205,7 +194,7 @@ class PeekProcessor(Processor):
                 unread.setdefault(name, queue)
             rest += max(store.get_max_offset(name, queue) - offset, 0)
         for name, queue in unread.items():
-            self._turns.continue_at(place_of(name, group, "peek", None), self._topics.read_queues(name), queue)
+            self._turns.continue_at(place_of(name, group, "peek", None), self.topics.read_queues(name), queue)
         body = b"".join(records)
         answer = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
         code, remark = (0, "FOUND") if body else (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
@@ -213,12 +202,12 @@ class PeekProcessor(Processor):
 
     def _check_reader(self, topic: str, queue_id: int, group: str, bad_queue: ResponseCode) -> None:
         """Raise RefusedError, as Apache's broker, unless the group may read this queue (negative: all)."""
-        if not self._config.broker_permission & PERM_READ:
-            raise RefusedError(f"the broker[{self._host}] peeking message is forbidden", ResponseCode.NO_PERMISSION)
-        check_queue(self._topics, topic, queue_id, group, bad_queue)
-        self._groups.to_consume(group)
+        if not self.config.broker_permission & PERM_READ:
+            raise RefusedError(f"the broker[{self.host}] peeking message is forbidden", ResponseCode.NO_PERMISSION)
+        check_queue(self.topics, topic, queue_id, group, bad_queue)
+        self.groups.to_consume(group)
 
     def _next_offset(self, topic: str, group: str, queue_id: int) -> int:
         """The start of the group's next pop of a queue; only an estimate if the group has no offset."""
-        offset = self._offsets.query(group, topic, queue_id)
-        return offset if offset >= 0 else self._store.get_min_offset(topic, queue_id)
+        offset = self.offsets.query(group, topic, queue_id)
+        return offset if offset >= 0 else self.store.get_min_offset(topic, queue_id)

@@ -13,6 +13,7 @@ AdminBrokerProcessor.{getAllDelayOffset, getTimerCheckPoint, getTimerMetrics}.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.delivery.delayed import DelayRules
@@ -26,13 +27,8 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.wire.bodies.config import (
-    DataVersion,
-)
-from spark_rocket.protocol.wire.bodies.stats import (
-    TimerMetric,
-    TimerMetricsSerializeWrapper,
-)
+from spark_rocket.protocol.wire.bodies.config import DataVersion
+from spark_rocket.protocol.wire.bodies.stats import TimerMetric, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader
@@ -47,39 +43,27 @@ from spark_rocket.store.results import PutStatus
 _TAG = "_RECALL_TAG_"
 
 
+@dataclass(eq=False)
 class PendingMessageProcessor(Processor):
     """Recalls, counts and progress of delayed and timed messages."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        store: MessageStore,
-        topics: TopicConfigManager,
-        delays: DelayRules,
-        schedule: ScheduleMessageService,
-        timer: TimerMessageStore | None,
-        timers: DeliveryTimers,
-        durability: DurabilityGate,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._topics = topics
-        self._delays = delays
-        self._schedule = schedule
-        self._timer = timer
-        self._timers = timers
-        self._durability = durability
-        self._later = later
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
+    topics: TopicConfigManager
+    delays: DelayRules
+    schedule: ScheduleMessageService
+    timer: TimerMessageStore | None
+    timers: DeliveryTimers
+    durability: DurabilityGate
+    later: DeferredResponses
 
     @handles(RequestCode.RECALL_MESSAGE)
     def recall_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        config = self._config
+        config = self.config
         header = RecallMessageRequestHeader.from_ext(request.ext_fields)
         handle = self._recall_handle(header)
-        now = self._clock()
+        now = self.clock()
         properties = {
             "TAGS": _TAG,
             "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.message_id}",
@@ -88,10 +72,10 @@ class PendingMessageProcessor(Processor):
             "BORN_TIMESTAMP": str(now),
             "PGROUP": header.producer_group or "",
         }
-        waiting = self._delays.apply(properties, handle.topic, 0)
+        waiting = self.delays.apply(properties, handle.topic, 0)
         if waiting is None:
             raise _recall_refused("timestamp invalid")
-        result = self._store.put_message(
+        result = self.store.put_message(
             waiting.topic,
             waiting.queue_id,
             b"0",
@@ -101,11 +85,11 @@ class PendingMessageProcessor(Processor):
         )
         if result.status is not PutStatus.PUT_OK:
             raise RefusedError(f"recall failed, execute error: {result.reason}", ResponseCode.SYSTEM_ERROR)
-        self._timers.expect(waiting)
+        self.timers.expect(waiting)
         ext = {"msgId": handle.message_id, "MSG_REGION": config.region_id}
         response = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
-        if self._durability.waits:
-            self._durability.when_stored(result.end_physical_offset, partial(self._write_recall, channel, response))
+        if self.durability.waits:
+            self.durability.when_stored(result.end_physical_offset, partial(self._write_recall, channel, response))
             return None
         return response
 
@@ -116,13 +100,13 @@ class PendingMessageProcessor(Processor):
 
     def _recall_handle(self, header: RecallMessageRequestHeader) -> RecallMessageHandle:
         """Decode the handle and check that the recall is permitted and the message still pending."""
-        config = self._config
+        config = self.config
         if not config.recall_message_enable:
             raise RefusedError("recall failed, operation is forbidden", ResponseCode.NO_PERMISSION)
         writable = config.broker_permission & PERM_WRITE or config.allow_recall_when_broker_not_writeable
-        if self._clock() < config.start_accept_send_request_time_stamp or not writable:
+        if self.clock() < config.start_accept_send_request_time_stamp or not writable:
             raise _recall_refused("broker service not available", ResponseCode.SERVICE_NOT_AVAILABLE)
-        if self._topics.get(header.topic) is None:
+        if self.topics.get(header.topic) is None:
             raise _recall_refused(f"the topic[{header.topic}] not exist", ResponseCode.TOPIC_NOT_EXIST)
         try:
             handle = RecallMessageHandle.decode(header.recall_handle)
@@ -133,42 +117,42 @@ class PendingMessageProcessor(Processor):
         if handle.broker_name != config.broker_name:
             raise _recall_refused("broker service not available")
         digits = handle.timestamp.isascii() and handle.timestamp.isdigit() and len(handle.timestamp) < 20
-        left = int(handle.timestamp) - self._clock() if digits else 0
+        left = int(handle.timestamp) - self.clock() if digits else 0
         if not 0 < left < config.timer_max_delay_sec * 1000:
             raise _recall_refused("timestamp invalid")
         return handle
 
     @handles(RequestCode.GET_TIMER_METRICS)
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> None:
-        self._later.respond_in_steps(channel, request, self._timer_metrics(request, self._running_timer()))
+        self.later.respond_in_steps(channel, request, self._timer_metrics(request, self._running_timer()))
 
     async def _timer_metrics(self, request: RemotingCommand, timer: TimerMessageStore) -> RemotingCommand:
         counts: dict[int, int] = {}
         async for part in in_steps(timer.counts_by_topic()):
             for code, count in part.items():
                 counts[code] = counts.get(code, 0) + count
-        now = self._clock()
-        names = {java_hash(topic): topic for topic in self._topics.table} if counts else {}
+        now = self.clock()
+        names = {java_hash(topic): topic for topic in self.topics.table} if counts else {}
         found = {names[code]: TimerMetric(count, now) for code, count in counts.items() if code in names}
         version = DataVersion(timestamp=now, counter=timer.slots_done)
         return RemotingCommand.response(request, body=TimerMetricsSerializeWrapper(found, version).to_json())
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=dumps_fastjson(self._schedule.snapshot()))
+        return RemotingCommand.response(request, body=dumps_fastjson(self.schedule.snapshot()))
 
     @handles(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=self._running_timer().checkpoint())
 
     def _running_timer(self) -> TimerMessageStore:
-        if self._timer is None:
+        if self.timer is None:
             raise RefusedError(
                 "this broker has no timer",
                 ResponseCode.SYSTEM_ERROR,
                 remedy="Send the request to a master with timerWheelEnable=true.",
             )
-        return self._timer
+        return self.timer
 
 
 def _recall_refused(why: str, code: ResponseCode = ResponseCode.ILLEGAL_OPERATION) -> RefusedError:

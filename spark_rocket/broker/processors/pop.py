@@ -24,6 +24,7 @@ Corresponds to org.apache.rocketmq.broker.processor.PopMessageProcessor.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
@@ -41,9 +42,7 @@ from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.consumer import (
-    PopMessageRequestHeader,
-)
+from spark_rocket.protocol.wire.headers.consumer import PopMessageRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.results import GetMessageStatus
 
@@ -53,41 +52,30 @@ _RETRY_FIRST_SHARE = 0.2
 _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
+@dataclass(eq=False)
 class PopMessageProcessor(Processor):
     """POP_MESSAGE: responds with messages, or holds the request until there are some."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: str,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        pops: PopService,
-        held: PopLongPollingService,
-        overload: BrokerOverload,
-        stats: BrokerStats,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._host = host
-        self._topics = topics
-        self._groups = groups
-        self._pops = pops
-        self._held = held
-        self._overload = overload
-        self._stats = stats
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: str
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    pops: PopService
+    held: PopLongPollingService
+    overload: BrokerOverload
+    stats: BrokerStats
 
     @handles(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        now, host = self._clock(), self._host
-        if self._overload.pulls is not None:
-            self._overload.check_pull()
+        now, host = self.clock(), self.host
+        if self.overload.pulls is not None:
+            self.overload.check_pull()
         header = PopMessageRequestHeader.from_ext(request.ext_fields)
         born = header.born_time or now
         if now - born - header.poll_time > _MAX_LATENESS_MS:
             raise RefusedError(f"the broker[{host}] pop message is timeout too much", ResponseCode.POLLING_TIMEOUT)
-        if not self._config.broker_permission & PERM_READ:
+        if not self.config.broker_permission & PERM_READ:
             raise RefusedError(f"the broker[{host}] pop message is forbidden", ResponseCode.NO_PERMISSION)
         if header.max_msg_nums > MAX_POPPED:
             raise RefusedError(
@@ -102,9 +90,9 @@ class PopMessageProcessor(Processor):
                 f"attemptId has more than {_MAX_ATTEMPT_CHARACTERS} characters",
                 ResponseCode.INVALID_PARAMETER,
             )
-        check_invisible_time(self._pops, header.invisible_time)
-        check_queue(self._topics, header.topic, header.queue_id, header.consumer_group)
-        settings = self._groups.to_consume(header.consumer_group)
+        check_invisible_time(self.pops, header.invisible_time)
+        check_queue(self.topics, header.topic, header.queue_id, header.consumer_group)
+        settings = self.groups.to_consume(header.consumer_group)
         wanted = pop_filter(header.exp_type, header.exp)
         pop = PopRequest(
             header.consumer_group,
@@ -123,18 +111,18 @@ class PopMessageProcessor(Processor):
 
     def _run(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> RemotingCommand | None:
         """Respond, or hold the request if there are no messages."""
-        result = self._pops.pop(pop)
+        result = self.pops.pop(pop)
         if result.count:
             if result.rest_num > 0 or result.is_cut:
-                self._held.more(pop.topic, pop.queue_id, pop.group)
+                self.held.more(pop.topic, pop.queue_id, pop.group)
             return _answer(request, ResponseCode.SUCCESS, "FOUND", result, pop)
-        self._stats.get_misses += 1
-        held = self._held.hold(channel, request, pop, partial(self._again, channel, request, pop))
+        self.stats.get_misses += 1
+        held = self.held.hold(channel, request, pop, partial(self._again, channel, request, pop))
         if held is Held.HELD:
             if (
                 result.passed and result.rest_num > 0
             ) or result.is_cut:  # continue after the messages that did not match
-                self._held.more(pop.topic, pop.queue_id, pop.group)
+                self.held.more(pop.topic, pop.queue_id, pop.group)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
         return _answer(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
@@ -145,7 +133,7 @@ class PopMessageProcessor(Processor):
             return
 
         def run() -> RemotingCommand | None:
-            check_queue(self._topics, pop.topic, pop.queue_id, pop.group)
+            check_queue(self.topics, pop.topic, pop.queue_id, pop.group)
             return self._run(channel, request, pop)
 
         respond_to_held(channel, request, run)

@@ -111,41 +111,27 @@ class _Pull:
     """How often it counts among held pulls: once more for each 16 tags or 128 characters of its filter."""
 
 
+@dataclass(eq=False)
 class PullMessageProcessor(Processor):
     """PULL_MESSAGE: responds with records, or holds the request until there are some."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: BrokerConfig,
-        host: str,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        clients: ClientManager,
-        held: PullRequestHoldService,
-        overload: BrokerOverload,
-        stats: BrokerStats,
-        tracing: BrokerTracing | None,
-    ) -> None:
-        self._loop = loop
-        self._config = config
-        self._host = host
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
-        self._held = held
-        self._overload = overload
-        self._stats = stats
-        self._tracing = tracing
+    loop: asyncio.AbstractEventLoop
+    config: BrokerConfig
+    host: str
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    clients: ClientManager
+    held: PullRequestHoldService
+    overload: BrokerOverload
+    stats: BrokerStats
+    tracing: BrokerTracing | None
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        if self._overload.pulls is not None:
-            self._overload.check_pull()
+        if self.overload.pulls is not None:
+            self.overload.check_pull()
         ext = request.ext_fields
         try:
             group = ext["consumerGroup"]
@@ -163,38 +149,38 @@ class PullMessageProcessor(Processor):
         if not (-_LONG <= offset < _LONG and -_LONG <= commit_offset < _LONG):
             raise _bad_header(ext)
         self._check_broker(request)
-        settings = self._groups.to_consume(group)
-        self._topics.to_read(topic, queue_id, group)
+        settings = self.groups.to_consume(group)
+        self.topics.to_read(topic, queue_id, group)
         if sys_flag & _SUBSCRIPTION:
             wanted = parse_filter(
-                ext.get("expressionType"), ext.get("subscription"), sql92=self._config.enable_property_filter
+                ext.get("expressionType"), ext.get("subscription"), sql92=self.config.enable_property_filter
             )
         else:
             wanted = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
         max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
         pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, wanted)
-        if sys_flag & _COMMIT and not self._offsets.has_reset(group, topic, queue_id):
-            self._offsets.commit(group, topic, queue_id, commit_offset)
+        if sys_flag & _COMMIT and not self.offsets.has_reset(group, topic, queue_id):
+            self.offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
         if sys_flag & _SUSPEND:
-            asked = suspend if self._config.long_polling_enable else self._config.short_polling_time_mills
+            asked = suspend if self.config.long_polling_enable else self.config.short_polling_time_mills
             held_ms = min(max(asked, 0), _MAX_HELD_MS)
         return self._run(channel, request, pull, held_ms)
 
     # --- checks -------------------------------------------------------------------------------------------------
 
     def _check_broker(self, request: RemotingCommand) -> None:
-        if not self._config.broker_permission & PERM_READ:
-            raise RefusedError(f"the broker[{self._host}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
-        if request.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
+        if not self.config.broker_permission & PERM_READ:
+            raise RefusedError(f"the broker[{self.host}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
+        if request.code == RequestCode.LITE_PULL_MESSAGE and not self.config.lite_pull_message_enable:
             raise RefusedError(
-                f"the broker[{self._host}] for lite pull consumer is forbidden",
+                f"the broker[{self.host}] for lite pull consumer is forbidden",
                 ResponseCode.NO_PERMISSION,
             )
 
     def _filter_of_group(self, group: str, topic: str, sub_version: int, broadcast_enable: bool) -> PullFilter:
         """The filter in the group's subscription, which heartbeats register."""
-        live = self._clients.consumers.get(group)
+        live = self.clients.consumers.get(group)
         if live is None:
             raise RefusedError(f"the consumer's group info not exist{SEE_FAQ}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
         if not broadcast_enable and live.message_model == "BROADCASTING":
@@ -206,7 +192,7 @@ class PullMessageProcessor(Processor):
             raise RefusedError(f"the consumer's subscription not exist{SEE_FAQ}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
         if subscription.sub_version < sub_version:
             raise RefusedError("the consumer's subscription not latest", ResponseCode.SUBSCRIPTION_NOT_LATEST)
-        sql92 = self._config.enable_property_filter
+        sql92 = self.config.enable_property_filter
         check_expression_type(subscription.expression_type, sql92=sql92)
         if subscription.class_filter_mode:
             raise RefusedError("class filters are not supported", ResponseCode.SYSTEM_ERROR)
@@ -222,7 +208,7 @@ class PullMessageProcessor(Processor):
         return PullFilter(frozenset(subscription.code_set)) if subscription.code_set else ALL
 
     def _bounds(self, max_msgs: int, max_bytes: int) -> tuple[int, int]:
-        config = self._config
+        config = self.config
         usual = config.max_transfer_bytes_on_message_in_memory
         if max_bytes > usual:
             return min(max(max_msgs, 1), config.max_pull_msg_nums), min(max_bytes, config.max_pull_bytes)
@@ -235,11 +221,11 @@ class PullMessageProcessor(Processor):
         self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int | None
     ) -> RemotingCommand | None:
         """Respond, or hold for ``held_ms`` if there are no messages (None: the request was held before)."""
-        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        reset = self.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             return self._answer_reset(request, pull, reset)
         if pull.wanted.matches is None:
-            result = self._store.get_message(
+            result = self.store.get_message(
                 pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.wanted.tag_codes
             )
         else:
@@ -256,46 +242,46 @@ class PullMessageProcessor(Processor):
         if code == ResponseCode.PULL_NOT_FOUND and held_ms:
             tag_codes = pull.wanted.tag_codes or ()
             pull.weight = 1 + len(tag_codes) // 16 + len(request.ext_fields.get("subscription") or "") // 128
-            if self._held.has_room(channel, pull.weight, self._config.max_held_pulls):
+            if self.held.has_room(channel, pull.weight, self.config.max_held_pulls):
                 self._hold(channel, request, pull, held_ms / 1000)
                 return None
         suggested = 0
-        if self._config.slave_read_enable:
+        if self.config.slave_read_enable:
             suggested = self._suggested(pull.group, result)
-        if code == ResponseCode.PULL_OFFSET_MOVED and self._config.is_slave and not self._config.offset_check_in_slave:
+        if code == ResponseCode.PULL_OFFSET_MOVED and self.config.is_slave and not self.config.offset_check_in_slave:
             code, result.next_begin_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if code == ResponseCode.SUCCESS:
-            self._stats.fetched(pull.group, pull.topic, result.count, len(result.records))
-            if self._tracing is not None:
-                self._tracing.delivered(pull.group, pull.topic, pull.queue_id, result)
-            self._offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
+            self.stats.fetched(pull.group, pull.topic, result.count, len(result.records))
+            if self.tracing is not None:
+                self.tracing.delivered(pull.group, pull.topic, pull.queue_id, result)
+            self.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
-            self._stats.get_misses += 1
+            self.stats.get_misses += 1
         return _answer(request, code, status.value, result, suggested)
 
     def _suggested(self, group: str, result: GetMessageResult) -> int:
         """The id of the broker, among those of this name, that the group should pull from next."""
-        settings = self._groups.to_consume(group)
+        settings = self.groups.to_consume(group)
         if result.count:
             # The first record's offset is enough: the others follow within the size of a response.
             begin = int.from_bytes(result.records[_PHYSICAL_OFFSET], "big")
-            if not is_in_memory(self._store, self._config, begin):
+            if not is_in_memory(self.store, self.config, begin):
                 return settings.which_broker_when_consume_slowly
         return settings.broker_id
 
     def _examine(self, pull: _Pull) -> GetMessageResult:
         """Read the messages that match an SQL92 filter."""
         assert pull.wanted.matches is not None
-        most = self._config.max_filter_message_size // ENTRY_SIZE
+        most = self.config.max_filter_message_size // ENTRY_SIZE
         place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)
-        result = get_matching(self._store, *place, pull.wanted.matches, most)
+        result = get_matching(self.store, *place, pull.wanted.matches, most)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and pull.passed:
             result.status = GetMessageStatus.NO_MATCHED_MESSAGE
         return result
 
     def _waits_on(self, channel: Channel, request: RemotingCommand, pull: _Pull, result: GetMessageResult) -> bool:
         """Hold a woken pull again, after the messages that did not match; False if it cannot be held."""
-        left = pull.until - self._loop.time()
+        left = pull.until - self.loop.time()
         at_end = result.next_begin_offset == result.max_offset
         if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end or left <= 0:
             return False
@@ -304,7 +290,7 @@ class PullMessageProcessor(Processor):
         return True
 
     def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
-        pull.until = self._loop.time() + seconds
+        pull.until = self.loop.time() + seconds
         self._hold_for(channel, request, pull, seconds)
 
     def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
@@ -312,7 +298,7 @@ class PullMessageProcessor(Processor):
         request.ext_fields = {}
         again = partial(self._again, channel, request, pull)
         held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again, pull.weight)
-        self._held.hold(held, seconds)
+        self.held.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
         """Run a held pull again. With a tag filter this is the last run."""
@@ -323,13 +309,13 @@ class PullMessageProcessor(Processor):
             return
 
         def run() -> RemotingCommand | None:
-            self._topics.to_read(pull.topic, pull.queue_id, pull.group)
+            self.topics.to_read(pull.topic, pull.queue_id, pull.group)
             return self._run(channel, request, pull, None)
 
         respond_to_held(channel, request, run)
 
     def _answer_reset(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
-        store = self._store
+        store = self.store
         ext = {
             "suggestWhichBrokerId": "0",
             "nextBeginOffset": str(offset),

@@ -17,6 +17,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
@@ -45,31 +46,23 @@ _MAX_ENTRIES = 1_000
 _INDEX_TIMEOUT_S = 1.0
 
 
+@dataclass(eq=False)
 class QueryMessageProcessor(Processor):
     """Lookups of messages and consume queue entries."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        clients: ClientManager,
-        later: DeferredResponses,
-    ) -> None:
-        self._loop = loop
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._clients = clients
-        self._later = later
+    loop: asyncio.AbstractEventLoop
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    clients: ClientManager
+    later: DeferredResponses
 
     @handles(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = QueryMessageRequestHeader.from_ext(request.ext_fields)
-        if self._store.is_indexed or request.is_oneway:
+        if self.store.is_indexed or request.is_oneway:
             return self._find(request, header)
-        self._later.respond(channel, request, self._find_when_indexed(request, header))
+        self.later.respond(channel, request, self._find_when_indexed(request, header))
         return None
 
     async def _find_when_indexed(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
@@ -77,19 +70,19 @@ class QueryMessageProcessor(Processor):
         indexed = asyncio.Event()
 
         def set_indexed() -> None:
-            self._loop.call_soon_threadsafe(indexed.set)
+            self.loop.call_soon_threadsafe(indexed.set)
 
-        self._store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
+        self.store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
         with suppress(TimeoutError):
             await asyncio.wait_for(indexed.wait(), _INDEX_TIMEOUT_S)
         return self._find(request, header)
 
     def _find(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
         unique = request.ext_fields.get(UNIQUE_KEY_QUERY) == "true"
-        config = self._config
+        config = self.config
         most = config.default_query_max_num if unique else config.max_msgs_num_batch
         wanted = most if unique else min(max(header.max_num, 1), most)
-        found = self._store.query_message(
+        found = self.store.query_message(
             header.topic,
             header.key,
             wanted,
@@ -111,7 +104,7 @@ class QueryMessageProcessor(Processor):
     @handles(RequestCode.VIEW_MESSAGE_BY_ID)
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ViewMessageRequestHeader.from_ext(request.ext_fields)
-        record = self._store.look_message_by_offset(header.offset)
+        record = self.store.look_message_by_offset(header.offset)
         if record is None:
             raise RefusedError(f"can not find message by the offset, {header.offset}", ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=record)
@@ -119,20 +112,20 @@ class QueryMessageProcessor(Processor):
     @handles(RequestCode.QUERY_CONSUME_QUEUE)
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
-        self._topics.known(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
-        self._later.respond_in_steps(channel, request, self._query_consume_queue(request, header))
+        self.topics.known(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
+        self.later.respond_in_steps(channel, request, self._query_consume_queue(request, header))
 
     async def _query_consume_queue(
         self, request: RemotingCommand, header: QueryConsumeQueueRequestHeader
     ) -> RemotingCommand:
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
-        store = self._store
+        store = self.store
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)
         index = header.index or 0
         first = max(index, low)
         count = min(max(header.count or 0, 0), _MAX_ENTRIES)
         entries = store.get_entries(topic, queue_id, first, count) if first < high else []
-        subscription = self._clients.subscription(group, topic) if group else None
+        subscription = self.clients.subscription(group, topic) if group else None
         wanted = await self._wanted(entries, subscription)
         body = QueryConsumeQueueResponseBody(
             subscription_data=subscription,
@@ -154,7 +147,7 @@ class QueryMessageProcessor(Processor):
         if subscription is None:
             return [False] * len(entries)
         try:
-            sql92 = self._config.enable_property_filter
+            sql92 = self.config.enable_property_filter
             wanted = parse_filter(subscription.expression_type, subscription.sub_string, sql92=sql92)
         except RefusedError:  # a pull with this subscription would be refused too
             return [False] * len(entries)
@@ -164,7 +157,7 @@ class QueryMessageProcessor(Processor):
 
     def _matches(self, physical_offset: int, matches: Matches) -> bool:
         try:
-            record = view_record(self._store.look_message_by_offset(physical_offset) or b"")
+            record = view_record(self.store.look_message_by_offset(physical_offset) or b"")
         except ProtocolError:
             return False
         return matches(decode_properties(record.properties))

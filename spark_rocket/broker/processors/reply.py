@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
 from spark_rocket.broker.send_targets import SendTargets, check_size
@@ -38,28 +39,18 @@ _PUSH_TIMEOUT_S = 10.0
 _COMPRESSION_AND_HOSTS = 0x733  # allowed bits of a reply's sysFlag: types of compression and of addresses
 
 
+@dataclass(eq=False)
 class ReplyMessageProcessor(Processor):
     """Delivery of replies to requesters."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: tuple[str, int],
-        store: MessageStore,
-        targets: SendTargets,
-        clients: ClientManager,
-        stats: BrokerStats,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._host = host
-        self._store = store
-        self._targets = targets
-        self._clients = clients
-        self._stats = stats
-        self._later = later
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: tuple[str, int]
+    store: MessageStore
+    targets: SendTargets
+    clients: ClientManager
+    stats: BrokerStats
+    later: DeferredResponses
 
     @handles(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -67,9 +58,9 @@ class ReplyMessageProcessor(Processor):
             header = SendMessageRequestHeader.from_ext_v2(request.ext_fields)
         else:
             header = SendMessageRequestHeader.from_ext(request.ext_fields)
-        target = self._targets.find(header.topic, header.default_topic, header.default_topic_queue_nums)
+        target = self.targets.find(header.topic, header.default_topic, header.default_topic_queue_nums)
         header.queue_id = target.choose_queue(header.queue_id)
-        check_size(self._config, request.body)
+        check_size(self.config, request.body)
         if header.sys_flag & ~_COMPRESSION_AND_HOSTS:
             raise RefusedError(
                 f"invalid sysFlag {header.sys_flag} of a reply: replies cannot be transactional or in a batch",
@@ -77,18 +68,18 @@ class ReplyMessageProcessor(Processor):
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is reused
-        self._later.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
+        self.later.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
         return None
 
     def _trace_fields(self) -> dict[str, str]:
         """Fields of the response and properties of the reply."""
-        config = self._config
+        config = self.config
         return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
     async def _pass_on(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
     ) -> RemotingCommand:
-        config = self._config
+        config = self.config
         ext = self._trace_fields()
         problem = await self._push(channel, request, header)
         if problem is None:
@@ -104,10 +95,10 @@ class ReplyMessageProcessor(Processor):
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
             return "reply message properties[REPLY_TO_CLIENT] is null"
-        target = self._clients.producer_channel(client_id)
+        target = self.clients.producer_channel(client_id)
         if target is None:
             return f"push reply message fail, channel of <{client_id}> not found."
-        now = self._clock()
+        now = self.clock()
         properties["PUSH_REPLY_TIME"] = str(now)
         push = ReplyMessageRequestHeader(
             producer_group=header.producer_group,
@@ -120,7 +111,7 @@ class ReplyMessageProcessor(Processor):
             flag=header.flag,
             # With the slash that Java writes before an address: Java clients remove it.
             born_host=f"/{channel.remote_addr}",
-            store_host=f"/{format_address(*self._host)}",
+            store_host=f"/{format_address(*self.host)}",
             store_timestamp=now,
             properties=encode_properties(properties).decode(),
             reconsume_times=header.reconsume_times,
@@ -142,7 +133,7 @@ class ReplyMessageProcessor(Processor):
     def _put(self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader) -> dict[str, str]:
         """Store the reply; return the fields of the response with its place."""
         try:
-            result = self._store.put_message(
+            result = self.store.put_message(
                 header.topic,
                 header.queue_id,
                 request.body,
@@ -161,9 +152,9 @@ class ReplyMessageProcessor(Processor):
                 "store", "failed to store a reply to %s: %s", header.topic, result.reason or result.status.value
             )
             return {}
-        self._stats.puts += 1
+        self.stats.puts += 1
         return {
-            "msgId": encode_offset_msg_id(self._host, result.physical_offset),
+            "msgId": encode_offset_msg_id(self.host, result.physical_offset),
             "queueId": str(header.queue_id),
             "queueOffset": str(result.queue_offset),
         }

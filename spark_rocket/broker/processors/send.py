@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 
 import numpy as np
@@ -96,39 +97,28 @@ _CODES: dict[PutStatus, int] = {
 }
 
 
+@dataclass(eq=False)
 class SendMessageProcessor(Processor):
     """SEND_MESSAGE and its variants: stores the messages of producers."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: tuple[str, int],
-        store: MessageStore,
-        targets: SendTargets,
-        delays: DelayRules,
-        transactions: TransactionalMessageService,
-        timers: DeliveryTimers,
-        durability: DurabilityGate,
-        changes: ChangeGate,
-        overload: BrokerOverload,
-        stats: BrokerStats,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._targets = targets
-        self._cached_targets = targets.cached
-        self._delays = delays
-        self._transactions = transactions
-        self._timers = timers
-        self._durability = durability
-        self._changes = changes
-        self._overload = overload
-        self._stats = stats
-        self._waits = durability.waits
-        self._message_id_prefix = encode_offset_msg_id(host, 0)[:-16]
-        self._unique_key: Callable[[], str] = UniqKeyGenerator(host[0], os.getpid(), clock, seed=host[1]).next
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: tuple[str, int]
+    store: MessageStore
+    targets: SendTargets
+    delays: DelayRules
+    transactions: TransactionalMessageService
+    timers: DeliveryTimers
+    durability: DurabilityGate
+    changes: ChangeGate
+    overload: BrokerOverload
+    stats: BrokerStats
+
+    def __post_init__(self) -> None:
+        self._cached_targets = self.targets.cached
+        self._waits = self.durability.waits
+        self._message_id_prefix = encode_offset_msg_id(self.host, 0)[:-16]
+        self._unique_key = UniqKeyGenerator(self.host[0], os.getpid(), self.clock, seed=self.host[1]).next
 
     @handles(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -139,10 +129,10 @@ class SendMessageProcessor(Processor):
 
     @handles(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        if self._overload.sends is not None:
-            self._overload.check_send()
+        if self.overload.sends is not None:
+            self.overload.check_send()
         if self._waits:
-            self._overload.check_put(self._durability.waiting)
+            self.overload.check_put(self.durability.waiting)
         ext = request.ext_fields
         try:
             topic = ext["b"]
@@ -153,7 +143,7 @@ class SendMessageProcessor(Processor):
             reconsume_times = int(ext.get("j") or 0)
             target = self._cached_targets.get(topic)
             if target is None:
-                target = self._targets.find(topic, ext["c"], int(ext["d"]))
+                target = self.targets.find(topic, ext["c"], int(ext["d"]))
         except (KeyError, ValueError):
             raise _bad_header(ext) from None
         _check_ranges(ext, born, flag, sys_flag, reconsume_times)
@@ -163,7 +153,7 @@ class SendMessageProcessor(Processor):
         if target.is_retry:
             target, queue_id = self._redirected(target, queue_id, ext, batch)
         body = request.body
-        check_size(self._config, body)
+        check_size(self.config, body)
         if sys_flag & _UNUSUAL_BITS:
             sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
         host = channel.attributes.get("born_host") or _born_host(channel)
@@ -173,7 +163,7 @@ class SendMessageProcessor(Processor):
             result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
         else:
             stored, unique_key, waiting = self._properties_to_store(properties, target.topic, queue_id, reconsume_times)
-            result = self._store.put_message(
+            result = self.store.put_message(
                 target.topic if waiting is None else waiting.topic,
                 queue_id if waiting is None else waiting.queue_id,
                 body,
@@ -184,19 +174,19 @@ class SendMessageProcessor(Processor):
                 born_host=host,
                 reconsume_times=reconsume_times,
             )
-        took = self._clock() - result.store_timestamp
-        if took > self._config.os_page_cache_busy_time_out_mills and result.store_timestamp:
-            self._overload.append_took(took)
+        took = self.clock() - result.store_timestamp
+        if took > self.config.os_page_cache_busy_time_out_mills and result.store_timestamp:
+            self.overload.append_took(took)
         code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
         if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
             return RemotingCommand.response(request, code, result.reason or result.status.value)
         self._count(target, result, properties, waiting)
         if waiting is not None:
-            self._timers.expect(waiting)
+            self.timers.expect(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
 
     def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: Waiting | None) -> None:
-        self._stats.puts += result.count
+        self.stats.puts += result.count
         size = result.end_physical_offset - result.physical_offset
         target.counts.add(_message_type(properties, waiting), result.count, size)
 
@@ -214,7 +204,7 @@ class SendMessageProcessor(Processor):
     ) -> RemotingCommand | None:
         if request.flag & 2:
             return None  # one-way: no response to delay for the disk or the name servers
-        config, prefix = self._config, self._message_id_prefix
+        config, prefix = self.config, self._message_id_prefix
         ext = {
             "msgId": f"{prefix}{result.physical_offset:016X}"
             if unique_key is not None
@@ -233,17 +223,17 @@ class SendMessageProcessor(Processor):
         answer = RemotingCommand.response(request, code, None, ext)
         if self._waits and not _asks_not_to_wait(properties):
             deliver = partial(self._write, channel, answer, target.topic)
-            self._durability.when_stored(result.end_physical_offset, deliver)
+            self.durability.when_stored(result.end_physical_offset, deliver)
             return None
-        if self._changes.settling:
-            return self._changes.when_settled(channel, answer, (target.topic,))
+        if self.changes.settling:
+            return self.changes.when_settled(channel, answer, (target.topic,))
         return answer
 
     def _write(self, channel: Channel, answer: RemotingCommand, topic: str, code: ResponseCode) -> None:
         """Write the response: the message is durable, or the timeout has expired (``code``)."""
         if code is not ResponseCode.SUCCESS:
             answer.code = code
-        if self._changes.when_settled(channel, answer, (topic,)) is not None:
+        if self.changes.when_settled(channel, answer, (topic,)) is not None:
             channel.write(answer)
 
     def _properties_to_store(
@@ -268,7 +258,7 @@ class SendMessageProcessor(Processor):
 
     def _broker_properties(self) -> str:
         """The properties that this broker adds to every message. Consumers use the region in their trace records."""
-        config = self._config
+        config = self.config
         trace_on = "true" if config.trace_on else "false"
         return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{config.broker_cluster_name}"
 
@@ -280,9 +270,9 @@ class SendMessageProcessor(Processor):
         if not reconsume_times and _is_transactional(values):
             if not values.get("UNIQ_KEY"):
                 values["UNIQ_KEY"] = self._unique_key()
-            waiting = self._transactions.prepare(values, topic, queue_id, self._clock())
+            waiting = self.transactions.prepare(values, topic, queue_id, self.clock())
         else:
-            waiting = self._delays.apply(values, topic, queue_id)
+            waiting = self.delays.apply(values, topic, queue_id)
         return encode_properties(values).decode(), waiting
 
     def _put_batch(
@@ -303,7 +293,7 @@ class SendMessageProcessor(Processor):
         if _has_broker_properties(properties):
             properties = encode_properties(_without_broker_properties(decode_properties(properties))).decode()
         shared = f"{self._broker_properties()}\x02{properties}" if properties else self._broker_properties()
-        return self._store.put_batch(
+        return self.store.put_batch(
             target.topic,
             queue_id,
             body,
@@ -329,7 +319,7 @@ class SendMessageProcessor(Processor):
             limit = int(most) if most else None
         except ValueError:
             raise _bad_header(ext) from None
-        dead = self._targets.dead_letters(target.topic, int(ext.get("j") or 0), limit)
+        dead = self.targets.dead_letters(target.topic, int(ext.get("j") or 0), limit)
         if dead is None:
             return target, queue_id
         values = decode_properties(ext.get("i") or "")

@@ -25,6 +25,7 @@ Corresponds to AbstractSendMessageProcessor.consumerSendMsgBack.
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.change_gate import ChangeGate
@@ -54,32 +55,20 @@ _V3_4_9 = 121
 _FIRST_LEVEL = 3
 
 
+@dataclass(eq=False)
 class SendBackProcessor(Processor):
     """Redelivery of messages that consumers send back."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        host: tuple[str, int],
-        store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        delays: DelayRules,
-        timers: DeliveryTimers,
-        durability: DurabilityGate,
-        changes: ChangeGate,
-        stats: BrokerStats,
-    ) -> None:
-        self._config = config
-        self._host = host
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._delays = delays
-        self._timers = timers
-        self._durability = durability
-        self._changes = changes
-        self._stats = stats
+    config: BrokerConfig
+    host: tuple[str, int]
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    delays: DelayRules
+    timers: DeliveryTimers
+    durability: DurabilityGate
+    changes: ChangeGate
+    stats: BrokerStats
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -88,7 +77,7 @@ class SendBackProcessor(Processor):
         settings = self._settings(group)
         if settings.retry_queue_nums <= 0:
             return RemotingCommand.response(request)
-        retry = self._topics.ensure(RETRY_PREFIX + group, settings.retry_queue_nums)
+        retry = self.topics.ensure(RETRY_PREFIX + group, settings.retry_queue_nums)
         if not retry.perm & PERM_WRITE:
             raise RefusedError(
                 f"the topic[{retry.topic_name}] sending message is forbidden", ResponseCode.NO_PERMISSION
@@ -102,38 +91,38 @@ class SendBackProcessor(Processor):
             properties["ORIGIN_MESSAGE_ID"] = encode_offset_msg_id(record.store_host, record.physical_offset)
         waiting = None
         if header.delay_level < 0 or record.reconsume_times >= _max_attempts(request, header, settings):
-            topic, queue_id = self._topics.ensure(DLQ_PREFIX + group).topic_name, 0
+            topic, queue_id = self.topics.ensure(DLQ_PREFIX + group).topic_name, 0
             properties["DELAY"] = "0"
         else:
             topic, queue_id = retry.topic_name, random.randrange(max(retry.write_queue_nums, 1))
             properties["DELAY"] = str(header.delay_level or _FIRST_LEVEL + record.reconsume_times)
-            waiting = self._delays.apply(properties, topic, queue_id)
-        self._changes.refuse_unsaved(topic)
+            waiting = self.delays.apply(properties, topic, queue_id)
+        self.changes.refuse_unsaved(topic)
         place = (topic, queue_id) if waiting is None else (waiting.topic, waiting.queue_id)
         times = record.reconsume_times + 1
-        result = put_record(self._store, *place, record, join_properties(properties), reconsume_times=times)
+        result = put_record(self.store, *place, record, join_properties(properties), reconsume_times=times)
         if result.status is not PutStatus.PUT_OK:
             raise RefusedError(result.reason or result.status.value, ResponseCode.SYSTEM_ERROR)
-        counts = self._stats.group(group, str(record.topic, "utf-8", "replace"))
+        counts = self.stats.group(group, str(record.topic, "utf-8", "replace"))
         counts.send_backs += 1
         if waiting is not None:
-            self._timers.expect(waiting)
+            self.timers.expect(waiting)
         else:
             counts.dead_letters += 1
-        if self._durability.waits:
-            self._durability.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
+        if self.durability.waits:
+            self.durability.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
             return None
-        return self._changes.when_settled(channel, RemotingCommand.response(request), (topic,))
+        return self.changes.when_settled(channel, RemotingCommand.response(request), (topic,))
 
     def _settings(self, group: str) -> SubscriptionGroupConfig:
         """The settings of a group that may send messages back."""
-        settings = self._groups.to_retry(group)
-        if not self._config.broker_permission & PERM_WRITE:
-            raise RefusedError(f"the broker[{self._host[0]}] sending message is forbidden", ResponseCode.NO_PERMISSION)
+        settings = self.groups.to_retry(group)
+        if not self.config.broker_permission & PERM_WRITE:
+            raise RefusedError(f"the broker[{self.host[0]}] sending message is forbidden", ResponseCode.NO_PERMISSION)
         return settings
 
     def _record(self, header: ConsumerSendMsgBackRequestHeader) -> RecordView:
-        raw = self._store.look_message_by_offset(header.offset)
+        raw = self.store.look_message_by_offset(header.offset)
         try:
             record = view_record(raw or b"")
         except ProtocolError:
@@ -151,7 +140,7 @@ class SendBackProcessor(Processor):
         answer = RemotingCommand.response(request)
         if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # the record is stored: a retry makes a duplicate
             answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
-        if not request.is_oneway and self._changes.when_settled(channel, answer, (topic,)) is not None:
+        if not request.is_oneway and self.changes.when_settled(channel, answer, (topic,)) is not None:
             channel.write(answer)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION, BrokerOverload
@@ -21,10 +22,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, BrokerStats, Key
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.route import KVTable
-from spark_rocket.protocol.wire.bodies.stats import (
-    BrokerStatsDataBody,
-    BrokerStatsItem,
-)
+from spark_rocket.protocol.wire.bodies.stats import BrokerStatsDataBody, BrokerStatsItem
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestHeader
@@ -40,37 +38,28 @@ _OF_GROUPS = {"GROUP_GET_NUMS": MESSAGES, "GROUP_GET_SIZE": BYTES, "SNDBCK_PUT_N
 _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
 
 
+@dataclass(eq=False)
 class StatisticsProcessor(Processor):
     """Counters and state of the broker."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        store: MessageStore,
-        schedule: ScheduleMessageService,
-        timer: TimerMessageStore | None,
-        held_pulls: PullRequestHoldService,
-        held_pops: PopLongPollingService,
-        overload: BrokerOverload,
-        stats: BrokerStats,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._store = store
-        self._schedule = schedule
-        self._timer = timer
-        self._held_pulls = held_pulls
-        self._held_pops = held_pops
-        self._overload = overload
-        self._stats = stats
-        self._boot_time = clock()
+    config: BrokerConfig
+    clock: Callable[[], int]
+    store: MessageStore
+    schedule: ScheduleMessageService
+    timer: TimerMessageStore | None
+    held_pulls: PullRequestHoldService
+    held_pops: PopLongPollingService
+    overload: BrokerOverload
+    stats: BrokerStats
+
+    def __post_init__(self) -> None:
+        self._boot_time = self.clock()
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)
     def stats_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = ViewBrokerStatsDataRequestHeader.from_ext(request.ext_fields)
         found = self._counted(header.stats_name, header.stats_key)
-        windows = self._stats.windows
+        windows = self.stats.windows
         if found is None or not windows.knows(found[0]):
             raise RefusedError(
                 f"The stats <{header.stats_name}> <{header.stats_key}> not exist", ResponseCode.SYSTEM_ERROR
@@ -84,36 +73,36 @@ class StatisticsProcessor(Processor):
     def _counted(self, name: str, key: str) -> tuple[Key, int] | None:
         if name in _OF_TOPICS:
             return (key, ""), _OF_TOPICS[name]
-        if name in _OF_BROKER and key == self._config.broker_cluster_name:
+        if name in _OF_BROKER and key == self.config.broker_cluster_name:
             return BROKER, _OF_BROKER[name]
         topic, at, group = key.partition("@")
         return ((topic, group), _OF_GROUPS[name]) if name in _OF_GROUPS and at else None
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        seconds = max(self._clock() - self._boot_time, 0) // 1000
+        seconds = max(self.clock() - self._boot_time, 0) // 1000
         table = {
             "brokerVersionDesc": VERSION_TEXT,
             "brokerVersion": str(CURRENT_VERSION),
-            "brokerActive": str(not self._config.is_slave).lower(),
+            "brokerActive": str(not self.config.is_slave).lower(),
             "startTime": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self._boot_time / 1000)),
             "runtime": f"[ {seconds // 86400} days, {seconds // 3600 % 24} hours, {seconds // 60 % 60} minutes, "
             f"{seconds % 60} seconds ]",
-            "startAcceptSendRequestTimeStamp": str(self._config.start_accept_send_request_time_stamp),
+            "startAcceptSendRequestTimeStamp": str(self.config.start_accept_send_request_time_stamp),
             "pageCacheLockTimeMills": "0",  # there are no concurrent appends
-            "earliestMessageTimeStamp": str(self._store.first_store_time()),
-            "heldPulls": str(self._held_pulls.count),
-            "heldPops": str(self._held_pops.count),
+            "earliestMessageTimeStamp": str(self.store.first_store_time()),
+            "heldPulls": str(self.held_pulls.count),
+            "heldPops": str(self.held_pops.count),
             **self._counts(),
             **self._queue_sizes(),
             **self._timer_info(),
-            **self._schedule.runtime_info(),
-            **self._store.runtime_info(),
+            **self.schedule.runtime_info(),
+            **self.store.runtime_info(),
         }
         return RemotingCommand.response(request, body=KVTable(table=table).to_json())
 
     def _counts(self) -> dict[str, str]:
-        stats = self._stats
+        stats = self.stats
         windows = stats.windows
         puts, found, missed, total, transferred = (" ".join(f"{rate:.6f}" for rate in rates) for rates in stats.rates())
         return {
@@ -133,7 +122,7 @@ class StatisticsProcessor(Processor):
         }
 
     def _queue_sizes(self) -> dict[str, str]:
-        overload = self._overload
+        overload = self.overload
         found = {}
         for name, kind in _QUEUES.items():
             size, capacity, waited = overload.queue(kind)
@@ -151,7 +140,7 @@ class StatisticsProcessor(Processor):
         }
 
     def _timer_info(self) -> dict[str, str]:
-        timer = self._timer
+        timer = self.timer
         if timer is None:
             return {
                 "timerReadBehind": "0",
@@ -160,9 +149,9 @@ class StatisticsProcessor(Processor):
                 "timerEnqueueTps": "0.0",
                 "timerDequeueTps": "0.0",
             }
-        enqueued, delivered = self._stats.timer_rates()
+        enqueued, delivered = self.stats.timer_rates()
         return {
-            **timer.runtime_info(self._clock()),
+            **timer.runtime_info(self.clock()),
             "timerEnqueueTps": str(enqueued),
             "timerDequeueTps": str(delivered),
         }

@@ -8,6 +8,7 @@ Corresponds to the topics of org.apache.rocketmq.broker.processor.AdminBrokerPro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.change_gate import ChangeGate
@@ -23,10 +24,7 @@ from spark_rocket.broker.state.topics import TopicConfigManager, alter_attribute
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import topic_problem
 from spark_rocket.protocol.ids import retry_topic
-from spark_rocket.protocol.wire.bodies.config import (
-    CreateTopicListRequestBody,
-    TopicConfig,
-)
+from spark_rocket.protocol.wire.bodies.config import CreateTopicListRequestBody, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES, TopicList
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -44,32 +42,20 @@ from spark_rocket.store.message_store import MessageStore
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
+@dataclass(eq=False)
 class TopicAdminProcessor(Processor):
     """Administration of topics."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        store: MessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        order: ConsumerOrderInfoManager,
-        held_pulls: PullRequestHoldService,
-        held_pops: PopLongPollingService,
-        stats: BrokerStats,
-        changes: ChangeGate,
-        later: DeferredResponses,
-    ) -> None:
-        self._config = config
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._order = order
-        self._held_pulls = held_pulls
-        self._held_pops = held_pops
-        self._stats = stats
-        self._changes = changes
-        self._later = later
+    config: BrokerConfig
+    store: MessageStore
+    topics: TopicConfigManager
+    offsets: ConsumerOffsetManager
+    order: ConsumerOrderInfoManager
+    held_pulls: PullRequestHoldService
+    held_pops: PopLongPollingService
+    stats: BrokerStats
+    changes: ChangeGate
+    later: DeferredResponses
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -102,19 +88,19 @@ class TopicAdminProcessor(Processor):
     ) -> RemotingCommand | None:
         if request.is_oneway:
             return None
-        return self._changes.when_settled(channel, RemotingCommand.response(request), topics, files=files)
+        return self.changes.when_settled(channel, RemotingCommand.response(request), topics, files=files)
 
     def _put_topics(self, topics: Sequence[TopicConfig]) -> None:
-        self._topics.check_fits({topic.topic_name: topic for topic in topics})
+        self.topics.check_fits({topic.topic_name: topic for topic in topics})
         for topic in topics:
-            if self._topics.get(topic.topic_name) != topic:
-                self._topics.put(topic)
+            if self.topics.get(topic.topic_name) != topic:
+                self.topics.put(topic)
 
     def _check_topic(self, topic: TopicConfig, attributes: str | None) -> None:
         """Raise RefusedError for an invalid topic; set the resulting attributes of a valid one."""
         name = topic.topic_name
         problem = topic_problem(name)
-        if problem is None and self._topics.is_system(name):
+        if problem is None and self.topics.is_system(name):
             problem = f"The topic[{name}] is conflict with system topic."
         for what, queues in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
             if not 0 <= queues <= MAX_QUEUES:
@@ -124,14 +110,14 @@ class TopicAdminProcessor(Processor):
         if topic.topic_filter_type not in _FILTER_TYPES:
             problem = problem or f"Invalid topicFilterType of topic {name}: use {' or '.join(_FILTER_TYPES)}."
         problem = problem or int_problem(topicSysFlag=topic.topic_sys_flag)
-        known = self._topics.get(name)
+        known = self.topics.get(name)
         try:
             topic.attributes = alter_attributes(known.attributes if known else {}, attributes, create=known is None)
         except ValueError as error:
             problem = problem or str(error)
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
-        if topic.attributes.get("message.type") == "MIXED" and not self._config.enable_mixed_message_type:
+        if topic.attributes.get("message.type") == "MIXED" and not self.config.enable_mixed_message_type:
             raise RefusedError(
                 "MIXED message type is not supported.",
                 ResponseCode.SYSTEM_ERROR,
@@ -143,7 +129,7 @@ class TopicAdminProcessor(Processor):
         topic = DeleteTopicRequestHeader.from_ext(request.ext_fields).topic
         if not topic or topic.isspace():
             raise RefusedError("The specified topic is blank.", ResponseCode.INVALID_PARAMETER)
-        if self._topics.is_system(topic):
+        if self.topics.is_system(topic):
             raise RefusedError(f"The topic[{topic}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
         self._delete(topic)
         return self._when_settled(channel, request, [topic], ["offsets"])
@@ -153,40 +139,40 @@ class TopicAdminProcessor(Processor):
 
         RefusedError if the deletion cannot be written to disk; then the topic is unchanged.
         """
-        for group in self._offsets.groups_of(topic):
+        for group in self.offsets.groups_of(topic):
             for v2 in (False, True):
                 retry = retry_topic(topic, group, v2=v2)
-                if retry in self._topics.table:
+                if retry in self.topics.table:
                     self._delete(retry)
         try:
-            self._store.delete_topic(topic)
+            self.store.delete_topic(topic)
         except OSError as error:
             raise RefusedError(
                 f"topic {topic} cannot be deleted: {error.strerror or error}", ResponseCode.SYSTEM_ERROR
             ) from error
-        self._topics.delete(topic)
-        self._offsets.remove_topic(topic)
-        self._order.remove_topic(topic)
-        self._stats.forget_topic(topic)
-        self._held_pulls.wake_topic(topic)
-        self._held_pops.wake_topic(topic)
+        self.topics.delete(topic)
+        self.offsets.remove_topic(topic)
+        self.order.remove_topic(topic)
+        self.stats.forget_topic(topic)
+        self.held_pulls.wake_topic(topic)
+        self.held_pops.wake_topic(topic)
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> None:
-        topics, header = self._topics, GetAllTopicConfigRequestHeader.from_ext(request.ext_fields)
+        topics, header = self.topics, GetAllTopicConfigRequestHeader.from_ext(request.ext_fields)
         is_paged = "topicSeq" in request.ext_fields
         snapshot = partial(topics.page, header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot
         ext = {"totalTopicNum": str(len(topics.table))}
-        self._later.respond_in_steps(channel, request, encoded(request, ext, snapshot))
+        self.later.respond_in_steps(channel, request, encoded(request, ext, snapshot))
 
     @handles(RequestCode.GET_TOPIC_CONFIG)
     def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetTopicConfigRequestHeader.from_ext(request.ext_fields)
-        topic = self._topics.get(header.topic)
+        topic = self.topics.get(header.topic)
         if topic is None:
             raise RefusedError(f"No topic in this broker. topic: {header.topic}", ResponseCode.TOPIC_NOT_EXIST)
         return RemotingCommand.response(request, body=dumps_fastjson(topic.to_value()))
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=TopicList(sorted(self._topics.system)).to_json())
+        return RemotingCommand.response(request, body=TopicList(sorted(self.topics.system)).to_json())

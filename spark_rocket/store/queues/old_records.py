@@ -21,9 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.protocol.record.layout import (
-    FIXED_SIZE,
-)
+from spark_rocket.protocol.record.layout import FIXED_SIZE
 from spark_rocket.protocol.record.record import ScanKind, scan_record
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
