@@ -100,6 +100,7 @@ class BrokerParts:
         ha_port: int,
         clock: Callable[[], int],
         monotonic: Callable[[], int],
+        synchronize_seconds: float,
         on_master: Callable[[str | None, str | None], None],
         access_control: AccessControl | None,
         tracing: BrokerTracing | None,
@@ -131,6 +132,8 @@ class BrokerParts:
             self._make_delivery()
             self._make_network(ha_port, on_master)
             self._make_responses()
+            if self.slave is not None:
+                self._make_synchronize(self.slave, synchronize_seconds)
         except BaseException:
             self.store.close()
             raise
@@ -270,24 +273,26 @@ class BrokerParts:
         self.later = DeferredResponses(self.tasks, self.changes)
         self.targets = SendTargets(config, clock, self.store_host[0], topics, groups, self.stats, self.changes)
         self.durability = DurabilityGate(self.loop, store, self.replication, config)
-        if self.slave is not None:
-            self.synchronize = SlaveSynchronize(
-                self.loop,
-                config,
-                clock,
-                self.slave,
-                store,
-                topics,
-                groups,
-                offsets,
-                self.request_modes,
-                self.schedule,
-                self.files,
-                self.saver,
-                self.registration,
-                self.held_pulls,
-                self.targets,
-            )
+
+    def _make_synchronize(self, slave: ReplicationSlave, seconds: float) -> None:
+        self.synchronize = SlaveSynchronize(
+            self.loop,
+            self.config,
+            self.clock,
+            slave,
+            self.store,
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.request_modes,
+            self.schedule,
+            self.files,
+            self.saver,
+            self.registration,
+            self.held_pulls,
+            self.targets,
+            seconds,
+        )
 
     def _group_changed(self, group: str) -> None:
         self.saver.save("groups")

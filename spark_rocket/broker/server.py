@@ -27,6 +27,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import SubscriptionGroupManager
 from spark_rocket.broker.state.stats import SAMPLE_SECONDS
 from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.synchronize import SYNC_SECONDS
 from spark_rocket.errors import ProtocolError, StateError
 from spark_rocket.extras import requires
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
@@ -60,16 +61,19 @@ class Broker:
         *,
         clock: Callable[[], int] = now_ms,
         monotonic: Callable[[], int] = monotonic_ms,
+        synchronize_seconds: float = SYNC_SECONDS,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
         """``clock``: the wall clock, ``monotonic``: a clock for timeouts; both in milliseconds.
 
+        ``synchronize_seconds``: how often a slave copies its master's tables.
         ``tracer_provider``: overrides the process's provider of spans; used with ``openTelemetryEnable``.
         """
         self.config = config
         self._tracer_provider = tracer_provider
         self._clock = clock
         self._monotonic = monotonic
+        self._synchronize_seconds = synchronize_seconds
         self._server: RemotingServer | None = None
         self._parts: BrokerParts | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -138,6 +142,7 @@ class Broker:
                 ha_port=ha.getsockname()[1] if ha is not None else server.port + 1,
                 clock=self._clock,
                 monotonic=self._monotonic,
+                synchronize_seconds=self._synchronize_seconds,
                 on_master=self._master_found,
                 access_control=access_control,
                 tracing=tracing,

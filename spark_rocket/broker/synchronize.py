@@ -107,7 +107,7 @@ class SlaveSynchronize:
     registration: NameServerRegistration
     held_pulls: PullRequestHoldService
     targets: SendTargets
-    period: float = SYNC_SECONDS
+    period: float
 
     def __post_init__(self) -> None:
         self.master_address: str | None = None

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker import synchronize as sync_module
 from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
@@ -62,11 +61,6 @@ class Promoted(Pair):
     def wake(self) -> None:
         for driver in self.master.parts.timers.by_topic.values():
             self.loop.call_soon_threadsafe(driver.wake)
-
-
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.05})
 
 
 @contextmanager

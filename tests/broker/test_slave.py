@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker import synchronize as sync_module
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer, Reader
@@ -34,8 +33,7 @@ pytestmark = pytest.mark.live
 
 
 @pytest.fixture
-def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.05})
+def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
     stores = {broker.config.store_path for broker in pair.brokers}
@@ -158,9 +156,8 @@ def test_requests_that_a_slave_serves(pair: Pair) -> None:
     assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
 
 
-def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path) -> None:
     """Its log differs from its master's: neither the log nor its state is replaced."""
-    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.02})
     pair = Pair(tmp_path)
     pair.stop(pair.slave)
     other = pair.add("b", 0)
@@ -354,10 +351,7 @@ def slave_of_fake(answers: dict[int, Callable[..., Any]], directory: Path) -> tu
     return pair, Fake(answers)
 
 
-def test_a_master_with_invalid_responses_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sync_module.SlaveSynchronize.__init__, "__kwdefaults__", {"period": 0.02})
+def test_a_master_with_invalid_responses_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     version = {"stateVersion": 0, "timestamp": 5, "counter": 7}
 
     def topics(**table: object) -> bytes:

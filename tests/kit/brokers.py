@@ -122,6 +122,8 @@ def served(
 class Servers(LoopThread):
     """Name servers and brokers on one loop, each started and stopped by itself."""
 
+    synchronize_seconds = 0.05
+
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self._directory = directory
@@ -161,7 +163,7 @@ class Servers(LoopThread):
                 **settings,
             }
         )
-        broker = Broker(config, clock=clock)
+        broker = Broker(config, clock=clock, synchronize_seconds=self.synchronize_seconds)
         self.do(self._start(broker))
         self.brokers.append(broker)
         return broker
