@@ -5,9 +5,11 @@ A type is a function from text to value that raises ``click.BadParameter``. Rock
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -21,6 +23,32 @@ all_option = click.option("-a", "--all", "is_all", is_flag=True, help="include R
 
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="show what would be done without doing it")
+
+
+def bundle(
+    name: str, make: Callable[..., Any], *options: Callable[[Any], Any], is_last: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds options to a verb and passes them as one argument: ``name=make(**values)``.
+
+    ``is_last``: they are listed after the verb's own, wherever the decorator is.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def with_value(**values: Any) -> Any:
+            given = {key: values.pop(key) for key in names}
+            return function(**values, **{name: make(**given)})
+
+        own = vars(with_value).pop("__click_params__", [])
+        wrapped: Callable[..., Any] = with_value
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        params = vars(wrapped)["__click_params__"]
+        names = [parameter.name for parameter in reversed(params)]
+        params[:] = [*params, *own] if is_last else [*own, *params]  # click lists them in the reverse order
+        return wrapped
+
+    return decorate
 
 
 def exclusive(given: dict[str, object], *, required: bool = False) -> None:

@@ -11,7 +11,6 @@ Corresponds to the options of every SubCommand of mqadmin.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, exclusive, seconds
+from spark_rocket.cli.arguments import PATH, bundle, exclusive, seconds
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
@@ -110,41 +109,18 @@ _timeout_option = click.option(
 )
 
 
-def connection(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the connection options to a verb and pass them to it as ``link``."""
-    return _with_link(function, (*_OPTIONS, _timeout_option))
+def _link(
+    nameserver: str | None, credentials: Path | None, access_key: str | None, timeout: float = TIMEOUT, **given: Any
+) -> Link:
+    exclusive({"--credentials": credentials, "--access-key": access_key})
+    name_server = _inherited_option("nameserver", nameserver)
+    return Link(name_server, timeout, access_key, credentials=credentials, **given)
 
 
-def connection_but_timeout(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Like ``connection``, for a verb whose ``--timeout`` means something else (with another name in Python)."""
-    return _with_link(function, _OPTIONS)
-
-
-def _with_link(function: Callable[..., Any], options: tuple[_Decorator, ...]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def with_link(*args: Any, **values: Any) -> Any:
-        return function(*args, link=_pop_link(values), **values)
-
-    # List them after the verb's own options in --help, wherever the decorator is.
-    own = vars(with_link).pop("__click_params__", [])
-    wrapped: Callable[..., Any] = with_link
-    for option in reversed(options):
-        wrapped = option(wrapped)
-    vars(wrapped)["__click_params__"] += own
-    return wrapped
-
-
-def _pop_link(values: dict[str, Any]) -> Link:
-    link = Link(
-        _inherited_option("nameserver", values.pop("nameserver")),
-        values.pop("timeout", TIMEOUT),
-        values.pop("access_key"),
-        values.pop("secret_key"),
-        values.pop("credentials"),
-        *(values.pop(name) for name in ("tls", "tls_ca", "tls_cert", "tls_key", "tls_verify")),
-    )
-    exclusive({"--credentials": link.credentials, "--access-key": link.access_key})
-    return link
+#: Add the connection options to a verb and pass them to it as ``link``.
+connection = bundle("link", _link, *_OPTIONS, _timeout_option, is_last=True)
+#: The same for a verb whose ``--timeout`` means something else (with another name in Python).
+connection_but_timeout = bundle("link", _link, *_OPTIONS, is_last=True)
 
 
 def _inherited_option(name: str, value: Any) -> Any:

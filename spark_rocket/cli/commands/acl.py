@@ -9,9 +9,8 @@ Corresponds to mqadmin's updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ import click
 
 from spark_rocket.attributes import pick
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
+from spark_rocket.cli.arguments import PATH, bundle, exclusive, json_option, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import second_text
@@ -36,18 +35,12 @@ _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 _VERSION = "cluster brokerName=broker address"
 
 
-def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select brokers, and pass them as ``where``, for the methods of Admin."""
-
-    @cluster_option
-    @click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="only this broker")
-    @functools.wraps(function)
-    def with_where(broker: str | None, cluster_name: str | None, **values: Any) -> Any:
-        return function(where={"broker": broker, "cluster": cluster_name}, **values)
-
-    return with_where
-
-
+_where_options = bundle(
+    "where",
+    lambda broker, cluster_name: {"broker": broker, "cluster": cluster_name},
+    cluster_option,
+    click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="only this broker"),
+)
 _secrets = click.option("--secrets", is_flag=True, help="show secret keys")
 
 

@@ -28,7 +28,7 @@ from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
-    from spark_rocket.client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, PushConsumer
+    from spark_rocket.client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus
     from spark_rocket.model import MessageExt
 
 _STEP = math.log(1.02)
@@ -58,12 +58,6 @@ class Latencies:
         self.count += times
         self._sum += taken * times
         self._max = max(self._max, taken)
-
-    def add_all(self, others: Latencies) -> None:
-        self._buckets = [mine + theirs for mine, theirs in zip(self._buckets, others._buckets, strict=True)]
-        self.count += others.count
-        self._sum += others._sum
-        self._max = max(self._max, others._max)
 
     def percentile(self, percent: float) -> float:
         """Return a percentile in milliseconds, at most 2 % too high."""
@@ -147,114 +141,97 @@ def send(
     from spark_rocket.model import Message
 
     body = bytes(ord("a") + i % 26 for i in range(size))
-    limit = _Limit(count, run_seconds)
-    workers = [_Sender(limit, batch) for _ in range(threads)]
+    meter = Meter("sent", count, run_seconds)
     with Producer("BENCHMARK_PRODUCER", **link.options()) as producer:
 
-        def build(number: int) -> Message:
-            return Message.of(topic, body, tags=tags, keys=f"k{number}" if has_keys else None)
-
-        def once(first: int, many: int) -> None:
-            if many == 1:
-                producer.send(build(first))
-            else:
-                producer.send([build(first + i) for i in range(many)])
-
-        taken = _run_all(
-            [threading.Thread(target=worker.run, args=(once,)) for worker in workers],
-            lambda: sum(worker.latencies.count for worker in workers),
-            lambda sent: sent * size,
-            limit,
-            "sent",
-        )
-    latencies = Latencies()
-    for worker in workers:
-        latencies.add_all(worker.latencies)
-    errors = [worker.error for worker in workers if worker.error is not None]
-    result = {
-        "topic": topic,
-        **_rates(latencies.count, latencies.count * size, taken),
-        "threads": threads,
-        "size": size,
-        "batch": batch,
-        "latencyMs": latencies.to_json(),
-        "failures": len(errors),
-    }
-    _print_result(result, "sent", "Latency of a send", as_json)
-    if errors:
-        print(f"rocket: {errors[0].text}", file=sys.stderr)
-    return 1 if errors else 0
-
-
-class _Limit:
-    """The end of a run: after a duration, a number of messages, or ``stop``."""
-
-    def __init__(self, count: int | None, run_seconds: float | None) -> None:
-        self._left = count
-        self._lock = threading.Lock()
-        self._number = 0
-        self.stop = threading.Event()
-        self.seconds = run_seconds if run_seconds is not None else None if count is not None else 10.0
-
-    def take(self, many: int) -> tuple[int, int]:
-        """Reserve messages: return the number of the next message and how many to send, 0 at the end."""
-        with self._lock:
-            if self.stop.is_set():
-                return self._number, 0
-            if self._left is not None:
-                many = min(many, self._left)
-                self._left -= many
-            self._number += many
-            return self._number - many, many
-
-
-class _Sender:
-    def __init__(self, limit: _Limit, batch: int) -> None:
-        self._limit = limit
-        self._batch = batch
-        self.latencies = Latencies()
-        self.error: RocketError | None = None
-
-    def run(self, once: Callable[[int, int], None]) -> None:
-        while True:
-            first, many = self._limit.take(self._batch)
-            if not many:
-                return
-            began = time.perf_counter()
+        def send_all() -> None:
             try:
-                once(first, many)
+                while numbers := meter.take(batch):
+                    messages = [Message.of(topic, body, tags=tags, keys=f"k{n}" if has_keys else None) for n in numbers]
+                    began = time.perf_counter()
+                    producer.send(messages[0] if len(messages) == 1 else messages)
+                    meter.add(len(messages), len(messages) * size, time.perf_counter() - began)
             except RocketError as error:
-                self.error = error
-                self._limit.stop.set()
-                return
-            self.latencies.add(time.perf_counter() - began, many)
+                meter.fail(error)
+
+        senders = [threading.Thread(target=send_all) for _ in range(threads)]
+        for sender in senders:
+            sender.start()
+        taken = meter.wait(lambda: not any(sender.is_alive() for sender in senders))
+        for sender in senders:
+            sender.join(_STOP_TIMEOUT_S)
+    result = {"topic": topic, **meter.rates(taken), "threads": threads, "size": size, "batch": batch}
+    result |= {"latencyMs": meter.latencies.to_json(), "failures": len(meter.errors)}
+    _print_result(result, "sent", "Latency of a send", as_json)
+    if meter.errors:
+        print(f"rocket: {meter.errors[0].text}", file=sys.stderr)
+    return 1 if meter.errors else 0
 
 
-def _run_all(
-    threads: list[threading.Thread],
-    count: Callable[[], int],
-    size: Callable[[int], int],
-    limit: _Limit,
-    verb: str,
-) -> float:
-    """Run the threads until the limit or Ctrl-C; return the duration in seconds."""
-    rates = Rates(verb)
-    for thread in threads:
-        thread.start()
-    try:
-        while any(thread.is_alive() for thread in threads) and not limit.stop.is_set():
-            left = 1.0 if limit.seconds is None else rates.began + limit.seconds - time.monotonic()
-            if left <= 0:
-                break
-            threads[0].join(min(left, 1.0)) if threads[0].is_alive() else limit.stop.wait(min(left, 0.05))
-            sent = count()
-            rates.tick(sent, size(sent))
-    except KeyboardInterrupt:
-        pass
-    limit.stop.set()
-    for thread in threads:
-        thread.join(_STOP_TIMEOUT_S)
-    return max(rates.end(), 1e-6)
+class Meter:
+    """Counts messages of several threads until the end of a run: a duration, a number of messages, or a failure."""
+
+    def __init__(self, verb: str, wanted: int | None, run_seconds: float | None) -> None:
+        self.latencies = Latencies()
+        self.errors: list[RocketError] = []
+        self._verb = verb
+        self._wanted = wanted
+        self._seconds = 10.0 if run_seconds is None and wanted is None else run_seconds
+        self._lock = threading.Lock()
+        self._taken = 0
+        self._size = 0
+        self._first = self._last = 0.0
+        self._ended = threading.Event()
+
+    def take(self, most: int) -> range:
+        """Reserve the numbers of the next messages to send; empty at the end."""
+        with self._lock:
+            if self._ended.is_set():
+                return range(0)
+            first, left = self._taken, most if self._wanted is None else self._wanted - self._taken
+            self._taken += min(most, left)
+            return range(first, self._taken)
+
+    def add(self, messages: int, size: int, latency: float) -> None:
+        """Count messages, of ``size`` bytes together; ``latency`` in seconds."""
+        with self._lock:
+            self._last = time.monotonic()
+            self._first = self._first or self._last
+            self.latencies.add(latency, messages)
+            self._size += size
+            if self._wanted is not None and self.latencies.count >= self._wanted:
+                self._ended.set()
+
+    def fail(self, error: RocketError) -> None:
+        self.errors.append(error)
+        self._ended.set()
+
+    def wait(self, is_over: Callable[[], bool] = lambda: False) -> float:
+        """Wait for the end or Ctrl-C, and show the progress; return the duration in seconds."""
+        rates = Rates(self._verb)
+        try:
+            while not is_over():
+                left = 1.0 if self._seconds is None else rates.began + self._seconds - time.monotonic()
+                if left <= 0 or self._ended.wait(min(left, 0.05)):
+                    break
+                rates.tick(self.latencies.count, self._size)
+        except KeyboardInterrupt:
+            pass
+        self._ended.set()
+        return max(rates.end(), 1e-6)
+
+    def rates(self, seconds: float) -> dict[str, Any]:
+        count = self.latencies.count
+        return {
+            "messages": count,
+            "seconds": round(seconds, 3),
+            "messagesPerSecond": round(count / seconds, 1),
+            "bytesPerSecond": round(self._size / seconds),
+        }
+
+    def between(self, whole_run: float) -> float:
+        """Return the time from the first message to the last, or the whole run for a single call."""
+        return self._last - self._first if self._last > self._first else whole_run
 
 
 # --- consume ---------------------------------------------------------------------------------------------------------
@@ -296,14 +273,20 @@ def consume(
 
     own = group is None
     name = group or f"BENCHMARK_CONSUMER_{os.getpid()}"
-    meter = _Meter(count, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)
+    meter = Meter("consumed", count, run_seconds)
+
+    def listen(messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        now = time.time()
+        for message in messages:
+            meter.add(1, len(message.body), max(now - message.born_timestamp / 1000, 0.0))
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
     begin = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET if from_last else ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-    limit = _Limit(count, run_seconds)
     with link.admin() as admin:
         admin.topic_route(topic)  # fail early for an unknown topic
         consumer = PushConsumer(
             name,
-            meter.consume,
+            listen,
             consume_from_where=begin,
             consume_threads=threads,
             consume_message_batch_max_size=batch,
@@ -311,85 +294,20 @@ def consume(
         )
         consumer.subscribe(topic, tags)
         try:
-            taken = _run_consumer(consumer, meter, limit.seconds)
+            consumer.start()
+            taken = meter.between(meter.wait())  # without the time to join the group
         finally:
             consumer.close()
             if own:
                 admin.delete_group(name, topics=True)
-    result = {
-        "topic": topic,
-        "group": name,
-        **_rates(meter.count, meter.size, meter.seconds(taken)),
-        "threads": threads,
-        "batch": batch,
-        "latencyMs": meter.latencies.to_json(),
-    }
-    _print_result(result, "consumed", "Latency from sender to listener", as_json)
+    result = {"topic": topic, "group": name, **meter.rates(taken), "threads": threads, "batch": batch}
+    _print_result(
+        result | {"latencyMs": meter.latencies.to_json()}, "consumed", "Latency from sender to listener", as_json
+    )
     return 0
 
 
-def _run_consumer(consumer: PushConsumer, meter: _Meter, run_seconds: float | None) -> float:
-    """Run until all requested messages are consumed, the time limit or Ctrl-C; return the duration in seconds."""
-    rates = Rates("consumed")
-    try:
-        consumer.start()
-        while not meter.done.wait(_wait_s(rates.began, run_seconds)):
-            rates.tick(meter.count, meter.size)
-            if run_seconds is not None and time.monotonic() - rates.began >= run_seconds:
-                break
-    except KeyboardInterrupt:
-        pass
-    finally:
-        taken = rates.end()
-    return max(taken, 1e-6)
-
-
-def _wait_s(began: float, run_seconds: float | None) -> float:
-    return 1.0 if run_seconds is None else min(1.0, max(began + run_seconds - time.monotonic(), 0.0))
-
-
-class _Meter:
-    """A listener that counts. Rates exclude the time to join the group: they run from the first message to the last."""
-
-    def __init__(self, wanted: int | None, success: ConsumeConcurrentlyStatus) -> None:
-        self._wanted = wanted
-        self._success = success
-        self._lock = threading.Lock()
-        self._first = self._last = 0.0
-        self.count = 0
-        self.size = 0
-        self.latencies = Latencies()
-        self.done = threading.Event()
-
-    def consume(self, messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        now_ms, now = time.time() * 1000, time.monotonic()
-        with self._lock:
-            if not self.count:
-                self._first = now
-            self._last = now
-            for message in messages:
-                self.latencies.add(max(now_ms - message.born_timestamp, 0.0) / 1000)
-                self.size += len(message.body)
-            self.count += len(messages)
-            if self._wanted is not None and self.count >= self._wanted:
-                self.done.set()
-        return self._success
-
-    def seconds(self, whole_run: float) -> float:
-        """Return the time from the first message to the last, or the whole run for a single call."""
-        return self._last - self._first if self._last > self._first else whole_run
-
-
 # --- results ---------------------------------------------------------------------------------------------------------
-
-
-def _rates(messages: int, size: int, taken: float) -> dict[str, float]:
-    return {
-        "messages": messages,
-        "seconds": round(taken, 3),
-        "messagesPerSecond": round(messages / taken, 1),
-        "bytesPerSecond": round(size / taken),
-    }
 
 
 def _print_result(result: dict[str, Any], verb: str, what: str, as_json: bool) -> None:

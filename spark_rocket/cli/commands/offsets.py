@@ -15,7 +15,6 @@ Corresponds to mqadmin's consumerProgress, resetOffsetByTime, skipAccumulatedMes
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, dry_run_option, exclusive, group_name, yes_option
+from spark_rocket.cli.arguments import PATH, bundle, dry_run_option, exclusive, group_name, yes_option
 from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
@@ -79,26 +78,27 @@ class _Where:
         return 0 if self.earliest else -1 if self.latest else self.at
 
 
-def _where_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def with_where(**values: Any) -> Any:
-        given = {field.name: values.pop(field.name) for field in fields(_Where)}
-        exclusive({f"--{name.replace('_', '-')}": value for name, value in given.items()}, required=True)
-        return function(where=_Where(**given), **values)
+def _where(**given: Any) -> _Where:
+    exclusive({f"--{name.replace('_', '-')}": value for name, value in given.items()}, required=True)
+    return _Where(**given)
 
-    when = "offsets of a store time: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)"
-    wrapped: Callable[..., Any] = with_where
-    for option in (
-        click.option("--offset", type=number, metavar="N", help="this offset"),
-        click.option("--latest", is_flag=True, help="ends of the queues"),
-        click.option("--earliest", is_flag=True, help="first available messages"),
-        click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - for stdin"),
-        click.option("--of-group", type=group_name, metavar="GROUP", help="offsets of another group"),
-        click.option("--at", type=moment, metavar="TIME", help=when),
-        click.option("--checkpoint", type=PATH, metavar="DIR", help="offsets of a query"),
-    ):
-        wrapped = option(wrapped)
-    return wrapped
+
+_where_options = bundle(
+    "where",
+    _where,
+    click.option("--checkpoint", type=PATH, metavar="DIR", help="offsets of a query"),
+    click.option(
+        "--at",
+        type=moment,
+        metavar="TIME",
+        help="offsets of a store time: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)",
+    ),
+    click.option("--of-group", type=group_name, metavar="GROUP", help="offsets of another group"),
+    click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - for stdin"),
+    click.option("--earliest", is_flag=True, help="first available messages"),
+    click.option("--latest", is_flag=True, help="ends of the queues"),
+    click.option("--offset", type=number, metavar="N", help="this offset"),
+)
 
 
 # --- verbs -----------------------------------------------------------------------------------------------------------

@@ -10,18 +10,17 @@ updateKvConfig, deleteKvConfig.
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import exclusive, json_option, seconds, settings, yes_option
+from spark_rocket.cli.arguments import bundle, exclusive, json_option, seconds, settings, yes_option
 from spark_rocket.cli.connect import Link, complete_brokers, connection, connection_but_timeout
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
@@ -244,17 +243,17 @@ _POLL_SECONDS = 1.0
 _ROUTE_SECONDS = 35  # producers refresh routes every 30 s
 
 
-def _broker_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Accept BROKER or ``--broker-name BROKER``, and pass it as ``broker_name``."""
+def _name_of(broker: str | None, broker_name: str | None) -> str | None:
+    exclusive({"BROKER": broker, "--broker-name": broker_name}, required=True)
+    return broker or broker_name
 
-    @click.argument("broker", required=False, shell_complete=complete_brokers)
-    @click.option("--broker-name", metavar="NAME", shell_complete=complete_brokers, help="alternative to BROKER")
-    @functools.wraps(function)
-    def with_name(broker: str | None, broker_name: str | None, **values: Any) -> Any:
-        exclusive({"BROKER": broker, "--broker-name": broker_name}, required=True)
-        return function(broker_name=broker or broker_name, **values)
 
-    return with_name
+_broker_name = bundle(
+    "broker_name",
+    _name_of,
+    click.argument("broker", required=False, shell_complete=complete_brokers),
+    click.option("--broker-name", metavar="NAME", shell_complete=complete_brokers, help="alternative to BROKER"),
+)
 
 
 @click.command()

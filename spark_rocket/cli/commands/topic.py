@@ -10,15 +10,14 @@ updateOrderConf.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_rocket.attributes import pick
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
+from spark_rocket.cli.arguments import all_option, bundle, json_option, watch_option, whole, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import count_text, second_text
@@ -50,41 +49,25 @@ def _type_text(message_type: str) -> str:
 _topic_argument = click.argument("topic", shell_complete=complete_topics)
 
 
-def _setting_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a topic's settings and brokers, and pass them as ``given``, for the methods of Admin."""
+def _settings_of(attributes: tuple[str, ...], cluster_name: str | None, **given: Any) -> dict[str, Any]:
+    """Return the arguments of Admin's methods."""
+    texts = ",".join(text if text[:1] in "+-" else f"+{text}" for text in attributes)
+    return {**given, "attributes": texts or None, "cluster": cluster_name}
 
-    @functools.wraps(function)
-    def with_settings(attributes: tuple[str, ...], cluster_name: str | None, **values: Any) -> Any:
-        given = {name: values.pop(name) for name in ("message_type", "perm", "order", "broker")}
-        texts = ",".join(text if text[:1] in "+-" else f"+{text}" for text in attributes)
-        return function(given={**given, "attributes": texts or None, "cluster": cluster_name}, **values)
 
-    wrapped: Callable[..., Any] = with_settings
-    for option in (
-        cluster_option,
-        click.option("--broker", metavar="BROKER", help="only this broker (name or address)"),
-        click.option(
-            "--attribute",
-            "attributes",
-            multiple=True,
-            metavar="+NAME=VALUE",
-            help="topic attribute in Apache's notation; -NAME removes it; repeatable",
-        ),
-        click.option(
-            "--order/--no-order",
-            default=None,
-            help="keep the number of queues in name servers while a broker is unavailable (updateOrderConf)",
-        ),
-        click.option("--perm", type=_perm, metavar="PERM", help="permission of clients: RW, R, W or -"),
-        click.option(
-            "--type",
-            "message_type",
-            type=click.Choice(_TYPES),
-            help="type of messages that gRPC clients can send (any)",
-        ),
-    ):
-        wrapped = option(wrapped)
-    return wrapped
+_setting_options = bundle(
+    "given",
+    _settings_of,
+    click.option("--type", "message_type", type=click.Choice(_TYPES),
+                 help="type of messages that gRPC clients can send (any)"),
+    click.option("--perm", type=_perm, metavar="PERM", help="permission of clients: RW, R, W or -"),
+    click.option("--order/--no-order", default=None,
+                 help="keep the number of queues in name servers while a broker is unavailable (updateOrderConf)"),
+    click.option("--attribute", "attributes", multiple=True, metavar="+NAME=VALUE",
+                 help="topic attribute in Apache's notation; -NAME removes it; repeatable"),
+    click.option("--broker", metavar="BROKER", help="only this broker (name or address)"),
+    cluster_option,
+)  # fmt: skip
 
 
 @click.group(cls=VerbGroup)
