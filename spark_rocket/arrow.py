@@ -19,6 +19,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from queue import Empty, SimpleQueue
@@ -27,17 +28,19 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from spark_rocket.datasource import batch_tasks
+from spark_rocket.datasource.batch_tasks import AnyTask
 from spark_rocket.datasource.column_types import usual
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.ddl import parse_ddl
-from spark_rocket.datasource.options.bodies import BodySettings
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
+from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.projection import projection_of, warn_of_names
+from spark_rocket.datasource.read.pull import is_filtered
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.errors import SchemaError
 
-__all__ = ["read_arrow"]
+__all__ = ["PlannedRead", "option_of", "plan_read", "read_arrow"]
 
 Position: TypeAlias = "str | int | datetime | Mapping[str, object]"
 Schema: TypeAlias = "pa.Schema | Mapping[str, pa.DataType] | str"
@@ -73,20 +76,59 @@ def read_arrow(
     Messages of a queue are in order; queues are mixed. The threads end with the last batch, or with the reader: delete
     it to stop early. Arrow's ``close()`` does not stop them.
     """
-    own = {"subscribe": topics, "nameServer": name_server, _option("starting", start): start}
-    parsed = parse_read_options(_texts(own | {_option("ending", end): end}, options), Scope.READ)
+    own = {"subscribe": topics, "nameServer": name_server, option_of("starting", start): start}
+    given = _texts(own | {option_of("ending", end): end}, options)
+    return plan_read(given, schema=schema, columns=columns, threads=threads).reader()
+
+
+@dataclass(frozen=True)
+class PlannedRead:
+    """A read that is planned: its tasks, and the columns of its batches."""
+
+    tasks: Sequence[AnyTask]
+    options: ReadOptions
+    decoded: pa.Schema
+    """The columns to decode."""
+    schema: pa.Schema
+    """The columns of the batches: some of ``decoded``."""
+    threads: int
+
+    @property
+    def max_rows(self) -> int | None:
+        """The number of rows, or a little more; None if it is unknown before the read."""
+        options = self.options
+        omits = is_filtered(options) or options.look_up is not None or options.dedupe_window is not None
+        has_many_rows = options.body is not None and options.body.format is BodyFormat.ARROW
+        if omits or has_many_rows or options.store_path is not None:
+            return None
+        return sum(span.size for task in self.tasks if isinstance(task, tuple) for span in task)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """Return the batches. The reading begins when the first one is taken."""
+        reads = (batch_tasks.read(task, self.options, self.decoded) for task in self.tasks)
+        batches = _in_threads(reads, min(self.threads, len(self.tasks)))
+        if self.schema is not self.decoded:
+            batches = (batch.select(self.schema.names) for batch in batches)
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+
+def plan_read(
+    options: Mapping[str, str],
+    *,
+    schema: Schema | None = None,
+    columns: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> PlannedRead:
+    """Plan a read. ``options`` are those of ``format("rocket")``, the other arguments those of ``read_arrow``."""
+    parsed = parse_read_options(options, Scope.READ)
     if threads is not None and threads < 1:
         raise error("BAD_OPTION.VALUE", option="threads", value=threads, wanted="an integer of at least 1")
-    wanted = _schema_of(parsed.body, schema, columns)
-    projection_of(parsed, wanted)
-    warn_of_names(parsed, wanted.names)
-    chosen = wanted if columns is None else _select(wanted, columns)
-    tasks = batch_tasks.plan(parsed)
-    reads = (batch_tasks.read(task, parsed, wanted) for task in tasks)
-    batches = _in_threads(reads, min(threads or min(_MAX_THREADS, os.cpu_count() or 1), len(tasks)))
-    if chosen is not wanted:
-        batches = (batch.select(chosen.names) for batch in batches)
-    return pa.RecordBatchReader.from_batches(chosen, batches)
+    decoded = _schema_of(parsed.body, schema, columns)
+    projection_of(parsed, decoded)
+    warn_of_names(parsed, decoded.names)
+    chosen = decoded if columns is None else _select(decoded, columns)
+    count = threads or min(_MAX_THREADS, os.cpu_count() or 1)
+    return PlannedRead(batch_tasks.plan(parsed), parsed, decoded, chosen, count)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -117,7 +159,7 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _option(side: str, given: Position | None) -> str:
+def option_of(side: str, given: Position | None) -> str:
     """Return the option for a start or an end."""
     text = given.strip().lower() if isinstance(given, str) else ""
     is_offsets = isinstance(given, Mapping) or text in _AS_OFFSETS or text.startswith("{")

@@ -43,7 +43,13 @@ _MAX_IN_FLIGHT = 1_000
 @click.group(
     cls=VerbGroup,
     sections={
-        "Commands": {"tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, like tail -f")},
+        "Commands": {
+            "tail": ("spark_rocket.cli.commands.message_tail:tail", "follow a topic, like tail -f"),
+            "export": (
+                "spark_rocket.cli.commands.message_export:export",
+                "write topics to a Parquet or other file",
+            ),
+        },
     },
 )
 def message() -> None:

@@ -27,13 +27,13 @@ TO_WRITE = "Cast it to a supported type such as string, or drop it."
 _TO_READ = "Declare it as string, and convert it in the query."
 
 
-def check_types(columns: pa.Schema, settings: BodySettings, *, reading: bool) -> None:
+def check_types(columns: pa.Schema, settings: BodySettings, *, reading: bool, hint: str | None = None) -> None:
     """Reject the first column, or member of a column, that a format does not support, by its path."""
     for item in columns:
-        _check(item.type, item.name, settings, reading)
+        _check(item.type, item.name, settings, reading, hint or (_TO_READ if reading else TO_WRITE))
 
 
-def _check(kind: pa.DataType, path: str, settings: BodySettings, reading: bool) -> None:
+def _check(kind: pa.DataType, path: str, settings: BodySettings, reading: bool, hint: str) -> None:
     types, form = pa.types, settings.format
     is_refused = not _is_supported(kind, form)
     if types.is_struct(kind):
@@ -41,10 +41,9 @@ def _check(kind: pa.DataType, path: str, settings: BodySettings, reading: bool) 
     elif types.is_map(kind) and form is BodyFormat.JSON:
         is_refused |= not (types.is_string(kind.key_type) if reading else _is_scalar(kind.key_type))
     if is_refused:
-        hint = _TO_READ if reading else TO_WRITE
         raise error("BAD_SCHEMA.TYPE", column=path, kind=type_name(kind), format=owner_of(settings), hint=hint)
     for name, member in _members(kind):
-        _check(member, f"{path}.{name}", settings, reading)
+        _check(member, f"{path}.{name}", settings, reading, hint)
 
 
 def _members(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
