@@ -202,7 +202,7 @@ def _arrow(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
 
 @contextmanager
 def _jsonl(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
-    from spark_rocket.datasource.bodies.texts import json_objects, lines_of
+    from spark_rocket.datasource.bodies.rendering import json_objects, lines_of
     from spark_rocket.datasource.bodies.types import check_types
     from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 
@@ -218,7 +218,7 @@ def _jsonl(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
 def _csv(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
     import pyarrow as pa
 
-    from spark_rocket.datasource.bodies.texts import csv_lines, lines_of
+    from spark_rocket.datasource.bodies.rendering import csv_lines, lines_of
     from spark_rocket.datasource.bodies.types import check_types
     from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 

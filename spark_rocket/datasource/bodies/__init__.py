@@ -14,6 +14,6 @@ csv_reader          CSV by Arrow's parser
 arrow_bodies        Arrow IPC streams, many rows per message
 avro, protobuf      by their own libraries, one message at a time
 encoding            the columns of a data frame to a column ``body``
-texts               columns as JSON and CSV
+rendering           columns to JSON and CSV
 ==================  ==========================================================================================
 """

@@ -1,7 +1,7 @@
 """Encode columns of a data frame to a column ``body``: the writing half of typed rows.
 
 Columns that specify where and how to send a message are not changed; all others become the body. JSON and CSV are
-encoded a batch at a time (``texts.py``). If a format's library rejects a row, the error has the row's number.
+encoded a batch at a time (``rendering.py``). If a format's library rejects a row, the error has the row's number.
 
 An encoder takes batches with exactly the Arrow types of its schema (``schema.canonical``). It belongs to one task; the
 driver creates one to check a schema.
@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType, V
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
 from spark_rocket.datasource.bodies.decoding import BAD, reason
-from spark_rocket.datasource.bodies.texts import csv_lines, json_objects, variant_text
+from spark_rocket.datasource.bodies.rendering import csv_lines, json_objects, variant_text
 from spark_rocket.datasource.bodies.types import TO_WRITE, check_types
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.spark_schema import columns_of
