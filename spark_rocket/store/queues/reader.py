@@ -1,7 +1,6 @@
 """Reads: messages of a queue by offset and tag, offsets by time, one record by its offset in the log.
 
-Reads copy, so that data in flight to clients never keeps a file mapped. Adjacent records are copied as one slice. Many
-entries are processed with NumPy, few entries without: a handful of array calls costs more than 32 entries.
+Reads copy, so that data in flight to clients never keeps a file mapped. Adjacent records are copied as one slice.
 
 Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.getMessage and ConsumeQueue's searches.
 """
@@ -15,7 +14,7 @@ import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import AT, INT, LONG, MAGIC_V1, MAGIC_V2
-from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan, RecordBlock, stored_at
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
@@ -24,7 +23,7 @@ from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
-_MIN_VECTORIZED_ENTRIES = 64
+_SAMPLED_ENTRIES = 64
 _SEARCHED_QUEUES = 16
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 
@@ -72,10 +71,7 @@ class StoreReader:
         is_old = offset < queue.verified_from and not queue.was_checked(offset, len(raw) // ENTRY_SIZE)
         if is_old and not self._old.are_plausible(raw):
             return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
-        few = len(raw) <= _MIN_VECTORIZED_ENTRIES * ENTRY_SIZE
-        count, size, examined, records = (self._read_single if few else self._read_vectorized)(
-            raw, max_msgs, max_bytes, tag_codes
-        )
+        count, size, examined, records = self._read(raw, max_msgs, max_bytes, tag_codes)
         if is_old:
             if not (len(records) == size and self._old.are_good(queue, offset, raw, tag_codes, count, records)):
                 return self._picked(queue, offset, raw, max_msgs, max_bytes, tag_codes)
@@ -92,11 +88,11 @@ class StoreReader:
     @staticmethod
     def _entries(queue: ConsumeQueue, offset: int, max_msgs: int, max_bytes: int) -> bytes:
         """Read about as many entries as can be returned: twice what fits, estimated from the first few sizes."""
-        raw = queue.read(offset, min(max_msgs, _MIN_VECTORIZED_ENTRIES))
-        if max_msgs <= _MIN_VECTORIZED_ENTRIES or len(raw) < _MIN_VECTORIZED_ENTRIES * ENTRY_SIZE:
+        raw = queue.read(offset, min(max_msgs, _SAMPLED_ENTRIES))
+        if max_msgs <= _SAMPLED_ENTRIES or len(raw) < _SAMPLED_ENTRIES * ENTRY_SIZE:
             return raw
-        size = int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum()) // _MIN_VECTORIZED_ENTRIES
-        likely = 2 * max_bytes // max(size, 1) + _MIN_VECTORIZED_ENTRIES
+        size = int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum()) // _SAMPLED_ENTRIES
+        likely = 2 * max_bytes // max(size, 1) + _SAMPLED_ENTRIES
         if likely < max_msgs:
             raw = queue.read(offset, likely)
             if int(np.frombuffer(raw, ENTRY_TYPE)["size"].sum(dtype=np.int64)) >= max_bytes:
@@ -117,36 +113,10 @@ class StoreReader:
         status = GetMessageStatus.FOUND if count else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(status, offset + examined, queue.min_offset, queue.max_offset, records, count)
 
-    def _read_single(
+    def _read(
         self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
     ) -> tuple[int, int, int, bytes]:
         """Return the number of records, their total size, the number of processed entries, and the records."""
-        starts: list[int] = []
-        stops: list[int] = []
-        count = total = examined = 0
-        stop = -1
-        for physical, size, code in ENTRY.iter_unpack(raw):
-            if tag_codes is not None and code not in tag_codes:
-                examined += 1
-                continue
-            if count and (count >= max_msgs or total + size > max_bytes):
-                break
-            examined += 1
-            count += 1
-            total += size
-            if physical != stop or not starts:
-                if starts:
-                    stops.append(stop)
-                starts.append(physical)
-            stop = physical + size
-        if not count:
-            return 0, 0, examined, b""
-        stops.append(stop)
-        return count, total, examined, self._log.read_many(starts, stops)
-
-    def _read_vectorized(
-        self, raw: bytes, max_msgs: int, max_bytes: int, tag_codes: frozenset[int] | None
-    ) -> tuple[int, int, int, bytes]:
         entries = np.frombuffer(raw, ENTRY_TYPE)
         examined = len(entries)
         chosen = entries
@@ -156,18 +126,16 @@ class StoreReader:
             chosen = entries[matches]
             if not len(chosen):
                 return 0, 0, examined, b""
-        sizes = chosen["size"].astype(np.int64)
-        fitting = int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))
-        count = max(min(fitting, max_msgs), 1)
+        ends = np.cumsum(chosen["size"], dtype=np.int64)
+        count = max(min(int(ends.searchsorted(max_bytes, side="right")), max_msgs), 1)
         if count < len(chosen):  # continue at the first match not returned; entries before it are processed
             examined = int(matches[count]) if tag_codes is not None else count
-            chosen, sizes = chosen[:count], sizes[:count]
+            chosen, ends = chosen[:count], ends[:count]
         starts = chosen["physical_offset"].astype(np.int64)
-        stops = starts + sizes
-        breaks = np.flatnonzero(starts[1:] != stops[:-1])
-        first = starts[np.concatenate(([0], breaks + 1))].tolist()
-        last = stops[np.concatenate((breaks, [count - 1]))].tolist()
-        return count, int(sizes.sum()), examined, self._log.read_many(first, last)
+        stops = starts + chosen["size"]
+        breaks = (starts[1:] != stops[:-1]).nonzero()[0]
+        first, last = [int(starts[0]), *starts[breaks + 1].tolist()], [*stops[breaks].tolist(), int(stops[-1])]
+        return count, int(ends[-1]), examined, self._log.read_many(first, last)
 
     def message_at(self, queue: ConsumeQueue, offset: int) -> bytes | None:
         """Return the record of one message after a full check; None if it is damaged."""
