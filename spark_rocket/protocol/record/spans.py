@@ -25,7 +25,8 @@ Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
 
 _ASCII_END = 0x80
-_LARGE = 512
+_LARGE = 4096  # strings from this length on are copied one by one
+_PASS_BYTES = 1 << 18  # copied at once: the intermediate memory stays in a core's cache
 _SHORT = 15  # strings of up to this length are hashed together
 _MATRIX_BYTES = 1 << 20  # of strings hashed at once
 
@@ -71,19 +72,21 @@ def gather(raw: Bytes, places: Ints, kind: str) -> Ints:
 def copy_spans(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
     """Copy strings of ``source`` to ``places`` in ``target``; source and target do not overlap."""
     for rows, width, longest in _groups(lengths, 0):
-        begins, at = starts[rows], places[rows]
+        begins, at, sizes = starts[rows], places[rows], lengths[rows]
         if width >= _LARGE:
-            _copy_one_by_one(source, begins, lengths[rows], target, at)
-        elif width:
-            read, write = blocks(source, width), blocks(target, width)
-            write[at] = read[begins]
+            _copy_one_by_one(source, begins, sizes, target, at)
+            continue
+        read, write, step = blocks(source, width), blocks(target, width), _PASS_BYTES // max(width, 1)
+        for first in range(0, len(at) if width else 0, step):
+            some = slice(first, first + step)
+            write[at[some]] = read[begins[some]]
             if width < longest:
-                rest = lengths[rows] - width
-                write[at + rest] = read[begins + rest]
+                rest = sizes[some] - width
+                write[at[some] + rest] = read[begins[some] + rest]
 
 
 def _copy_one_by_one(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
-    """Copy long strings, each once: blocks are copied to intermediate memory first."""
+    """Copy long strings, each once."""
     read, write = source.data, target.data
     columns = (starts, starts + lengths, places, places + lengths)
     for start, end, place, stop in zip(*(column.tolist() for column in columns), strict=True):

@@ -40,8 +40,10 @@ from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)
-_CHUNK_BYTES = 512 << 10  # per step in the background,
-_LARGE_CHUNK_BYTES = 1 << 20  # and while a query waits
+_STEP_RECORDS = 2_000  # per step in the background (about 2 ms),
+_LARGE_STEP_RECORDS = 4_000  # and while a query waits
+_MIN_STEP_BYTES = 512 << 10
+_MAX_STEP_BYTES = 4 << 20
 _POLL_S = 0.1
 _IDLE_PAUSE_FACTOR = 1.0  # pause, as a multiple of the preceding work
 _BUSY_PAUSE_FACTOR = 16.0
@@ -71,6 +73,7 @@ class IndexService:
         self._clock = clock
         self._files: list[IndexFile] = []
         self._offset = 0  # the log below is in the index
+        self._record_bytes = 0  # mean size in the last block
         self._partial = -1  # offset of a record of which only some keys may be in the index
         self._lock = threading.RLock()
         self._full: list[IndexFile] = []  # full files that are not known to be on disk
@@ -130,8 +133,8 @@ class IndexService:
         if file.begin_offset < end or file.end_offset < file.begin_offset:
             return False
         start = max(end, self._log.min_offset)
-        stop = max(min(file.begin_offset, start + _LARGE_CHUNK_BYTES), start)
-        for block in LogScan(self._log.queue, start, stop, check_crc=False, chunk=_CHUNK_BYTES):
+        stop = max(min(file.begin_offset, start + _MAX_STEP_BYTES), start)
+        for block in LogScan(self._log.queue, start, stop, check_crc=False, chunk=_MIN_STEP_BYTES):
             records, _ = keys_of(block)
             if (block.physical_offsets[records] > end).any():
                 return False
@@ -235,7 +238,7 @@ class IndexService:
         target = self._log.max_offset
         try:
             while self._offset < target:
-                if not self._step(_LARGE_CHUNK_BYTES) or time.monotonic() > deadline:
+                if not self._step(_LARGE_STEP_RECORDS) or time.monotonic() > deadline:
                     return self._offset >= target
         except OSError as error:
             self._log_failure(error)
@@ -282,7 +285,7 @@ class IndexService:
             begin = time.perf_counter()
             has_waiters = bool(self._waiters)
             try:
-                if not self._step(_LARGE_CHUNK_BYTES if has_waiters else _CHUNK_BYTES):
+                if not self._step(_LARGE_STEP_RECORDS if has_waiters else _STEP_RECORDS):
                     return False
             except OSError as error:
                 self._log_failure(error)
@@ -306,14 +309,14 @@ class IndexService:
             _log.warning("cannot write the index in %s, will retry: %s", self._config.index_path, error)
         self._failed = True
 
-    def _step(self, chunk: int = _CHUNK_BYTES) -> bool:
-        """Index one block of records; return False if there is none."""
+    def _step(self, records: int = _STEP_RECORDS) -> bool:
+        """Index one block of about so many records; return False if there is none."""
         with self._lock:
             self._offset = max(self._offset, self._log.min_offset)
             # Read the end here: a replica's log may have been truncated since the caller read it.
             target = self._log.max_offset
             try:
-                return self._step_to(target, chunk)
+                return self._step_to(target, records)
             except DamagedIndexError as damage:
                 self._discard(self._files[-2:][0], damage)
                 return True
@@ -322,14 +325,16 @@ class IndexService:
                     raise
                 return True  # the log was just trimmed
 
-    def _step_to(self, target: int, chunk: int) -> bool:
+    def _step_to(self, target: int, records: int) -> bool:
         file = self._log.queue.find(self._offset)
         if file is None or self._offset >= target:
             return False
         base = file.file_from_offset
+        chunk = min(max(records * self._record_bytes, _MIN_STEP_BYTES), _MAX_STEP_BYTES)
         scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=chunk)
         for block in scan:
             self._put(block)
+            self._record_bytes = int(block.sizes.sum()) // len(block)
             self._offset = int(block.physical_offsets[-1] + block.sizes[-1])
             self._failed = False
             return True
