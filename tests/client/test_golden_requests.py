@@ -193,7 +193,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.CHECK_CLIENT_CONFIG: lambda rig: rig.member("SQL92"),
     C.CONSUMER_SEND_MSG_BACK: lambda rig: SendBack(rig.instance(), "g", 16).send(MESSAGE),
     C.GET_CONSUMER_LIST_BY_GROUP: lambda rig: rig.instance().consumer_ids("g", "t"),
-    C.LOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").renew([ProcessQueue(QUEUE, 0)]),
+    C.LOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").renew([ProcessQueue(QUEUE)]),
     C.UNLOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").unlock([QUEUE]),
     C.GET_ROUTEINFO_BY_TOPIC: lambda rig: rig.reader().queues("t"),
     C.GET_BROKER_CLUSTER_INFO: lambda rig: rig.admin().cluster_info(),

@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.client.consume import owned_queues
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
-from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue, Puller
+from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue
 from spark_rocket.client.consume.queue_locks import EXPIRED_AT_BROKER_SECONDS, QueueLocks
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import MessageQueue
@@ -134,20 +134,16 @@ def test_detection_of_new_queues(brokers: Brokers) -> None:
     assert share.first_offset(later) == 0
 
 
-def puller(one: Owner, queue: MessageQueue) -> Puller:
-    return Puller(one.queues, one.of(queue), 0)
-
-
 def test_a_reset_and_a_correction_restart_at_their_offset(brokers: Brokers) -> None:
     one = Owner(brokers)
     one.balance()
-    second, third = puller(one, Q[1]), puller(one, Q[2])
+    second, third = one.of(Q[1]), one.of(Q[2])
     one.queues.restart({Q[1]: 5, MessageQueue("t", "elsewhere", 0): 6}, commit=True)
     one.queues.correct(third, 8)
     one.queues.correct(second, 9)  # too late: the queue has already been restarted
     assert one.queues.positions() == {Q[0]: 100, Q[1]: 5, Q[2]: 8, Q[3]: 100}
     assert brokers.offsets == {Q[1]: 5, Q[2]: 8}
-    assert second.process_queue.dropped
+    assert second.dropped
 
 
 def test_a_seek_commits_nothing_and_stays_paused(brokers: Brokers) -> None:
@@ -169,8 +165,8 @@ def test_a_correction_waits_for_messages_that_are_still_returned(brokers: Broker
     one = Owner(brokers, marks=True)
     one.queues.own(Q[:1])
     one.queues.start()
-    invalid = puller(one, Q[0])
-    one.held = {invalid.process_queue}
+    invalid = one.of(Q[0])
+    one.held = {invalid}
     one.queues.correct(invalid, 8)
     assert one.queues.positions() == {Q[0]: 100}
     one.held.clear()

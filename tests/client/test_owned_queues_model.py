@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from spark_rocket.client.consume import owned_queues
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
-from spark_rocket.client.consume.owned_queues import OwnedQueue, QueueState, QueueTable
-from spark_rocket.client.consume.process_queue import ProcessQueue
+from spark_rocket.client.consume.owned_queues import QueueTable
+from spark_rocket.client.consume.process_queue import ProcessQueue, QueueState
 from spark_rocket.client.consume.queue_locks import EXPIRED_AT_BROKER_SECONDS
 from spark_rocket.model import MessageQueue
 from tests.client.consuming import message
@@ -242,28 +242,28 @@ def test_no_message_is_skipped_and_no_queue_has_two_owners(orderly: bool, seed: 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_a_queue_has_one_life_at_a_time(seed: int) -> None:
-    chance, table, every, wanted = random.Random(seed), QueueTable(), list[OwnedQueue](), set[MessageQueue]()
+    chance, table, every, wanted = random.Random(seed), QueueTable(), list[ProcessQueue](), set[MessageQueue]()
     for _ in range(200):
-        step = chance.choice(["want", "restart", "claim", "claim", "settle", "end", "remove"])
+        step = chance.choice(["want", "restart", "start", "start", "settle", "end", "remove"])
         one = chance.choice(every[-12:]) if every else None
         if step == "want":
             wanted = {queue for queue in Q if chance.random() < 0.5}
             table.want(wanted)
         elif step == "restart" and wanted:
             table.restart(chance.choice(sorted(wanted)), 5)
-        elif one is not None and step == "claim":
-            table.claim(one)
+        elif one is not None and step == "start" and table.may_start(one):
+            one.state = QueueState.STARTING
         elif one is not None and step == "settle" and one.state is QueueState.STARTING:
-            table.settle(one, runs=chance.random() < 0.7)
-        elif one is not None and step == "end":
-            table.end(one)
+            table.settle(one, chance.choice([None, 5]))
+        elif one is not None and step == "end" and one.state is QueueState.LEAVING:
+            one.state = QueueState.ENDED
         elif (
             one is not None
             and step == "remove"
             and table.leaving.get(one.queue) is one
             and one.state is QueueState.ENDED
         ):
-            table.remove(one)
+            del table.leaving[one.queue]
         every += [new for new in table.wanted.values() if new not in every]
         alive = {*table.wanted.values(), *table.leaving.values()}
         busy = [one for one in every if one.state not in (QueueState.WAITING, QueueState.ENDED)]
@@ -273,4 +273,4 @@ def test_a_queue_has_one_life_at_a_time(seed: int) -> None:
         assert all(
             one.state in (QueueState.WAITING, QueueState.STARTING, QueueState.RUNNING) for one in table.wanted.values()
         )
-        assert all(one.process_queue.dropped for one in table.leaving.values())
+        assert all(one.dropped for one in table.leaving.values())

@@ -36,11 +36,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from enum import Enum
 
 from spark_rocket.client.consume.allocation import QueueShare
 from spark_rocket.client.consume.offset_store import OffsetStore
-from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullReceiver, PullSettings
+from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullReceiver, PullSettings, QueueState
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
@@ -56,110 +55,60 @@ COMMIT_RETRY_SECONDS = 0.2
 CORRECT_RETRY_SECONDS = 1.0
 
 
-class QueueState(Enum):
-    """The state of an owned queue; see the table above."""
-
-    WAITING = "WAITING"
-    STARTING = "STARTING"
-    RUNNING = "RUNNING"
-    LEAVING = "LEAVING"
-    ENDED = "ENDED"
-
-
-class OwnedQueue:
-    """One queue between two starts. ``offset``: where to start, None: to be found out.
-
-    ``marked``: the offset to commit, if the application marks it.
-    """
-
-    __slots__ = ("marked", "offset", "process_queue", "puller", "queue", "state")
-
-    def __init__(self, queue: MessageQueue, offset: int | None = None) -> None:
-        self.queue = queue
-        self.process_queue = ProcessQueue(queue, 0)
-        self.offset = offset
-        self.state = QueueState.WAITING
-        self.puller: Puller | None = None
-        self.marked: int | None = None
-
-
 class QueueTable:
     """Which queues to start, to keep and to release. Without I/O."""
 
     def __init__(self) -> None:
-        self.wanted: dict[MessageQueue, OwnedQueue] = {}
-        self.leaving: dict[MessageQueue, OwnedQueue] = {}
+        self.wanted: dict[MessageQueue, ProcessQueue] = {}
+        self.leaving: dict[MessageQueue, ProcessQueue] = {}
         self.closed = False
 
-    def want(self, queues: Iterable[MessageQueue], topic: str | None = None) -> list[OwnedQueue]:
+    def want(self, queues: Iterable[MessageQueue], topic: str | None = None) -> list[ProcessQueue]:
         """Want exactly these queues, of one topic or of all topics. Return the running ones to release."""
         wanted = dict.fromkeys(() if self.closed else queues)
         gone = [queue for queue in self.wanted if topic in (None, queue.topic) and queue not in wanted]
         running = [one for queue in gone if (one := self._drop(queue)) is not None]
-        self.wanted |= {queue: OwnedQueue(queue) for queue in wanted if queue not in self.wanted}
+        self.wanted |= {queue: ProcessQueue(queue) for queue in wanted if queue not in self.wanted}
         return running
 
-    def restart(self, queue: MessageQueue, offset: int | None = None) -> list[OwnedQueue]:
+    def restart(self, queue: MessageQueue, offset: int | None = None) -> list[ProcessQueue]:
         """Restart a wanted queue, without a commit of its old position. Return the running one to release."""
-        paused = self.wanted[queue].process_queue.paused
-        old = self._drop(queue)
-        if old is not None:
-            old.process_queue.stale, old.marked = True, None
-        new = self.wanted[queue] = OwnedQueue(queue, offset)
-        new.process_queue.paused = paused
-        return [] if old is None else [old]
+        paused, old = self.wanted[queue].paused, self._drop(queue)
+        new = self.wanted[queue] = ProcessQueue(queue, offset)
+        new.paused = paused
+        if old is None:
+            return []
+        old.stale, old.marked = True, None
+        return [old]
 
-    def _drop(self, queue: MessageQueue) -> OwnedQueue | None:
+    def _drop(self, queue: MessageQueue) -> ProcessQueue | None:
         """Return the queue if it was running. A starting one is released by the thread that starts it."""
         one = self.wanted.pop(queue)
-        one.process_queue.dropped = True
-        if one.state is not QueueState.WAITING:
-            self.leaving[queue] = one
-        if one.state is not QueueState.RUNNING:
+        one.dropped = True
+        if one.state is QueueState.WAITING:
+            one.state = QueueState.ENDED
+            return None
+        self.leaving[queue] = one
+        if one.state is QueueState.STARTING:
             return None
         one.state = QueueState.LEAVING
         return one
 
-    def may_start(self, one: OwnedQueue) -> bool:
-        is_waiting = one.state is QueueState.WAITING and self.wanted.get(one.queue) is one
-        return is_waiting and one.queue not in self.leaving
-
-    def running(self) -> list[OwnedQueue]:
+    def running(self) -> list[ProcessQueue]:
         return [one for one in self.wanted.values() if one.state is QueueState.RUNNING]
 
-    def claim(self, one: OwnedQueue) -> bool:
-        """Make a waiting queue a starting one; False if it may not start, or another thread starts it."""
-        free = self.may_start(one)
-        if free:
-            one.state = QueueState.STARTING
-        return free
+    def may_start(self, one: ProcessQueue) -> bool:
+        return one.state is QueueState.WAITING and one.queue not in self.leaving
 
-    def settle(self, one: OwnedQueue, *, runs: bool) -> bool:
-        """End the start of a queue; False if it was dropped meanwhile."""
-        if self.wanted.get(one.queue) is not one:
+    def settle(self, one: ProcessQueue, offset: int | None) -> bool:
+        """End the start of a queue, with its offset if it was successful; False if it was dropped meanwhile."""
+        if one.dropped:
             one.state = QueueState.LEAVING
-            return False
-        one.state = QueueState.RUNNING if runs else QueueState.WAITING
-        return True
-
-    def unfinished(self) -> list[OwnedQueue]:
-        """Return the leaving queues that a thread is starting, committing or unlocking."""
-        return [one for one in self.leaving.values() if one.state is not QueueState.LEAVING]
-
-    def end(self, one: OwnedQueue) -> bool:
-        """Make a leaving queue an ended one; False if another thread did."""
-        ends = one.state is QueueState.LEAVING
-        if ends:
-            one.state = QueueState.ENDED
-        return ends
-
-    def remove(self, one: OwnedQueue) -> None:
-        """Remove an ended queue: it may be started again."""
-        del self.leaving[one.queue]
-
-    def is_running(self, process_queue: ProcessQueue) -> bool:
-        one = self.wanted.get(process_queue.queue)
-        return one is not None and one.process_queue is process_queue and one.state is QueueState.RUNNING
+        elif offset is None:
+            one.state = QueueState.WAITING
+        else:
+            one.begin(offset)
+        return not one.dropped
 
 
 class OwnedQueues:
@@ -205,7 +154,7 @@ class OwnedQueues:
     def process_queues(self) -> list[ProcessQueue]:
         """Return the running queues."""
         with self._lock:
-            return [one.process_queue for one in self._table.running()]
+            return self._table.running()
 
     def count_of(self, topic: str) -> int:
         """Return the number of running queues of a topic."""
@@ -214,7 +163,7 @@ class OwnedQueues:
     def positions(self) -> dict[MessageQueue, int]:
         """Return the offset of the first message of each running queue that is not consumed."""
         with self._lock:
-            return {one.queue: self.receiver.position(one.process_queue) for one in self._table.running()}
+            return {one.queue: self.receiver.position(one) for one in self._table.running()}
 
     def check(self, queues: Iterable[MessageQueue]) -> None:
         """StateError if a queue is not assigned."""
@@ -235,7 +184,7 @@ class OwnedQueues:
         """
         wanted = list(queues)
         with self._lock:
-            expired = {one.queue for one in self._table.running() if one.process_queue.is_pull_expired()}
+            expired = {one.queue for one in self._table.running() if one.is_pull_expired()}
             alive = wanted if self.marks else [queue for queue in wanted if queue not in expired]
             gone = self._table.want(alive, topic)
             self._table.want(wanted, topic)  # a queue whose pulls have stopped starts again
@@ -247,33 +196,32 @@ class OwnedQueues:
         self._table.closed = True
         self.own((), mark=mark)
         with self._lock:
-            leaving = [one for one in self._table.leaving.values() if one.state is QueueState.LEAVING]
+            leaving = list(self._table.leaving.values())
         self._release(leaving)  # another thread may have dropped them just now
         with self._lock:
-            self._changed.wait_for(lambda: not self._table.unfinished())
+            self._changed.wait_for(lambda: all(one.state is QueueState.LEAVING for one in self._table.leaving.values()))
 
     def restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None = None) -> None:
         """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one."""
         with self._committing if commit else nullcontext():
             with self._lock:
-                if of is not None and not self._table.is_running(of):
+                if of is not None and of.state is not QueueState.RUNNING:
                     return
                 mine = {queue: offset for queue, offset in offsets.items() if queue in self._table.wanted}
                 gone = [one for queue, offset in mine.items() for one in self._table.restart(queue, offset)]
                 self._forget(gone)
                 started = [self._table.wanted[queue] for queue in mine]
-                for one in started if commit else ():
-                    one.marked = one.offset
+                for one in started:
+                    one.marked = one.start_offset if commit else None
             if mine and commit:
                 self._offsets.persist(mine)
         self._release(gone)
         self._start_each(started)
 
-    def correct(self, puller: Puller, offset: int) -> None:
+    def correct(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue at the broker's offset after an invalid one, when no earlier message is to be returned."""
-        process_queue = puller.process_queue
         if self.receiver.holds(process_queue):
-            self.call_later(CORRECT_RETRY_SECONDS, lambda: self.correct(puller, offset))
+            self.call_later(CORRECT_RETRY_SECONDS, lambda: self.correct(process_queue, offset))
         else:
             self.restart({process_queue.queue: offset}, commit=not self.marks, of=process_queue)
 
@@ -283,7 +231,7 @@ class OwnedQueues:
         with self._lock:
             self.check(every)
             for queue in every:
-                self._table.wanted[queue].process_queue.paused = paused
+                self._table.wanted[queue].paused = paused
 
     # --- starting ---------------------------------------------------------------------------------------------
 
@@ -296,14 +244,15 @@ class OwnedQueues:
             waiting = list(self._table.wanted.values())
         self._start_each(waiting)
 
-    def _start_each(self, waiting: list[OwnedQueue]) -> None:
+    def _start_each(self, waiting: list[ProcessQueue]) -> None:
         silent: set[str] = set()
         for one in waiting:
-            if one.queue.broker_name not in silent:
-                with self._lock:
-                    claimed = self._table.claim(one)
-                if claimed and not self._start(one):
-                    silent.add(one.queue.broker_name)
+            with self._lock:
+                if one.queue.broker_name in silent or not self._table.may_start(one):
+                    continue
+                one.state = QueueState.STARTING
+            if not self._start(one):
+                silent.add(one.queue.broker_name)
         with self._lock:
             if not self._retry_pending and any(map(self._table.may_start, self._table.wanted.values())):
                 self._retry_pending = True
@@ -320,89 +269,81 @@ class OwnedQueues:
             if not self._table.closed:
                 self.instance().call_later(seconds, task)
 
-    def _start(self, one: OwnedQueue) -> bool:
-        """Start a claimed queue. Return False if its broker does not respond."""
-        process_queue, responds = one.process_queue, True
-        offset: int | None = None
+    def _start(self, one: ProcessQueue) -> bool:
+        """Lock and start a queue. Return False if its broker does not respond."""
+        offset, responds = None, True
         try:
-            if self.locks is not None and not self.locks.acquire(process_queue):
+            if self.locks is not None and not self.locks.acquire(one):
                 logger.info("%s not started yet: locked by another member", one.queue)
             else:
-                offset = self._share.first_offset(one.queue) if one.offset is None else one.offset
+                offset = self._share.first_offset(one.queue) if one.start_offset is None else one.start_offset
         except RocketError as error:
             responds = not isinstance(error, RemotingError)
             if not self._table.closed:
                 logger.warning("%s not started yet: %s", one.queue, error)
-            if self.locks is not None and process_queue.locked:  # so that the next owner need not wait
+            if self.locks is not None and one.locked:  # so that the next owner need not wait
                 self.locks.unlock([one.queue])
-                process_queue.locked = False
+                one.locked = False
         finally:
             with self._lock:
-                wanted = self._table.settle(one, runs=offset is not None)
-                if wanted and offset is not None:
-                    process_queue.put((), offset)
-                    process_queue.last_pull = time.monotonic()
-                    one.puller = Puller(self, process_queue, offset)
+                wanted = self._table.settle(one, offset)
         if not wanted:
             self._end([one])
-        elif one.puller is not None:
-            logger.info("group %s started %s at offset %d", self._group, one.queue, one.puller.next_offset)
+        elif offset is not None:
+            logger.info("group %s started %s at offset %d", self._group, one.queue, offset)
+            one.puller = Puller(self, one, offset)
             one.puller.pull()
         return responds
 
     def has_room(self, process_queue: ProcessQueue) -> None:
         """Continue the pulls of a queue after messages were consumed."""
-        one = self._table.wanted.get(process_queue.queue)
-        if one is not None and one.puller is not None:
-            one.puller.has_room()
+        if process_queue.puller is not None:
+            process_queue.puller.has_room()
 
     def restart_pulls(self, topic: str) -> None:
         """Restart the pulls of a topic after a change of its filter, without waiting for long polls in flight."""
-        with self._lock:
-            pullers = [one.puller for one in self._table.running() if one.queue.topic == topic]
-        for puller in pullers:
-            if puller is not None:
-                puller.pull()
+        for one in self.process_queues():
+            if one.queue.topic == topic and one.puller is not None:
+                one.puller.pull()
 
     # --- releasing --------------------------------------------------------------------------------------------
 
-    def _forget(self, gone: list[OwnedQueue], *, mark: bool = False) -> None:
+    def _forget(self, gone: list[ProcessQueue], *, mark: bool = False) -> None:
         """Discard the pulled messages of dropped queues. Lock held."""
         for one in gone:
-            position = self.receiver.forget(one.process_queue)
+            position = self.receiver.forget(one)
             if mark:
                 one.marked = position
 
-    def _release(self, gone: list[OwnedQueue]) -> None:
+    def _release(self, gone: list[ProcessQueue]) -> None:
         ended = []
         for one in gone:
-            logger.info("group %s released %s", self._group, one.queue)
-            if one.process_queue.lock_consume.acquire(blocking=False):  # otherwise the thread of the call notices it
-                one.process_queue.lock_consume.release()
+            if one.lock_consume.acquire(blocking=False):  # otherwise the thread of the call notices it
+                one.lock_consume.release()
                 ended.append(one)
         self._commit([one for one in gone if one not in ended])
         self._end(ended)
 
     def released(self, process_queue: ProcessQueue) -> None:
         """The last listener call of a dropped queue has ended."""
-        with self._lock:
-            one = self._table.leaving.get(process_queue.queue)
-        if one is not None and one.process_queue is process_queue:
-            self._end([one])
+        self._end([process_queue])
 
-    def _end(self, gone: list[OwnedQueue]) -> None:
+    def _end(self, gone: list[ProcessQueue]) -> None:
         """Commit and unlock dropped queues, once each; start those that are wanted again."""
         with self._lock:
-            gone = [one for one in gone if self._table.end(one)]
+            gone = [one for one in gone if one.state is QueueState.LEAVING]
+            for one in gone:
+                one.state = QueueState.ENDED
+                logger.info("group %s released %s", self._group, one.queue)
         if not gone:
             return
         self._commit_last(gone)
         with self._locking:
             if self.locks is not None:
-                self.locks.unlock(one.queue for one in gone if one.process_queue.locked)
+                self.locks.unlock(one.queue for one in gone if one.locked)
             with self._lock:
                 for one in gone:
-                    self._table.remove(one)
+                    del self._table.leaving[one.queue]
                 self._changed.notify_all()
                 again = [self._table.wanted[one.queue] for one in gone if one.queue in self._table.wanted]
         if again:
@@ -410,21 +351,16 @@ class OwnedQueues:
 
     # --- committing -------------------------------------------------------------------------------------------
 
-    def _offset_of(self, one: OwnedQueue) -> int | None:
-        """Return the offset to commit."""
+    def _offsets_to_commit(self, owned: Iterable[ProcessQueue]) -> dict[MessageQueue, int]:
         if self.marks:
-            return one.marked
-        started = one.puller is not None and not one.process_queue.stale
-        return self.receiver.position(one.process_queue) if started else None
-
-    def _offsets_of(self, owned: Iterable[OwnedQueue]) -> dict[MessageQueue, int]:
-        return {one.queue: offset for one in owned if (offset := self._offset_of(one)) is not None}
+            return {one.queue: one.marked for one in owned if one.marked is not None}
+        return {one.queue: self.receiver.position(one) for one in owned if one.has_begun and not one.stale}
 
     def mark(self) -> None:
         """Mark the positions of all queues for commit."""
         with self._lock:
             for one in self._table.running():
-                one.marked = self.receiver.position(one.process_queue)
+                one.marked = self.receiver.position(one)
 
     def persist(self) -> None:
         """Commit the offsets of all queues; failures are logged and retried with the next call."""
@@ -432,17 +368,17 @@ class OwnedQueues:
             owned = list(self._table.wanted.values())
         self._commit(owned)
 
-    def _commit(self, owned: list[OwnedQueue]) -> None:
+    def _commit(self, owned: list[ProcessQueue]) -> None:
         """Commit queues that have not ended in the meantime."""
         with self._committing:
             with self._lock:
-                offsets = self._offsets_of(one for one in owned if one.state is not QueueState.ENDED)
+                offsets = self._offsets_to_commit(one for one in owned if one.state is not QueueState.ENDED)
             if offsets:
                 self._offsets.persist(offsets)
 
-    def _commit_last(self, gone: list[OwnedQueue]) -> None:
+    def _commit_last(self, gone: list[ProcessQueue]) -> None:
         """Commit queues before they are unlocked."""
-        left = self._offsets_of(gone)
+        left = self._offsets_to_commit(gone)
         if not left:
             return
         until = time.monotonic() + LAST_COMMIT_SECONDS
@@ -452,7 +388,7 @@ class OwnedQueues:
                     time.sleep(COMMIT_RETRY_SECONDS)
                 failed = self._offsets.commit(left)
                 left = {queue: left[queue] for queue in failed}
-                locked = any(one.queue in left and not one.process_queue.is_lock_expired() for one in gone)
+                locked = any(one.queue in left and not one.is_lock_expired() for one in gone)
                 if not locked or time.monotonic() > until:
                     break
         for queue, error in failed.items():
@@ -478,29 +414,27 @@ class OwnedQueues:
 
     def renew_locks(self) -> None:
         """Renew the locks of running queues, and of released ones whose call has not ended."""
-        if self.locks is not None:
-            with self._locking:
-                with self._lock:
-                    owned = self._table.running() + list(self._table.leaving.values())
-                lost = self.locks.renew(one.process_queue for one in owned if one.process_queue.locked)
-            self._lose(lost)
+        with self._lock:
+            owned = self._table.running() + list(self._table.leaving.values())
+        self._renew(owned)
 
     def lock(self, process_queue: ProcessQueue) -> bool:
         """Renew the expired lock of a queue."""
-        assert self.locks is not None
-        with self._locking:
-            lost = self.locks.renew([process_queue]) if not process_queue.dropped else []
-        self._lose(lost)
+        self._renew([process_queue])
         return not process_queue.dropped and process_queue.locked and not process_queue.is_lock_expired()
 
-    def _lose(self, process_queues: list[ProcessQueue]) -> None:
-        """Restart queues that another member has owned in the meantime."""
+    def _renew(self, owned: list[ProcessQueue]) -> None:
+        """Renew locks; restart queues that another member has owned in the meantime."""
+        if self.locks is None:
+            return
+        with self._locking:
+            lost = self.locks.renew(one for one in owned if one.locked and one.state is not QueueState.ENDED)
         gone = []
         with self._lock:
-            for process_queue in process_queues:
-                logger.warning("group %s lost the lock of %s: restarting the queue", self._group, process_queue.queue)
-                process_queue.stale = process_queue.dropped = True
-                if self._table.is_running(process_queue):
-                    gone += self._table.restart(process_queue.queue)
+            for one in lost:
+                logger.warning("group %s lost the lock of %s: restarting the queue", self._group, one.queue)
+                one.stale = one.dropped = True
+                if one.state is QueueState.RUNNING:
+                    gone += self._table.restart(one.queue)
             self._forget(gone)
         self._release(gone)

@@ -25,8 +25,7 @@ Unlike in the original, pulls carry no commits: a delayed pull, or one sent whil
 would reset a newer commit. Offsets are committed separately, every 5 s and when a queue is released.
 
 Thread-safety: all methods. Pulls are started on any thread. Responses arrive on the thread that reads the connection,
-which must not block. ``lock_consume`` is held while an orderly listener runs, ``lock_commit`` while a commit is in
-flight, so that no older offset follows it.
+which must not block. ``lock_consume`` is held while an orderly listener runs.
 Corresponds to ProcessQueue, DefaultMQPushConsumerImpl.pullMessage and PullMessageService.
 """
 
@@ -39,6 +38,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
@@ -55,14 +55,31 @@ LOCK_EXPIRED_SECONDS = 30.0
 START_TIME = "CONSUME_START_TIME"
 
 
-class ProcessQueue:
-    """The cached messages of one queue. ``dropped``: the queue is no longer assigned; its messages are discarded.
+class QueueState(Enum):
+    """The state of a consumer's queue; see owned_queues.py."""
 
+    WAITING = "WAITING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    LEAVING = "LEAVING"
+    ENDED = "ENDED"
+
+
+class ProcessQueue:
+    """One queue, from its assignment to its release, and its cached messages.
+
+    ``dropped``: the queue is no longer assigned, or restarts at another offset; its messages are discarded.
     ``stale``: the group continues at another offset, so this queue commits no more offsets.
+    ``start_offset``: None until it is known. ``marked``: the offset to commit, if the application marks it.
     """
 
-    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+    def __init__(self, queue: MessageQueue, start_offset: int | None = None) -> None:
         self.queue = queue
+        self.state = QueueState.WAITING
+        self.start_offset = start_offset
+        self.has_begun = False
+        self.marked: int | None = None
+        self.puller: Puller | None = None
         self.dropped = False
         self.stale = False
         self.paused = False
@@ -73,14 +90,18 @@ class ProcessQueue:
         self.pull_seconds = 0.0  # duration of the last pull
         self.broker_end = 0  # end of the queue, from the last response
         self.lock_consume = threading.Lock()
-        self.lock_commit = threading.Lock()
         self._lock = threading.Lock()
         self._order: deque[int] = deque()  # ascending offsets; consumed ones are skipped
         self._messages: dict[int, MessageExt] = {}
         self._sizes: dict[int, int] = {}
         self._taken: dict[int, MessageExt] = {}  # messages at an orderly listener
-        self._next = next_offset  # the offset after all received messages
+        self._next = start_offset or 0  # the offset after all received messages
         self.size = 0
+
+    def begin(self, offset: int) -> None:
+        """Start at an offset: from now on there is a position to commit."""
+        self.state, self.has_begun, self._next = QueueState.RUNNING, True, offset
+        self.last_pull = time.monotonic()
 
     # --- adding and taking ------------------------------------------------------------------------------------
 
@@ -279,7 +300,7 @@ class PullSource(Protocol):
 
     def call_later(self, seconds: float, task: Callable[[], object]) -> None: ...
 
-    def correct(self, puller: Puller, offset: int) -> None:
+    def correct(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue a queue at the broker's offset after an invalid one."""
 
 
@@ -400,7 +421,7 @@ class Puller:
                 found.next_offset,
             )
             process_queue.stale = process_queue.dropped = True
-            self._source.call_later(CORRECTION_DELAY_S, lambda: self._source.correct(self, found.next_offset))
+            self._source.call_later(CORRECTION_DELAY_S, lambda: self._source.correct(process_queue, found.next_offset))
             return False
         before, self.next_offset = self.next_offset, found.next_offset
         self._backlog = (
