@@ -23,7 +23,7 @@ from spark_rocket.client.consume.pull import PullOptions, PullResult
 from spark_rocket.client.consume.reader import Reader as _Reader
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.send.producer import Producer as _Producer
-from spark_rocket.client.send.producer import Where
+from spark_rocket.client.send.router import Where
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.remoting.client.promise import as_future
 

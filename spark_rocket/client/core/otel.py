@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
@@ -32,18 +32,10 @@ from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, Message, SendResult
 from spark_rocket.version import __version__
 
+T = TypeVar("T")
+
 _SYSTEM = {"messaging.system": "rocketmq"}
 _TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
-
-
-class Traced(Message):
-    """A message that carries its trace context."""
-
-    __slots__ = ()
-
-
-class TracedBatch(list[Message]):
-    """A batch of messages that carry their trace contexts."""
 
 
 def _tracer(provider: TracerProvider | bool) -> Tracer:
@@ -89,45 +81,26 @@ class SendTracing:
         self._tracer = _tracer(provider)
         self._group = group
 
-    def wraps(self, message: object) -> bool:
-        """Whether a send of the object is traced: messages and batches without a context."""
-        if isinstance(message, Message):
-            return type(message) is not Traced
-        return (
-            isinstance(message, list | tuple)
-            and type(message) is not TracedBatch
-            and bool(message)
-            and all(isinstance(one, Message) for one in message)
-        )
-
-    def send(self, send: Callable[..., SendResult | None], message: Any, how: dict[str, Any]) -> Any:
-        """Call ``send(message, **how)`` within a span."""
+    def send(self, send: Callable[..., T], message: Any, *args: object) -> T:
+        """Call ``send(message, *args)`` within a span, which ends with the returned future, if it is one."""
+        messages = [message] if isinstance(message, Message) else message
+        if not isinstance(messages, list | tuple) or not all(isinstance(one, Message) for one in messages or [0]):
+            return send(message, *args)  # rejected
         span, copy = self._begin(message)
         try:
             with trace.use_span(span, record_exception=False, set_status_on_exception=False):
-                result = send(copy, **how)
-            if result is not None:
-                _stored(span, result)
+                result = send(copy, *args)
+        except BaseException as error:
+            _failed(span, error)
+            span.end()
+            raise
+        if isinstance(result, Future):
+            result.add_done_callback(lambda done: _complete(span, done))
             return result
-        except BaseException as error:
-            _failed(span, error)
-            raise
-        finally:
-            span.end()
-
-    def send_async(
-        self, send: Callable[..., Future[SendResult]], message: Any, how: dict[str, Any]
-    ) -> Future[SendResult]:
-        """Call an asynchronous send within a span; the span ends with the future."""
-        span, copy = self._begin(message)
-        try:
-            future = send(copy, **how)
-        except BaseException as error:
-            _failed(span, error)
-            span.end()
-            raise
-        future.add_done_callback(lambda done: _complete(span, done))
-        return future
+        if result is not None:
+            _stored(span, cast(SendResult, result))
+        span.end()
+        return result
 
     def _begin(self, message: Message | Sequence[Message]) -> tuple[Span, Any]:
         """Start a span; return it with copies of the messages that carry its context."""
@@ -139,8 +112,8 @@ class SendTracing:
         span = self._tracer.start_span(f"send {every[0].topic}", parent, SpanKind.PRODUCER, attributes)
         carrier: dict[str, str] = {}
         propagate.inject(carrier, trace.set_span_in_context(span, parent))
-        copies = [Traced(one.topic, one.body, {**one.properties, **carrier}, one.flag) for one in every]
-        return span, copies[0] if isinstance(message, Message) else TracedBatch(copies)
+        copies = [Message(one.topic, one.body, {**one.properties, **carrier}, one.flag) for one in every]
+        return span, copies[0] if isinstance(message, Message) else copies
 
 
 def _stored(span: Span, result: SendResult) -> None:

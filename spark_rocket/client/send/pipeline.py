@@ -145,47 +145,23 @@ class RetryPolicy:
         return seconds if most is None or seconds < most else most
 
 
+@dataclass(slots=True, eq=False)
 class Pipeline:
     """The shared state of a running producer's sends."""
 
-    def __init__(
-        self,
-        group: str,
-        instance: ClientInstance,
-        faults: FaultStrategy,
-        in_flight: InFlight,
-        policy: RetryPolicy,
-        hooks: Hooks | None,
-        stats: SendStats,
-        *,
-        member: bool,
+    group: str
+    instance: ClientInstance
+    router: Router
+    faults: FaultStrategy
+    in_flight: InFlight
+    policy: RetryPolicy
+    hooks: Hooks | None
+    stats: SendStats
+    closed: bool = False
+
+    def send_oneway(
+        self, out: Outgoing, message: Message | Sequence[Message], fixed: MessageQueue | None, deadline: float
     ) -> None:
-        self.group = group
-        self.instance = instance
-        self.router = Router(instance, faults, member=member)
-        self.faults = faults
-        self.in_flight = in_flight
-        self.policy = policy
-        self.hooks = hooks
-        self.stats = stats
-        self.closed = False
-
-    def send_async(
-        self,
-        out: Outgoing,
-        messages: Message | Sequence[Message],
-        fixed: MessageQueue | None,
-        timeout: float,
-        deadline: float,
-    ) -> Promise[SendResult]:
-        """Send and return a promise of the result. Waits for a slot, the route, and the kernel's socket buffer."""
-        send = Send(self, out, messages, fixed, timeout, deadline)
-        send.promise = Promise()
-        self.in_flight.reserve(deadline, self.may_wait)
-        send.start()
-        return send.promise
-
-    def send_oneway(self, out: Outgoing, message: Message, fixed: MessageQueue | None, deadline: float) -> None:
         """Send without a response."""
         queue, address = (fixed, "") if fixed else self.router.choose(out.topic, None, deadline)
         if self.hooks is not None:
@@ -248,6 +224,13 @@ class Send(Pending):
         self._address = ""
         self._begun = 0.0
         self._context: SendContext | None = None
+
+    def send_async(self) -> Promise[SendResult]:
+        """Start the send and return a promise. Waits for a slot, the route, and the kernel's socket buffer."""
+        self.promise = Promise()
+        self._pipeline.in_flight.reserve(self._until, self._pipeline.may_wait)
+        self.start()
+        return self.promise
 
     def _retries_of(self, policy: RetryPolicy) -> int:
         return policy.async_retries

@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
 from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
@@ -37,10 +37,18 @@ from spark_rocket.client.core.instance import Client, ClientInstance
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
-from spark_rocket.client.send.outgoing import Packer, split_batch
-from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, SyncSend, late
+from spark_rocket.client.send.outgoing import Outgoing, Packer, split_batch
+from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, SyncSend, late
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
-from spark_rocket.client.send.router import FaultStrategy, Selector, left, select_by_random, select_by_sharding_key
+from spark_rocket.client.send.router import (
+    FaultStrategy,
+    Router,
+    Selector,
+    Where,
+    left,
+    select_by_random,
+    select_by_sharding_key,
+)
 from spark_rocket.client.send.stats import SendStats, add_send_stats
 from spark_rocket.errors import ClientError, StateError
 from spark_rocket.extras import requires
@@ -88,12 +96,7 @@ RETRY_RESPONSE_CODES = frozenset(
 """Response codes after which another broker is tried: those of DefaultMQProducer, flow control and shutdown."""
 
 
-class Where(TypedDict, total=False):
-    """The choice of a message's queue; see ``Producer.send``."""
-
-    queue: MessageQueue | None
-    selector: Selector | None
-    selector_arg: Any
+T = TypeVar("T")
 
 
 def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
@@ -217,16 +220,9 @@ class Producer(Client):
                 instance.members.leave_producer(self)
                 self._start_failed()
                 raise
-            pipeline = Pipeline(
-                self.group,
-                instance,
-                self.faults,
-                self.in_flight,
-                self._policy,
-                self._hooks,
-                self.stats,
-                member=self.member,
-            )
+            router = Router(instance, self.faults, member=self.member)
+            parts = self.faults, self.in_flight, self._policy, self._hooks, self.stats
+            pipeline = Pipeline(self.group, instance, router, *parts)
             if self._batch_limits is not None:
                 self._accumulator = Accumulator(pipeline, *self._batch_limits)
             self._packer.next_key = instance.keys().next
@@ -282,41 +278,16 @@ class Producer(Client):
     # --- sending ----------------------------------------------------------------------------------------------
 
     def send(
-        self,
-        message: Message | Sequence[Message],
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        selector_arg: Any = None,
-        timeout: float | None = None,
+        self, message: Message | Sequence[Message], *, timeout: float | None = None, **where: Unpack[Where]
     ) -> SendResult:
-        """Send and wait until the broker has stored the message. Messages of one topic in a sequence form a batch."""
-        if self._tracing is not None and self._tracing.wraps(message):
-            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
-            return cast(SendResult, self._tracing.send(self.send, message, how))
-        timeout = self._send_timeout if timeout is None else timeout
-        if self._batch_limits is not None and isinstance(message, Message):
-            future = self.send_async(
-                message, queue=queue, selector=selector, selector_arg=selector_arg, timeout=timeout
-            )
-            try:
-                return future.result(timeout + TIMER_GRACE_S)
-            except TimeoutError:
-                raise late(message.topic, timeout, None) from None
-        deadline = time.monotonic() + timeout
-        out = self._packer.pack(message)
-        pipeline = self._running()
-        fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
-        return SyncSend(pipeline, out, message, fixed, timeout, deadline).send()
+        """Send and wait until the broker has stored the message. Messages of one topic in a sequence form a batch.
+
+        ``where``: ``queue=``, or ``selector=`` and ``selector_arg=``, which chooses among the queues of the topic.
+        """
+        return self._traced(self._send, message, timeout, where)
 
     def send_async(
-        self,
-        message: Message | Sequence[Message],
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        selector_arg: Any = None,
-        timeout: float | None = None,
+        self, message: Message | Sequence[Message], *, timeout: float | None = None, **where: Unpack[Where]
     ) -> Future[SendResult]:
         """Send and return a future; use ``add_done_callback`` for a callback.
 
@@ -324,19 +295,11 @@ class Producer(Client):
         The future cannot be cancelled. The call may block up to ``timeout``: for the route, and while
         ``max_in_flight`` messages are in flight.
         """
-        if self._tracing is not None and self._tracing.wraps(message):
-            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
-            return self._tracing.send_async(self.send_async, message, how)
-        timeout = self._send_timeout if timeout is None else timeout
-        deadline = time.monotonic() + timeout
-        if self._batch_limits is not None and isinstance(message, Message):
-            promise = self._accumulate(message, queue, selector, selector_arg, timeout, deadline)
-            if promise is not None:
-                return promise
-        out = self._packer.pack(message)
-        pipeline = self._running()
-        fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
-        return pipeline.send_async(out, message, fixed, timeout, deadline)
+        return self._traced(self._send_async, message, timeout, where)
+
+    def send_oneway(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> None:
+        """Send without waiting for a response."""
+        self._traced(self._send_oneway, message, timeout, where)
 
     def may_block(self, message: Message | Sequence[Message]) -> bool:
         """Whether ``send_async`` may wait: for the start, a route, a free slot, or a broker that does not read."""
@@ -344,48 +307,62 @@ class Producer(Client):
         topics = [message.topic] if isinstance(message, Message) else [each.topic for each in message[:1]]
         return pipeline is None or any(pipeline.may_block(topic) for topic in topics)
 
-    def _accumulate(
+    def _traced(
         self,
-        message: Message,
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        selector_arg: Any,
-        timeout: float,
-        deadline: float,
-    ) -> Promise[SendResult] | None:
+        send: Callable[[Message | Sequence[Message], float, Where], T],
+        message: Message | Sequence[Message],
+        timeout: float | None,
+        where: Where,
+    ) -> T:
+        """Call ``send``, within a span if the producer has tracing."""
+        timeout = self._send_timeout if timeout is None else timeout
+        if self._tracing is None:
+            return send(message, timeout, where)
+        return self._tracing.send(send, message, timeout, where)
+
+    def _send(self, message: Message | Sequence[Message], timeout: float, where: Where) -> SendResult:
+        if self._batch_limits is None or not isinstance(message, Message):
+            return SyncSend(*self._prepare(message, timeout, where)).send()
+        try:
+            return self._send_async(message, timeout, where).result(timeout + TIMER_GRACE_S)
+        except TimeoutError:
+            raise late(message.topic, timeout, None) from None
+
+    def _send_async(self, message: Message | Sequence[Message], timeout: float, where: Where) -> Future[SendResult]:
+        if self._batch_limits is not None and isinstance(message, Message):
+            promise = self._accumulate(message, timeout, where)
+            if promise is not None:
+                return promise
+        return Send(*self._prepare(message, timeout, where)).send_async()
+
+    def _send_oneway(self, message: Message | Sequence[Message], timeout: float, where: Where) -> None:
+        pipeline, out, _, fixed, _, deadline = self._prepare(message, timeout, where)
+        pipeline.send_oneway(out, message, fixed, deadline)
+
+    def _prepare(
+        self, message: Message | Sequence[Message], timeout: float, where: Where
+    ) -> tuple[Pipeline, Outgoing, Message | Sequence[Message], MessageQueue | None, float, float]:
+        """Return the arguments of a ``Send``."""
+        deadline = time.monotonic() + timeout
+        out = self._packer.pack(message)
+        pipeline = self._running()
+        return pipeline, out, message, pipeline.router.fixed(message, where, deadline), timeout, deadline
+
+    def _accumulate(self, message: Message, timeout: float, where: Where) -> Promise[SendResult] | None:
         """Add a message to a batch; None if it must be sent alone."""
+        deadline = time.monotonic() + timeout
         pipeline, accumulator = self._running(), self._accumulator
         assert accumulator is not None
         piece = self._packer.accumulable(message)
         if piece is None:
             return None
         fixed, properties = None, message.properties
-        if queue is not None or selector is not None or properties:
-            fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
+        if where or properties:
+            fixed = pipeline.router.fixed(message, where, deadline)
         key = (message.topic, fixed, properties.get(WAIT) if properties else None)
         if not accumulator.holds(key):
             pipeline.router.find(message.topic, deadline)
         return accumulator.add(key, message, piece, timeout, deadline)
-
-    def send_oneway(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        selector: Selector | None = None,
-        selector_arg: Any = None,
-        timeout: float | None = None,
-    ) -> None:
-        """Send without waiting for a response."""
-        if self._tracing is not None and self._tracing.wraps(message):
-            how = {"queue": queue, "selector": selector, "selector_arg": selector_arg, "timeout": timeout}
-            self._tracing.send(self.send_oneway, message, how)
-            return
-        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
-        out = self._packer.pack(message)
-        pipeline = self._running()
-        fixed = pipeline.router.fixed(message, queue, selector, selector_arg, deadline)
-        pipeline.send_oneway(out, message, fixed, deadline)
 
     def send_batch_body(
         self, queue: MessageQueue, body: Buffer, count: int, *, timeout: float | None = None
@@ -407,7 +384,7 @@ class Producer(Client):
         """
         timeout = self._send_timeout if timeout is None else timeout
         out = self._packer.encoded(queue.topic, body, count, sys_flag)
-        return self._running().send_async(out, (), queue, timeout, time.monotonic() + timeout)
+        return Send(self._running(), out, (), queue, timeout, time.monotonic() + timeout).send_async()
 
     def recall_message(self, topic: str, handle: str, *, timeout: float | None = None) -> str:
         """Recall a message with a delivery time, by ``SendResult.recall_handle``; return its id.

@@ -26,7 +26,7 @@ import random
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import ClientError, RocketError
@@ -41,6 +41,14 @@ NOT_AVAILABLE_DURATION_S = (0.0, 0.0, 30.0, 60.0, 120.0, 180.0, 600.0)
 ISOLATED_LATENCY_S = 30.0
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
+
+
+class Where(TypedDict, total=False):
+    """The choice of a message's queue: the queue itself, or a selector and its argument."""
+
+    queue: MessageQueue | None
+    selector: Selector | None
+    selector_arg: Any
 
 
 def select_by_sharding_key(queues: Sequence[MessageQueue], message: Message, key: Any = None) -> MessageQueue:
@@ -123,22 +131,16 @@ class Router:
         self._registered: set[str] = set()  # topics whose brokers have the group
         self._refreshed: dict[str, float] = {}  # time of the last refresh by topic
 
-    def fixed(
-        self,
-        message: Message | Sequence[Message],
-        queue: MessageQueue | None,
-        selector: Selector | None,
-        selector_arg: Any,
-        deadline: float,
-    ) -> MessageQueue | None:
+    def fixed(self, message: Message | Sequence[Message], where: Where, deadline: float) -> MessageQueue | None:
         """Return the queue that a send must use; None if any queue is possible."""
         first = message if isinstance(message, Message) else message[0]
+        queue, selector = where.get("queue"), where.get("selector")
         if queue is None:
             if selector is None:
                 if SHARDING_KEY not in first.properties:
                     return None
                 selector = select_by_sharding_key
-            queue = selector(self._queues(first.topic, deadline, ordered=True), first, selector_arg)
+            queue = selector(self._queues(first.topic, deadline, ordered=True), first, where.get("selector_arg"))
             if not isinstance(queue, MessageQueue):
                 raise ClientError(
                     f"The selector returned {queue!r:.80} instead of a MessageQueue for a message of {first.topic!r}.",
