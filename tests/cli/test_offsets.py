@@ -211,7 +211,8 @@ def test_sinks_show_published_and_pending_epochs(rocket: Rocket, cluster: LocalC
     options = parse_write_options(given, Scope.WRITE_STREAM)
     cluster.create_topic("billed", 1)
     check_topics(options)
-    assert rocket("sinks") == (0, "No exactly-once writes with this ledger.\n", "")
+    for ledger in ("ROCKET_SINK_LEDGER", "not-created-yet"):
+        assert rocket("sinks", "--ledger", ledger) == (0, "No exactly-once writes with this ledger.\n", "")
 
     rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
     brokers = brokers_for(options, options.producer_group)

@@ -218,15 +218,12 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             columns = (*_LAG, _MEMBER) if members else _LAG
             foot = show.failures_text(failed, watch)
             table = _lag_table(state, rows, history.kind, topic)
-            return _lag_document(state, rows, history.kind), replace(table, columns=columns, foot=foot)
+            document = {"group": group, "kind": history.kind.value, "members": len(state.members)}
+            document |= pick(state, "lag delay_ms consume_tps") | {"queues": rows}
+            return document, replace(table, columns=columns, foot=foot)
 
         show.show_table(fetch, watch, as_json)
     return show.failures(failed)
-
-
-def _lag_document(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind) -> dict[str, Any]:
-    whole = {"group": state.group, "kind": kind.value, "members": len(state.members)}
-    return whole | pick(state, "lag delay_ms consume_tps") | {"queues": rows}
 
 
 def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:
@@ -337,12 +334,10 @@ def create(
 
 
 def _description(admin: Admin, name: str) -> str:
-    for data in admin.cluster_info().broker_addr_table.values():
-        found = admin.subscription_groups(data.broker_addrs[0]).get(name) if 0 in data.broker_addrs else None
-        if found is not None:
-            order = ", in order" if found.consume_message_orderly else ""
-            return f"Group {name}: at most {found.retry_max_times + 1} delivery attempts{order}."
-    return f"Group {name} exists."
+    info = next((info for info in admin.groups(failed={}) if info.name == name), None)
+    if info is None:
+        return f"Group {name} exists."
+    return f"Group {name}: at most {info.retry_max_times + 1} delivery attempts{', in order' if info.ordered else ''}."
 
 
 @group.command(short_help="delete consumer groups")

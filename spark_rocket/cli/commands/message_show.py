@@ -84,15 +84,8 @@ def escape_controls(text: str) -> str:
     """Escape control characters if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
-    return "".join(char if _is_shown(char) else _escaped(char) for char in text)
-
-
-def _is_shown(char: str) -> bool:
-    return char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
+    hidden = {char for char in text if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")} - {*"\n\t"}
+    return text.translate({ord(char): char.encode("unicode_escape").decode() for char in hidden})
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from spark_rocket.cli.arguments import yes_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, count_text, second_text
-from spark_rocket.errors import RocketError
+from spark_rocket.errors import RocketError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
@@ -43,7 +43,10 @@ def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
     from spark_rocket.datasource.exactly_once.status import sink_statuses
 
     with link.admin() as admin, link.reader() as reader:
-        statuses = sink_statuses(reader, ledger)
+        try:
+            statuses = sink_statuses(reader, ledger)
+        except TopicNotFoundError:
+            statuses = []  # the first write creates it
         hours = _retention_hours(admin, reader, staging) if any(each.prepared for each in statuses) else None
     rows = []
     for each in statuses:

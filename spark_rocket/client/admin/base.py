@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 from spark_rocket.client.admin.rows import Failures
 from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
@@ -109,15 +109,20 @@ def record_failure(failed: Failures | None, broker: str) -> Iterator[None]:
 class PagedTable(Generic[T]):
     """A table that late 5.x brokers return in pages of some thousand entries, with the total count.
 
-    ``page``: decodes the entries of a response and the version of the table; ``header`` builds the request for the
-    entries from a position on.
+    ``entries``: decodes a page and the version of the table. ``header`` is that of the first page; with the fields
+    ``position``, ``size`` and ``data_version`` that of the entries from a position on.
     """
 
     code: RequestCode
     what: str
-    header: Callable[[int, str | None], Header]
-    page: Callable[[RemotingCommand], tuple[dict[str, T], DataVersion]]
+    entries: Callable[[RemotingCommand], tuple[dict[str, T], DataVersion]]
+    header: type[Header]
+    position: str
+    size: str
     count_field: str
+
+    def query(self, **fields: Any) -> Query[RemotingCommand]:
+        return Query(self.code, self.what, lambda response: response, self.header(**fields))
 
 
 class AdminBase(Client):
@@ -318,9 +323,8 @@ class AdminBase(Client):
         self, brokers: Mapping[str, str], table: PagedTable[T], failed: Failures | None
     ) -> dict[str, dict[str, T]]:
         """Return a table of several brokers, by broker name."""
-        query = Query(table.code, table.what, lambda response: response, table.header(0, None))
         found = {}
-        for name, response in self._ask_each(brokers, query, failed).items():
+        for name, response in self._ask_each(brokers, table.query(), failed).items():
             with record_failure(failed, name):
                 found[name] = self._other_pages(brokers[name], table, response)
         return found
@@ -329,13 +333,13 @@ class AdminBase(Client):
         """Return the complete table; ``response`` is its first page."""
         whole: dict[str, T] = {}
         while True:
-            entries, version = table.page(response)
+            entries, version = table.entries(response)
             before = len(whole)
             whole |= entries
             if len(whole) >= _count(response, table.count_field) or len(whole) == before:
                 return whole
-            header = table.header(len(whole), version.to_json().decode())
-            response = self._ask(address, Query(table.code, table.what, lambda response: response, header))
+            fields = {table.position: len(whole), table.size: PAGE, "data_version": version.to_json().decode()}
+            response = self._ask(address, table.query(**fields))
 
     def _ask_name_server(self, query: Query[T]) -> T:
         """Return the response of the first name server that responds."""

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from spark_rocket.client.admin.base import (
-    PAGE,
     SUCCESS_OR_OFFLINE,
     KeyedQuery,
     PagedTable,
@@ -38,7 +37,6 @@ from spark_rocket.protocol.wire.bodies.stats import (
     ConsumerConnection,
     ConsumeStats,
     ProducerConnection,
-    ProducerInfo,
     ProducerTableInfo,
     QueryConsumeTimeSpanBody,
 )
@@ -63,22 +61,18 @@ _ALLOWED_CODES = frozenset(
 )
 
 
-def _page(response: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
+def _entries(response: RemotingCommand) -> tuple[dict[str, SubscriptionGroupConfig], DataVersion]:
     body = SubscriptionGroupWrapper.from_json(response.body)
     return body.subscription_group_table, body.data_version
-
-
-def _page_header(position: int, version: str | None) -> GetAllSubscriptionGroupRequestHeader:
-    if version is None:
-        return GetAllSubscriptionGroupRequestHeader()
-    return GetAllSubscriptionGroupRequestHeader(group_seq=position, data_version=version, max_group_num=PAGE)
 
 
 _GROUPS = PagedTable(
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     "the query of groups",
-    _page_header,
-    _page,
+    _entries,
+    GetAllSubscriptionGroupRequestHeader,
+    position="group_seq",
+    size="max_group_num",
     count_field="totalGroupNum",
 )
 
@@ -197,11 +191,14 @@ class GroupAdmin(TopicAdmin):
 
     def producer_groups(self, *, failed: Failures | None = None) -> dict[str, list[Member]]:
         """Return all connected producers, by group. Brokers of 4.x do not support this: they are in ``failed``."""
-        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the query of producers", _producer_table)
+        query = Query(RequestCode.GET_ALL_PRODUCER_INFO, "the query of producers", decoded(ProducerTableInfo))
         found: dict[str, list[ClientConnection]] = {}
         for broker, body in self._ask_each(self._every_broker(), query, failed).items():
-            for group, producers in body.items():
-                found.setdefault(group, []).extend(_producer_connection(broker, one) for one in producers)
+            for group, producers in body.data.items():
+                found.setdefault(group, []).extend(
+                    ClientConnection(broker, p.client_id, p.remote_ip, p.language, p.version, p.last_update_timestamp)
+                    for p in producers
+                )
         return {group: _members(connections) for group, connections in sorted(found.items())}
 
     # --- requests to consumers -----------------------------------------------------------------------------
@@ -354,15 +351,6 @@ def _running_info_query(group: str, client_id: str, stacks: bool = False) -> Que
     return Query(code, what, decoded(ConsumerRunningInfo), header, timeout=_RELAY_SECONDS)
 
 
-def _producer_table(response: RemotingCommand) -> dict[str, list[ProducerInfo]]:
-    return ProducerTableInfo.from_json(response.body).data
-
-
-def _producer_connection(broker: str, one: ProducerInfo) -> ClientConnection:
-    heartbeat = one.last_update_timestamp or None
-    return ClientConnection(broker, one.client_id, one.remote_ip, one.language, one.version, heartbeat)
-
-
 def _connections(
     of_brokers: Iterable[tuple[str, ConsumerConnection | ProducerConnection | None]],
 ) -> Iterator[ClientConnection]:
@@ -402,15 +390,10 @@ def _state(
     first = connections[0][1] if connections else ConsumerConnection()
     queues = [
         QueueProgress(
-            queue,
-            offsets.broker_offset,
-            offsets.consumer_offset,
-            offsets.pull_offset,
-            offsets.last_timestamp,
-            delays.get(queue, 0),
+            queue, at.broker_offset, at.consumer_offset, at.pull_offset, at.last_timestamp, delays.get(queue, 0)
         )
         for body in stats
-        for queue, offsets in body.offset_table.items()
+        for queue, at in body.offset_table.items()
     ]
     return GroupState(
         group,

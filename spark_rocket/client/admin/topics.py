@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_rocket.client.admin.base import (
-    PAGE,
     SUCCESS_OR_NO_TOPIC,
     KeyedQuery,
     PagedTable,
@@ -30,7 +29,7 @@ from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.wire.bodies.route import ClusterInfo, TopicList, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import TopicList, TopicRouteData
 from spark_rocket.protocol.wire.bodies.stats import GroupList, TopicStatsTable
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -48,19 +47,19 @@ ROUTE_WAIT_S = 5.0  # seconds until a broker has registered a new topic
 _CONFIG_CODES = SUCCESS_OR_NO_TOPIC | {int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
 
 
-def _page(response: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
+def _entries(response: RemotingCommand) -> tuple[dict[str, TopicConfig], DataVersion]:
     body = TopicConfigSerializeWrapper.from_json(response.body)
     return body.topic_config_table, body.data_version
 
 
-def _page_header(position: int, version: str | None) -> GetAllTopicConfigRequestHeader:
-    if version is None:
-        return GetAllTopicConfigRequestHeader()
-    return GetAllTopicConfigRequestHeader(topic_seq=position, data_version=version, max_topic_num=PAGE)
-
-
 _TOPICS = PagedTable(
-    RequestCode.GET_ALL_TOPIC_CONFIG, "the query of topics", _page_header, _page, count_field="totalTopicNum"
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    "the query of topics",
+    _entries,
+    GetAllTopicConfigRequestHeader,
+    position="topic_seq",
+    size="max_topic_num",
+    count_field="totalTopicNum",
 )
 
 
@@ -80,7 +79,7 @@ class TopicAdmin(UserAdmin):
         for broker, configs in self._tables(self._every_broker(), _TOPICS, failed).items():
             for name, config in configs.items():
                 found.setdefault(name, {})[broker] = config
-        own = _own_names(info)
+        own = {*info.broker_addr_table, *info.cluster_addr_table}
         return [
             TopicInfo(name, topic_kind(name, own), configs)
             for name, configs in sorted(found.items())
@@ -130,10 +129,9 @@ class TopicAdmin(UserAdmin):
         Pass results of ``topic_list`` if available: for names, the topics of all brokers are queried first.
         """
         wanted = list(topics)
-        if any(isinstance(topic, str) for topic in wanted):
-            by_name = {topic.name: topic for topic in self.topic_list(failed=failed)}
-            wanted = [by_name[topic] if isinstance(topic, str) else topic for topic in wanted if _known(topic, by_name)]
         infos = [topic for topic in wanted if isinstance(topic, TopicInfo)]
+        if len(infos) < len(wanted):
+            infos += [info for info in self.topic_list(failed=failed) if info.name in wanted]
         addresses = self._every_broker()
         asked = [
             KeyedQuery(
@@ -296,14 +294,6 @@ class TopicAdmin(UserAdmin):
                     retriable=True,
                 )
             time.sleep(0.02)
-
-
-def _known(topic: TopicInfo | str, by_name: dict[str, TopicInfo]) -> bool:
-    return not isinstance(topic, str) or topic in by_name
-
-
-def _own_names(info: ClusterInfo) -> set[str]:
-    return {*info.broker_addr_table, *info.cluster_addr_table}
 
 
 def _stats_query(topic: str) -> Query[TopicStatsTable | None]:

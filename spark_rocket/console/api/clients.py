@@ -53,7 +53,8 @@ class ClientApi:
             heartbeats = {member.client_id: member.last_heartbeat_ms for member in found.get(search, [])}
             members = self._context.admin.producers(search, failed=failed)
             found[search] = [replace(one, last_heartbeat_ms=heartbeats.get(one.client_id)) for one in members]
-        brokers = self._brokers_of(topic) if topic else None
+        route = self._context.admin.topic_route(topic).broker_datas if topic else None
+        brokers = None if route is None else {broker.broker_name for broker in route}
         own = request.flag("own")
         rows = [
             {"name": group} | pick(member, _MEMBER)
@@ -68,9 +69,6 @@ class ClientApi:
             "failed": failures_json(failed),
             **page_of(rows, request, order="name", names=_COLUMNS, searched=_SEARCHED),
         }
-
-    def _brokers_of(self, topic: str) -> set[str]:
-        return {broker.broker_name for broker in self._context.admin.topic_route(topic).broker_datas}
 
     # --- one member of a group --------------------------------------------------------------------------------
 
