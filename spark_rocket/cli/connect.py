@@ -11,18 +11,21 @@ Corresponds to the options of every SubCommand of mqadmin.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, bundle, exclusive, seconds
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
+    from spark_rocket.client.admin import Failures
     from spark_rocket.remoting.tls.settings import TlsSettings
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
@@ -82,6 +85,20 @@ class Link:
         from spark_rocket.client import Admin
 
         return Admin(**self.options(), request_timeout=self.timeout)
+
+    @contextmanager
+    def partial(self) -> Iterator[tuple[Admin, Failures]]:
+        """Open an admin for a verb that shows what is available.
+
+        The verb passes the dict to the admin's methods (``failed=failed``). The brokers in it are printed at its end,
+        and the exit status is 1 then.
+        """
+        failed: Failures = {}
+        with self.admin() as admin:
+            yield admin, failed
+        if failed:
+            show.print_failures(failed)
+            raise click.exceptions.Exit(1)
 
     def reader(self) -> Reader:
         from spark_rocket.client import Reader

@@ -286,11 +286,10 @@ def show_table(fetch: Callable[[], tuple[object, Table]], seconds: float | None,
 # --- partial failures ------------------------------------------------------------------------------------------------
 
 
-def failures(failed: Mapping[str, RocketError]) -> int:
-    """Print the failed brokers and the reasons on stderr; return the exit status."""
+def print_failures(failed: Mapping[str, RocketError]) -> None:
+    """Print the brokers that did not respond, and the reasons, on stderr."""
     for text in _reasons(failed):
         print(f"rocket: {text}", file=sys.stderr)
-    return 1 if failed else 0
 
 
 def report_unavailable_masters(admin: Admin, cluster: str | None, broker: str | None = None) -> int:

@@ -102,29 +102,27 @@ _ACCOUNTS = (
 @_where_options
 @_secrets
 @json_option
-def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_json: bool) -> int:
+def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_json: bool) -> None:
     """List accounts with their permissions, white-listed addresses, and the version of each broker's file."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
-    if as_json:
-        show.document([_document(one, version, secrets) for one in states for version in one.versions])
-        return show.failures(failed)
-    for i, one in enumerate(states):
-        if i:
-            print()
-        if one.config is None:
-            print(f"{_title(one)}\nThese brokers do not report their accounts.")
-            continue
-        white = ", ".join(one.config.global_white_addrs)
-        show.table(
-            [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
-            _ACCOUNTS if secrets else _ACCOUNTS[:-1],
-            title=_title(one),
-            foot=f"All permissions without a signature: {white}." if white else "",
-            empty="No accounts.",
-        )
-    return show.failures(failed)
+        if as_json:
+            show.document([_document(one, version, secrets) for one in states for version in one.versions])
+            return
+        for i, one in enumerate(states):
+            if i:
+                print()
+            if one.config is None:
+                print(f"{_title(one)}\nThese brokers do not report their accounts.")
+                continue
+            white = ", ".join(one.config.global_white_addrs)
+            show.table(
+                [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
+                _ACCOUNTS if secrets else _ACCOUNTS[:-1],
+                title=_title(one),
+                foot=f"All permissions without a signature: {white}." if white else "",
+                empty="No accounts.",
+            )
 
 
 @acl.command("show", short_help="one account")
@@ -133,40 +131,38 @@ def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_js
 @_where_options
 @_secrets
 @json_option
-def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bool, as_json: bool) -> int:
+def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bool, as_json: bool) -> None:
     """Show the permissions of the account ACCESS_KEY on each broker that has it."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
-    found = [(one, account) for one in states if (account := one.account(key)) is not None]
-    if not found:
-        _check_complete(states, failed)
-        raise _unknown(key)
-    if as_json:
-        show.document(
-            [
-                pick(version, _VERSION) | _hidden(account, secrets).to_value()
-                for one, account in found
-                for version in one.versions
-            ]
-        )
-        return show.failures(failed)
-    for i, (one, account) in enumerate(found):
-        if i:
-            print()
-        show.record(
-            {
-                "administrator": account.admin,
-                "topics": account.topic_perms,
-                "other topics": _row(account)["defaultTopicPerm"],
-                "groups": account.group_perms,
-                "other groups": _row(account)["defaultGroupPerm"],
-                "unsigned from": account.white_remote_address,
-                "secret key": _hidden(account, secrets).secret_key or "not reported",
-            },
-            f"{key} on {_names(one)}",
-        )
-    return show.failures(failed)
+        found = [(one, account) for one in states if (account := one.account(key)) is not None]
+        if not found:
+            _check_complete(states, failed)
+            raise _unknown(key)
+        if as_json:
+            show.document(
+                [
+                    pick(version, _VERSION) | _hidden(account, secrets).to_value()
+                    for one, account in found
+                    for version in one.versions
+                ]
+            )
+            return
+        for i, (one, account) in enumerate(found):
+            if i:
+                print()
+            show.record(
+                {
+                    "administrator": account.admin,
+                    "topics": account.topic_perms,
+                    "other topics": _row(account)["defaultTopicPerm"],
+                    "groups": account.group_perms,
+                    "other groups": _row(account)["defaultGroupPerm"],
+                    "unsigned from": account.white_remote_address,
+                    "secret key": _hidden(account, secrets).secret_key or "not reported",
+                },
+                f"{key} on {_names(one)}",
+            )
 
 
 def _check_complete(states: Sequence[BrokerAccounts], failed: Failures) -> None:
@@ -246,11 +242,10 @@ def update(
     """
     exclusive({"--secret": secret, "--secret-file": secret_file})
     secret = _secret(secret, secret_file)
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
         if failed:
-            return show.failures(failed)
+            return 1
         known = [one.account(key) for one in states]
         if any(one.config is None for one in states) and is_admin is None:
             raise click.UsageError("These brokers do not report their accounts: give --admin or --no-admin.")
@@ -279,7 +274,7 @@ def update(
         for one, given in changes:
             for version in one.versions:
                 done += admin.update_account(key, **given, broker=version.address, failed=failed)
-    return _report(f"Updated account {key}", done, failed)
+        return _report(f"Updated account {key}", done, failed)
 
 
 def _secret(secret: str | None, file: Path | None) -> str | None:
@@ -335,11 +330,10 @@ def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[d
 @yes_option
 def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> int:
     """Delete the account ACCESS_KEY, after confirmation. Its next requests are refused."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
         if failed:
-            return show.failures(failed)
+            return 1
         having = [one for one in states if one.config is None or one.account(key) is not None]
         if not having:
             raise _unknown(key)
@@ -350,7 +344,7 @@ def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> int
             return 1
         addresses = [version.address for one in having for version in one.versions]
         done = admin.delete_account_of(key, addresses, failed=failed)
-    return _report(f"Deleted account {key}", done, failed)
+        return _report(f"Deleted account {key}", done, failed)
 
 
 def _is_last_admin(one: BrokerAccounts, access_key: str) -> bool:
@@ -378,8 +372,7 @@ def white_list(
     ADDRESS is an address (10.0.0.7), a pattern (10.0.0.*, 10.0.*.*), a set ('10.0.0.{7,9}') or a range (10.0.0.5-20).
     """
     exclusive({"ADDRESS": addresses or None, "--clear": clear, "--json": as_json})
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
         rows = [
             pick(version, "brokerName=broker address")
@@ -389,15 +382,15 @@ def white_list(
         ]
         if as_json:
             show.document(rows)
-            return show.failures(failed)
+            return 0
         show.table(rows, _WHITE, empty="No broker reports its white list.")
         if failed or not (addresses or clear):
-            return show.failures(failed)
+            return 0
         them = ", ".join(addresses) if addresses else "no address"
         if not show.confirm(f"Grant all permissions without a signature to {them} only?", yes):
             return 1
         done = admin.update_global_white_addrs(addresses, **where, failed=failed)
-    return _report("Updated the white list", done, failed)
+        return _report("Updated the white list", done, failed)
 
 
 _WHITE = (
@@ -410,4 +403,4 @@ _WHITE = (
 def _report(what: str, done: Sequence[str], failed: Failures) -> int:
     if done:
         print(f"{what} on {', '.join(done)} only." if failed else f"{what}.")
-    return show.failures(failed)
+    return 0

@@ -21,7 +21,7 @@ from spark_rocket.cli.text import camel, count_text, duration_text, percent_text
 from spark_rocket.cli.verbs import VerbGroup
 
 if TYPE_CHECKING:
-    from spark_rocket.client.admin import BrokerStatus, Failures
+    from spark_rocket.client.admin import BrokerStatus
 
 _COLUMNS = (
     Column("cluster", spare=True),
@@ -100,15 +100,13 @@ def _row(broker: BrokerStatus) -> dict[str, Any]:
 @click.argument("group", required=False)
 @connection
 @json_option
-def producers(link: Link, group: str | None, as_json: bool) -> int:
+def producers(link: Link, group: str | None, as_json: bool) -> None:
     """List connected producers of GROUP, or of all groups (brokers of 5.x report all groups)."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         if group is not None:
             found = {group: admin.producers(group, failed=failed)}
         else:
             found = admin.producer_groups(failed=failed)
-    rows = [{"group": name, **pick(member, MEMBER)} for name, members in found.items() for member in members]
-    empty = "No producer is connected." if not failed else "The available brokers have no producers."
-    show.rows(rows, _MEMBER_COLUMNS, as_json, empty=empty)
-    return show.failures(failed)
+        rows = [{"group": name, **pick(member, MEMBER)} for name, members in found.items() for member in members]
+        empty = "No producer is connected." if not failed else "The available brokers have no producers."
+        show.rows(rows, _MEMBER_COLUMNS, as_json, empty=empty)

@@ -27,7 +27,6 @@ from spark_rocket.model import DLQ_PREFIX
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
-    from spark_rocket.client.admin import Failures
     from spark_rocket.model import MessageExt
 
 _begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead letters since this time")
@@ -51,32 +50,27 @@ def dlq() -> None:
 @json_option
 def list_dead_letters(
     link: Link, group: str | None, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
-) -> int:
+) -> None:
     """List groups with dead letters, or the dead letters of GROUP, newest first."""
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         if group is None:
-            return _list_groups(admin, as_json)
-        failed: Failures = {}
+            rows = admin.dead_letter_topics(failed=failed)
+            names = "group topic messages lastUpdate=last_update_ms"
+            show.rows([pick(row, names) for row in rows], _GROUPS, as_json, empty="No group has dead letters.")
+            return
         found = admin.dead_letters(group, begin_ms=begin or 0, end_ms=end, limit=limit, failed=failed)
         if not found:
             known_group(admin, group, failed)
-    foot = f"Showing the newest {count_text(limit)}; use --limit for more." if len(found) == limit else ""
-    messages.table(found, form, as_json, empty=f"Group {group} has no dead letters.", foot=foot)
-    return show.failures(failed)
+        foot = f"Showing the newest {count_text(limit)}; use --limit for more." if len(found) == limit else ""
+        messages.table(found, form, as_json, empty=f"Group {group} has no dead letters.", foot=foot)
 
 
-def _list_groups(admin: Admin, as_json: bool) -> int:
-    failed: Failures = {}
-    found = admin.dead_letter_topics(failed=failed)
-    rows = [pick(one, "group topic messages lastUpdate=last_update_ms") for one in found]
-    columns = [
-        Column("group"),
-        Column("messages", form=count_text, right=True),
-        Column("lastUpdate", "LAST", form=second_text, right=False),
-        Column("topic", spare=True),
-    ]
-    show.rows(rows, columns, as_json, empty="No group has dead letters.")
-    return show.failures(failed)
+_GROUPS = (
+    Column("group"),
+    Column("messages", form=count_text, right=True),
+    Column("lastUpdate", "LAST", form=second_text, right=False),
+    Column("topic", spare=True),
+)
 
 
 @dlq.command("resend", short_help="resend dead letters to their group or topic")

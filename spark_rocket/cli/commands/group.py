@@ -60,13 +60,12 @@ _LIST = (
 @all_option
 @json_option
 @watch_option
-def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) -> int:
+def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) -> None:
     """List consumer groups: online members, topics, messages per second, lag in messages and time.
 
     --all includes the groups of brokers and of RocketMQ's tools.
     """
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
 
         def fetch() -> tuple[object, Table]:
             failed.clear()
@@ -82,7 +81,6 @@ def list_groups(link: Link, is_all: bool, as_json: bool, watch: float | None) ->
             )
 
         show.show_table(fetch, watch, as_json)
-    return show.failures(failed)
 
 
 def _row(info: GroupInfo, state: GroupState) -> dict[str, Any]:
@@ -110,45 +108,43 @@ _SUBSCRIPTIONS = (
 @group_argument
 @connection
 @json_option
-def show_group(link: Link, group: str, as_json: bool) -> int:
+def show_group(link: Link, group: str, as_json: bool) -> None:
     """Show the settings, members and subscriptions of a consumer group."""
     from spark_rocket.client.admin import GroupHistory
 
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         info, state = known_group(admin, group, failed)
         history = GroupHistory()
         history.update(time.time(), state, set(admin.topics()))
-    members = [pick(member, MEMBER) for member in state.members]
-    topics = [_subscription(state, topic) for topic in state.topics]
-    configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}
-    if as_json:
-        words = pick(state, "consume_type message_model consume_from_where lag delay_ms")
-        words = {"group": group, "kind": history.kind.value, **words}
-        show.document({**words, "brokers": configs, "members": members, "subscriptions": topics})
-        return show.failures(failed)
-    delay = f", {duration_text(state.delay_ms)} behind" if state.delay_ms else ""
-    values: dict[str, object] = {
-        "state": kind_text(state, history.kind),
-        "lag": f"{count_text(state.lag)} messages{delay}",
-    }
-    if info is not None:
-        enabled = [name for name, config in info.configs.items() if config.consume_enable]
-        values |= {
-            "attempts": f"{info.retry_max_times + 1}, then a dead letter",
-            "in order": info.ordered,
-            "can consume": "yes" if len(enabled) == len(info.configs) else f"on {show.cell(sorted(enabled))} only",
-            "brokers": sorted(info.configs),
+        members = [pick(member, MEMBER) for member in state.members]
+        topics = [_subscription(state, topic) for topic in state.topics]
+        configs = {name: camel(asdict(config)) for name, config in sorted(info.configs.items())} if info else {}
+        if as_json:
+            words = pick(state, "consume_type message_model consume_from_where lag delay_ms")
+            words = {"group": group, "kind": history.kind.value, **words}
+            show.document({**words, "brokers": configs, "members": members, "subscriptions": topics})
+            return
+        delay = f", {duration_text(state.delay_ms)} behind" if state.delay_ms else ""
+        values: dict[str, object] = {
+            "state": kind_text(state, history.kind),
+            "lag": f"{count_text(state.lag)} messages{delay}",
         }
-    if state.online:
-        values |= {"model": state.message_model, "type": state.consume_type, "starts": state.consume_from_where}
-    show.record(values, group)
-    print()
-    show.table(members, _MEMBERS, empty="No members online.")
-    if topics:
+        if info is not None:
+            enabled = [name for name, config in info.configs.items() if config.consume_enable]
+            values |= {
+                "attempts": f"{info.retry_max_times + 1}, then a dead letter",
+                "in order": info.ordered,
+                "can consume": "yes" if len(enabled) == len(info.configs) else f"on {show.cell(sorted(enabled))} only",
+                "brokers": sorted(info.configs),
+            }
+        if state.online:
+            values |= {"model": state.message_model, "type": state.consume_type, "starts": state.consume_from_where}
+        show.record(values, group)
         print()
-        show.table(topics, _SUBSCRIPTIONS)
-    return show.failures(failed)
+        show.table(members, _MEMBERS, empty="No members online.")
+        if topics:
+            print()
+            show.table(topics, _SUBSCRIPTIONS)
 
 
 def kind_text(state: GroupState, kind: GroupKind) -> str:
@@ -196,12 +192,11 @@ _MEMBER = Column("member")
 @click.option("-m", "--members", is_flag=True, help="show the member of each queue (one request per member)")
 @json_option
 @watch_option
-def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> int:
+def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> None:
     """Show the lag of a group for each queue: in messages, and as the age of its next message."""
     from spark_rocket.client.admin import GroupHistory
 
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         known_group(admin, group, failed)
         history, topics = GroupHistory(), set(admin.topics())
 
@@ -223,7 +218,6 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             return document, replace(table, columns=columns, foot=foot)
 
         show.show_table(fetch, watch, as_json)
-    return show.failures(failed)
 
 
 def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:

@@ -33,7 +33,6 @@ from spark_rocket.units import duration_ms
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Producer
-    from spark_rocket.client.admin import Failures
     from spark_rocket.model import Message, MessageExt, MessageQueue, SendResult
 
 topic_argument = click.argument("topic", shell_complete=complete_topics)
@@ -329,14 +328,12 @@ def wanted(admin: Admin, topic: str, msg_id: str) -> MessageExt:
 @json_option
 def query_key(
     link: Link, topic: str, key: str, begin: int | None, end: int | None, limit: int, form: str, as_json: bool
-) -> int:
+) -> None:
     """List messages of a topic by key, oldest first."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         found = admin.query_messages(topic, key, max_num=limit, begin_ms=begin or 0, end_ms=end, failed=failed)
-    where = " on the available brokers" if failed else ""
-    table(found, form, as_json, empty=f"No messages with key {key} in topic {topic}{where}.")
-    return show.failures(failed)
+        where = " on the available brokers" if failed else ""
+        table(found, form, as_json, empty=f"No messages with key {key} in topic {topic}{where}.")
 
 
 _MESSAGES = (

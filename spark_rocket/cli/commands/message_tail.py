@@ -109,7 +109,10 @@ def tail(
                     break
         except KeyboardInterrupt:
             pass  # pending pulls end with their connections
-    return show.failures(follower.failed) if no_follow else 0
+    if no_follow and follower.failed:
+        show.print_failures(follower.failed)
+        return 1
+    return 0
 
 
 class _Follower:

@@ -27,7 +27,6 @@ from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
-    from spark_rocket.client.admin import Failures
     from spark_rocket.protocol.wire.bodies.config import TopicConfig
 
 _TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
@@ -93,51 +92,47 @@ _LIST = (
 @all_option
 @cluster_option
 @json_option
-def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: bool) -> int:
+def list_topics(link: Link, is_all: bool, cluster_name: str | None, as_json: bool) -> None:
     """List topics. QUEUES is the number of read queues on all brokers, WRITTEN the number of write queues.
 
     --all includes topics for retries and dead letters, and system topics.
     """
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         topics = admin.topic_list(cluster=cluster_name, failed=failed)
-    shown = [info for info in topics if is_all or info.kind == "USER"]
-    names = "topic=name kind readQueueNums=read_queues writeQueueNums=write_queues perm order message_type"
-    rows = [pick(info, names) | {"brokers": sorted(info.configs)} for info in shown]
-    columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
-    hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
-    none = "No topics on the available brokers" if failed else "No topics"
-    show.rows(rows, columns, as_json, empty=f"{none}{hidden}.")
-    return show.failures(failed)
+        shown = [info for info in topics if is_all or info.kind == "USER"]
+        names = "topic=name kind readQueueNums=read_queues writeQueueNums=write_queues perm order message_type"
+        rows = [pick(info, names) | {"brokers": sorted(info.configs)} for info in shown]
+        columns = _LIST if is_all else tuple(column for column in _LIST if column.key != "kind")
+        hidden = "" if is_all or len(topics) == len(shown) else f" ({len(topics) - len(shown)} more with --all)"
+        none = "No topics on the available brokers" if failed else "No topics"
+        show.rows(rows, columns, as_json, empty=f"{none}{hidden}.")
 
 
 @topic.command("show", short_help="settings, messages and groups of a topic")
 @_topic_argument
 @connection
 @json_option
-def show_topic(link: Link, topic: str, as_json: bool) -> int:
+def show_topic(link: Link, topic: str, as_json: bool) -> None:
     """Show a topic: settings on each broker, number of messages, consumer groups."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         route = admin.topic_route(topic)
         state = admin.topic_state(topic, failed=failed)
         names = sorted({queues.broker_name for queues in route.queue_datas} - failed.keys())
         settings = _settings({name: admin.topic_config(topic, broker=name) for name in names})
         groups = admin.groups_of(topic, failed=failed)
-    if as_json:
-        whole = {"topic": topic, **pick(state, _TOTALS)}
-        show.document(whole | {"brokers": settings, "groups": groups})
-        return show.failures(failed)
-    shown: dict[str, object] = {
-        "messages": f"{count_text(state.messages)} in {len(state.queues)} queues",
-        "last stored": second_text(state.last_stored_ms),
-        "order": route.order_topic_conf,
-        "groups": "\n".join(groups) or "none",
-    }
-    show.record({name: value for name, value in shown.items() if value}, topic)
-    print()
-    show.table(settings, _SETTINGS)
-    return show.failures(failed)
+        if as_json:
+            whole = {"topic": topic, **pick(state, _TOTALS)}
+            show.document(whole | {"brokers": settings, "groups": groups})
+            return
+        shown: dict[str, object] = {
+            "messages": f"{count_text(state.messages)} in {len(state.queues)} queues",
+            "last stored": second_text(state.last_stored_ms),
+            "order": route.order_topic_conf,
+            "groups": "\n".join(groups) or "none",
+        }
+        show.record({name: value for name, value in shown.items() if value}, topic)
+        print()
+        show.table(settings, _SETTINGS)
 
 
 _SETTINGS = (
@@ -215,10 +210,9 @@ _TOPICS = (
 @all_option
 @json_option
 @watch_option
-def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: float | None) -> int:
+def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: float | None) -> None:
     """Show offsets and last store time of a topic's queues; without TOPIC, totals of all topics."""
-    failed: Failures = {}
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
 
         def fetch() -> tuple[object, Table]:
             failed.clear()
@@ -235,7 +229,6 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
             return rows, Table(rows, _TOPICS, foot=show.failures_text(failed, watch), empty="No topics.")
 
         show.show_table(fetch, watch, as_json)
-    return show.failures(failed)
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------
