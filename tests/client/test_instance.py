@@ -29,6 +29,7 @@ def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
     cluster = fake(1)
     cluster.add("t")
     cluster.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
+    cluster.everywhere(RequestCode.PULL_MESSAGE, says(19, None, POSITION))
     cluster.everywhere(RequestCode.GET_MAX_OFFSET, says(0, ext={"offset": "5"}))
     return cluster
 
@@ -98,7 +99,13 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
             try:
                 queue = reader.queues("t")[0]
                 key = producer.send(Message.of("t", "from the child")).msg_id
-                if reader.max_offset(queue) == 5 and key != before and key[8:12] == f"{os.getpid() & 0xFFFF:04X}":
+                pulled = reader.pull(queue, 0).next_offset
+                if (
+                    reader.max_offset(queue) == 5
+                    and pulled == 1
+                    and key != before
+                    and key[8:12] == f"{os.getpid() & 0xFFFF:04X}"
+                ):
                     status = 0
             finally:
                 os._exit(status)

@@ -335,12 +335,13 @@ def test_a_blocked_callback_delays_neither_responses_nor_other_connections(
     release.set()
 
 
-def test_connections_leave_nothing_behind(serve: Serve) -> None:
+@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.long)])
+def test_connections_leave_nothing_behind(serve: Serve, count: int) -> None:
     server = serve()
     with RemotingClient() as client:
         client.invoke(server.address, request())
     threads, files = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    for _ in range(100):
+    for _ in range(count):
         with RemotingClient() as client:
             client.invoke_async(server.address, request()).result(10)
     tasks = Future()

@@ -161,12 +161,7 @@ class Routes:
 
     async def route(self, topic: str, seconds: float | None = None) -> TopicRoute:
         """Return the route, fetched if unknown. Raises TopicNotFoundError or NameServerUnreachableError."""
-        route = self.cached(topic)
-        if route is None and seconds is None:
-            route = await self._routes.get(topic)
-        elif route is None:  # a request of its own: one in flight may take longer
-            route = await self._routes.store(topic, self._load(topic, seconds))
-        return self._existing(topic, route)
+        return self.cached(topic) or await self.refresh(topic, seconds)
 
     async def refresh(self, topic: str, seconds: float | None = None) -> TopicRoute:
         """Fetch the route now. If that fails, return the cached route."""

@@ -1,0 +1,182 @@
+"""Ctrl-C while a call waits for a server: the call ends with KeyboardInterrupt, and the next one works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from spark_rocket.client import Admin, LitePullConsumer, Producer, Reader, TransactionProducer
+from spark_rocket.client.send.transaction import LocalTransactionState, TransactionListener
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.codes import RequestCode as Code
+from spark_rocket.protocol.wire.command import RemotingCommand
+from tests.client.fakes import Answer, FakeCluster, says
+
+pytestmark = pytest.mark.live
+
+STORED = {"msgId": "7F0000010000303900000000000000AB", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
+POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+QUEUE = MessageQueue("t", "b0", 0)
+
+
+class Held:
+    """An answer that the first request does not get."""
+
+    def __init__(self, then: Answer) -> None:
+        self.asked = threading.Event()
+        self._then = then
+
+    def __call__(self, request: RemotingCommand) -> RemotingCommand | None:
+        if self.asked.is_set():
+            return self._then(request)
+        self.asked.set()
+        return None
+
+
+class Commits(TransactionListener):
+    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+class Blocking(NamedTuple):
+    """A client, a call of it, and the request whose response is missing."""
+
+    name: str
+    client: Callable[[str], Any]
+    call: Callable[[Any], object]
+    code: int
+
+
+def _producer(**settings: Any) -> Callable[[str], Any]:
+    return lambda address: Producer("g", name_server=address, send_timeout=2.0, **settings)
+
+
+def _reader(address: str) -> Reader:
+    return Reader(address, request_timeout=60.0)
+
+
+def _admin(address: str) -> Admin:
+    return Admin(address, request_timeout=60.0)
+
+
+CALLS = [
+    Blocking("Producer.start", _producer(), lambda c: c.start(), Code.HEART_BEAT),
+    Blocking("Producer.send, route", _producer(), lambda c: c.send(Message.of("t", "x")), Code.GET_ROUTEINFO_BY_TOPIC),
+    Blocking("Producer.send", _producer(), lambda c: c.send(Message.of("t", "x")), Code.SEND_MESSAGE_V2),
+    Blocking(
+        "Producer.send, batch", _producer(), lambda c: c.send([Message.of("t", "x")] * 2), Code.SEND_BATCH_MESSAGE
+    ),
+    Blocking(
+        "Producer.send, accumulated",
+        _producer(auto_batch=True),
+        lambda c: c.send(Message.of("t", "x")),
+        Code.SEND_BATCH_MESSAGE,
+    ),
+    Blocking(
+        "Producer.send_async, result",
+        _producer(),
+        lambda c: c.send_async(Message.of("t", "x")).result(),
+        Code.SEND_MESSAGE_V2,
+    ),
+    Blocking("Producer.queues", _producer(), lambda c: c.queues("t"), Code.GET_ROUTEINFO_BY_TOPIC),
+    Blocking(
+        "TransactionProducer.send_in_transaction",
+        lambda address: TransactionProducer("g", Commits(), name_server=address, send_timeout=2.0),
+        lambda c: c.send_in_transaction(Message.of("t", "x")),
+        Code.SEND_MESSAGE_V2,
+    ),
+    Blocking("Reader.queues", _reader, lambda c: c.queues("t"), Code.GET_ROUTEINFO_BY_TOPIC),
+    Blocking("Reader.pull", _reader, lambda c: c.pull(QUEUE, 0), Code.PULL_MESSAGE),
+    Blocking("Reader.messages", _reader, lambda c: c.messages(QUEUE, 0), Code.PULL_MESSAGE),
+    Blocking("Reader.max_offset", _reader, lambda c: c.max_offset(QUEUE), Code.GET_MAX_OFFSET),
+    Blocking("Reader.brokers", _reader, lambda c: c.brokers(), Code.GET_BROKER_CLUSTER_INFO),
+    Blocking("Admin.cluster_info", _admin, lambda c: c.cluster_info(), Code.GET_BROKER_CLUSTER_INFO),
+    Blocking("Admin.create_topic", _admin, lambda c: c.create_topic("t", queues=1), Code.UPDATE_AND_CREATE_TOPIC),
+]
+
+
+@pytest.fixture
+def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
+    cluster = fake(1)
+    cluster.add("t", 1)
+    info = ClusterInfo({"b0": BrokerData("c", "b0", {0: cluster.brokers[0].address})}, {"c": ["b0"]})
+    cluster.name_server.answers[Code.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+    for code in (Code.HEART_BEAT, Code.UNREGISTER_CLIENT, Code.UPDATE_AND_CREATE_TOPIC, Code.END_TRANSACTION):
+        cluster.everywhere(code, says(0))
+    for code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
+        cluster.everywhere(code, says(0, ext=STORED))
+    cluster.everywhere(Code.PULL_MESSAGE, says(19, None, POSITION))
+    for code in (Code.GET_MIN_OFFSET, Code.GET_MAX_OFFSET, Code.QUERY_CONSUMER_OFFSET):
+        cluster.everywhere(code, says(0, ext={"offset": "0"}))
+    members = GetConsumerListByGroupResponseBody([])
+    cluster.everywhere(Code.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
+    return cluster
+
+
+@contextmanager
+def interrupted_at(event: threading.Event) -> Iterator[None]:
+    """Interrupt the block once, after an event, and expect KeyboardInterrupt.
+
+    The signal is repeated, because one that arrives right before a thread blocks in the kernel does not wake it.
+    """
+    done = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        if not done.is_set():
+            done.set()
+            raise KeyboardInterrupt
+
+    def send_signals() -> None:
+        assert event.wait(30)
+        while not done.wait(0.1):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    thread = threading.Thread(target=send_signals)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        done.set()
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")
+@pytest.mark.parametrize("blocking", CALLS, ids=[call.name for call in CALLS])
+def test_an_interrupt_ends_a_call_and_the_next_one_works(
+    mq: FakeCluster, closing: Callable[[Any], Any], blocking: Blocking
+) -> None:
+    server = mq.name_server if blocking.code in mq.name_server.answers else mq.brokers[0]
+    if blocking.code == Code.HEART_BEAT:  # a heartbeat needs a broker
+        closing(Producer(name_server=mq.name_server.address)).send(Message.of("t", "x"))
+    held = server.answers[blocking.code] = Held(server.answers[blocking.code])
+    client = closing(blocking.client(mq.name_server.address))
+    with interrupted_at(held.asked):
+        blocking.call(client)
+    if blocking.name == "Producer.start":  # documented: a failed start is final
+        client = closing(blocking.client(mq.name_server.address))
+    blocking.call(client)
+
+
+def test_an_interrupt_ends_a_poll(mq: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    consumer = closing(LitePullConsumer("g", name_server=mq.name_server.address))
+    consumer.assign([QUEUE])
+    consumer.start()
+    polling = threading.Event()
+    with interrupted_at(polling):
+        polling.set()
+        consumer.poll(60.0)
+    assert not consumer.poll(0.0)
