@@ -70,7 +70,7 @@ class Official:
                 env=os.environ
                 | {"HOME": str(home)}  # where they write their logs
                 | {"OFFICIAL_ACCESS_KEY": access_key, "OFFICIAL_SECRET_KEY": secret_key}
-                | ({} if trusted is None else {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)}),
+                | ({} if trusted is None else {"OFFICIAL_TLS": "1", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(trusted)}),
             )
         self._numbers = itertools.count(1)
         self._answers: dict[int, SimpleQueue[dict[str, Any]]] = {}

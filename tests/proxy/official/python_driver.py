@@ -99,7 +99,7 @@ class Commands:
     def __init__(self, endpoint: str) -> None:
         keys = Credentials(os.environ.get("OFFICIAL_ACCESS_KEY", ""), os.environ.get("OFFICIAL_SECRET_KEY", ""))
         self._settings = ClientConfiguration(endpoint, keys, request_timeout=30)
-        self._tls = {"tls_enable": "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH" in os.environ}
+        self._tls = {"tls_enable": "OFFICIAL_TLS" in os.environ}
 
     def producer(self, name: str, topics: list[str]) -> None:
         client = Producer(self._settings, topics, checker=Checker(name), **self._tls)
