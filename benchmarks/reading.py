@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
+from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
@@ -19,6 +21,7 @@ from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.readers import reader_of
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.model import Message
+from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.system import keep_freed_memory
 
 MESSAGES = 500_000
@@ -56,6 +59,40 @@ def read_pulls(lab: Lab, _: str) -> Pair:
         lambda: _rows_per_cpu_second(stingy.name_server, "filled"),
         lambda: _rows_per_cpu_second(lab.cluster.name_server, large),
     )
+
+
+@benchmark(
+    "read.arrow.128", "read.arrow.1024", unit="rows/s", ceiling="two threads that decode the same responses from memory"
+)
+def read_arrow_rows(lab: Lab, size: str) -> Pair:
+    """``read_arrow`` with two threads, all columns. The broker runs on the same cores."""
+    keep_freed_memory()
+    count = 128 * MESSAGES // int(size)
+    topic, name_server = lab.filled(int(size), count), lab.cluster.name_server
+    responses: list[memoryview] = []
+    with Reader(name_server) as reader:
+        for queue in reader.queues(topic):
+            offset, end = 0, reader.max_offset(queue)
+            while offset < end:
+                pulled = reader.pull(queue, offset, max_msgs=32_768, max_bytes=4 << 20)
+                responses.append(pulled.records)
+                offset = pulled.next_offset
+
+    def read() -> float:
+        begun = time.perf_counter()
+        rows = sum(batch.num_rows for batch in read_arrow(topic, name_server=name_server, threads=2))
+        assert rows == count
+        return rows / (time.perf_counter() - begun)
+
+    def decode() -> float:
+        begun = time.perf_counter()
+        with ThreadPoolExecutor(2) as pool:
+            batches = pool.map(lambda records: decode_records(records, broker_name="broker-a"), responses)
+            rows = sum(batch.num_rows for batch in batches)
+        assert rows == count
+        return rows / (time.perf_counter() - begun)
+
+    return Pair(read, decode)
 
 
 @benchmark(
