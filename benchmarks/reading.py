@@ -80,7 +80,7 @@ def read_arrow_rows(lab: Lab, size: str) -> Pair:
 
     def read() -> float:
         begun = time.perf_counter()
-        rows = sum(batch.num_rows for batch in read_arrow(topic, name_server=name_server, threads=2))
+        rows: int = sum(batch.num_rows for batch in read_arrow(topic, name_server=name_server, threads=2))
         assert rows == count
         return rows / (time.perf_counter() - begun)
 
@@ -88,7 +88,7 @@ def read_arrow_rows(lab: Lab, size: str) -> Pair:
         begun = time.perf_counter()
         with ThreadPoolExecutor(2) as pool:
             batches = pool.map(lambda records: decode_records(records, broker_name="broker-a"), responses)
-            rows = sum(batch.num_rows for batch in batches)
+            rows: int = sum(batch.num_rows for batch in batches)
         assert rows == count
         return rows / (time.perf_counter() - begun)
 

@@ -17,7 +17,33 @@ Thread-safety: instances are not shared. They can be pickled, because Spark pass
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
+
+
+class RenamedCode(str):
+    """A code with a new name. For one version it also equals its former name."""
+
+    former: str
+
+    def __new__(cls, code: str, former: str) -> RenamedCode:
+        made = super().__new__(cls, code)
+        made.former = former
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if other == self.former:
+            warnings.warn(f"the code {self.former} is now {self}", DeprecationWarning, stacklevel=2)
+            return True
+        return str.__eq__(self, other) is True
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RenamedCode, (str(self), self.former)
 
 
 class RocketError(Exception):
@@ -50,7 +76,9 @@ class RocketError(Exception):
         return f"{self.message} {self.remedy}".rstrip()
 
     def __str__(self) -> str:
-        return f"[{self.code}] {self.text}"
+        """Return everything, and a former code at the end: tools may search logs for it."""
+        former = f" [{self.code.former}]" if isinstance(self.code, RenamedCode) else ""
+        return f"[{self.code}] {self.text}{former}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {

@@ -18,6 +18,7 @@ from spark_rocket.errors import (
     ExactlyOnceError,
     OffsetsError,
     OptionError,
+    RenamedCode,
     RowError,
     SchemaError,
 )
@@ -48,8 +49,8 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("BAD_OPTION.VALUE", "option {option} is {value}.", "Use {wanted}."),
     Condition("BAD_OPTION.JSON", "option {option} is not valid {what} JSON: {problem}.", "Example: {example}."),
     Condition("BAD_OPTION.MISSING", "option {option} is missing.", "{hint}"),
-    Condition("BAD_OPTION.TOGETHER", "option {option} cannot be combined with {other}.", "Remove one of them{hint}."),
-    Condition("BAD_OPTION.ALONE", "option {option} is {value}, which requires {needed}.", "Add {example}."),
+    Condition("BAD_OPTION.CONFLICT", "option {option} cannot be combined with {other}.", "Remove one of them{hint}."),
+    Condition("BAD_OPTION.REQUIRES", "option {option} is {value}, which requires {needed}.", "Add {example}."),
     Condition(
         "BAD_OPTION.NO_EFFECT",
         "option {option} has no effect without {needed}.",
@@ -78,7 +79,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition("BAD_OPTION.READS_NOTHING", "a batch read with startingOffsets=latest reads nothing.", "Use {others}."),
     Condition(
-        "BAD_OPTION.TO_COME",
+        "BAD_OPTION.FUTURE_TIME",
         "option {option} is {time}, which is in the future (now: {now}); {query} cannot wait for it.",
         "Use a time in the past, start the query later, or use {instead}startingOffsets=latest for messages that "
         "are stored from now on.",
@@ -220,7 +221,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "{go_on}.",
     ),
     Condition(
-        "DATA_LOSS.QUEUE_MADE_ANEW",
+        "DATA_LOSS.QUEUE_RECREATED",
         "{queue} was deleted and recreated, or nameServer is another cluster's: its first message was stored at {now}, "
         "but message {offset} of the previous queue was stored at {was}. The stream is at {at} and has not read the "
         "messages before.",
@@ -241,7 +242,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "it, set failOnDataLoss=false.",
     ),
     Condition(
-        "DATA_LOSS.BROKER_AWAY",
+        "DATA_LOSS.BROKER_UNAVAILABLE",
         "broker {broker} is unavailable, or no longer has queues of {topic}; it is required: {why}.",
         "Start it; the query waits for retryTimeout. If the broker was removed permanently, name the remaining "
         "ones in expectedBrokers. To continue without it while it is unavailable, set failOnDataLoss=false.",
@@ -280,7 +281,7 @@ CONDITIONS: tuple[Condition, ...] = (
         "all name servers and all known brokers respond: a second ledger would decide micro-batches again.",
     ),
     Condition(
-        "EXACTLY_ONCE.LEDGER_AWAY",
+        "EXACTLY_ONCE.LEDGER_UNAVAILABLE",
         "the ledger topic {topic} has no route, but {evidence}: the broker of the ledger is unavailable.",
         "Start the broker. If it is permanently lost, compare the last micro-batch of each query with the target "
         "topics, then run: rocket offsets ledger -n {name_server} --ledger {topic} --replace BROKER. If this ledger "
@@ -392,9 +393,20 @@ CONDITIONS: tuple[Condition, ...] = (
 
 _BY_NAME = {condition.name: condition for condition in CONDITIONS}
 
+FORMER_NAMES = {
+    "BAD_OPTION.CONFLICT": "BAD_OPTION.TOGETHER",
+    "BAD_OPTION.FUTURE_TIME": "BAD_OPTION.TO_COME",
+    "BAD_OPTION.REQUIRES": "BAD_OPTION.ALONE",
+    "DATA_LOSS.BROKER_UNAVAILABLE": "DATA_LOSS.BROKER_AWAY",
+    "DATA_LOSS.QUEUE_RECREATED": "DATA_LOSS.QUEUE_MADE_ANEW",
+    "EXACTLY_ONCE.LEDGER_UNAVAILABLE": "EXACTLY_ONCE.LEDGER_AWAY",
+}
+"""Former names of conditions, which are accepted until version 0.2."""
+
 
 def error(name: str, **values: object) -> DataSourceError:
     """Create the error of a condition."""
     condition = _BY_NAME[name]
     kind = _CLASSES[name.partition(".")[0]]
-    return kind(condition.text.format(**values), remedy=condition.remedy.format(**values), code=name)
+    code = RenamedCode(name, FORMER_NAMES[name]) if name in FORMER_NAMES else name
+    return kind(condition.text.format(**values), remedy=condition.remedy.format(**values), code=code)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.offsets import Positions, format_positions, name
 from spark_rocket.datasource.options.options import ReadOptions, format_time
+from spark_rocket.errors import RenamedCode
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -66,7 +67,7 @@ class LossPolicy:
     def recreated(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
         """The queue was recreated and holds other messages."""
         was, now = format_time(was_ms), format_time(now_ms)
-        self._lost(queue, "QUEUE_MADE_ANEW", queue=name(queue), offset=offset, was=was, now=now, at=at)
+        self._lost(queue, "QUEUE_RECREATED", queue=name(queue), offset=offset, was=was, now=now, at=at)
 
     def replaced(self, queue: MessageQueue, found: Replaced) -> None:
         """The queue lost its newest messages and has stored others since."""
@@ -80,7 +81,7 @@ class LossPolicy:
 
     def broker_unavailable(self, topic: str, broker: str, why: str) -> None:
         """A broker of the topic is missing in its route."""
-        self._lost((topic, broker), "BROKER_AWAY", "without it", topic=topic, broker=broker, why=why)
+        self._lost((topic, broker), "BROKER_UNAVAILABLE", "without it", topic=topic, broker=broker, why=why)
 
     def topic_deleted(self, topic: str, positions: Positions) -> None:
         """A topic of the query does not exist any more."""
@@ -98,4 +99,5 @@ class LossPolicy:
             raise loss
         if (what, kind) not in self._logged:
             self._logged.add((what, kind))
-            log.warning("[%s] %s Continuing %s (failOnDataLoss=false).", loss.code, loss.message, then)
+            former = f" [{loss.code.former}]" if isinstance(loss.code, RenamedCode) else ""
+            log.warning("[%s] %s Continuing %s (failOnDataLoss=false).%s", loss.code, loss.message, then, former)

@@ -174,7 +174,7 @@ def _translate(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str
         if new is None or (new == "tags" and text.strip() == "*"):
             continue
         if new.lower() in given:
-            raise error("BAD_OPTION.TOGETHER", option=key, other=new, hint=": they are the same")
+            raise error("BAD_OPTION.CONFLICT", option=key, other=new, hint=": they are the same")
         given.add(new.lower())
         translated[new] = text
     return translated

@@ -85,7 +85,7 @@ def test_a_stream_waits_for_an_unregistered_broker_and_fails(
 
     with pytest.raises(
         DataLossError,
-        match=r"DATA_LOSS.BROKER_AWAY\] broker broker-b .* the stream is at orders/broker-b/0 at 10\. Start it.*"
+        match=r"DATA_LOSS.BROKER_UNAVAILABLE\] broker broker-b .* the stream is at orders/broker-b/0 at 10\. Start it.*"
         r"expectedBrokers.*failOnDataLoss=false\. Tried to find all brokers for \d+ s \(option retryTimeout\)",
     ):
         planner().next_end(end, None)
@@ -109,7 +109,7 @@ def test_a_stream_that_continues_without_a_broker_keeps_its_position(
         following = plan.next_end(end, None)
         assert plan.next_end(following, None) is None
     assert following == StreamOffset({q(0): 120, B0: 10})
-    assert caplog.text.count("[DATA_LOSS.BROKER_AWAY] broker broker-b") == 1
+    assert caplog.text.count("[DATA_LOSS.BROKER_UNAVAILABLE] broker broker-b") == 1
     assert caplog.text.count("orders/broker-b/0 cannot be read now; the stream keeps its position") == 1
     queues.spans[B0] = (0, 15)
     again = StreamPlanner(queues, stream())
@@ -131,13 +131,13 @@ def test_a_topic_without_registered_brokers_is_not_deleted(
     _, end = started(queues)
     spans = dict(queues.spans)
     queues.spans.clear()
-    with pytest.raises(DataLossError, match=r"BROKER_AWAY\] broker broker-a .*orders/broker-a/0 at 100"):
+    with pytest.raises(DataLossError, match=r"BROKER_UNAVAILABLE\] broker broker-a .*orders/broker-a/0 at 100"):
         StreamPlanner(queues, stream(**what)).next_end(end, None)
     during.append(lambda: queues.spans.update(spans))
     assert StreamPlanner(queues, stream(**what)).next_end(end, None) is None
     queues.spans.clear()
     assert StreamPlanner(queues, stream(**what, failOnDataLoss="false")).next_end(end, None) is None
-    assert "BROKER_AWAY" in caplog.text
+    assert "BROKER_UNAVAILABLE" in caplog.text
     assert "TOPIC_DELETED" not in caplog.text
     queues.without_topics = {"broker-a", "broker-b"}
     with pytest.raises(DataLossError, match="TOPIC_DELETED"):
@@ -162,7 +162,7 @@ def test_batch_reads_and_first_batches_check_expected_brokers(
     given = {"expectedBrokers": "broker-b, broker-a"} if how == "expectedBrokers" else {}
     queues.ordered["orders"] = ("broker-a", "broker-b") if how == "configured" else ()
     why = "the topic's ORDER_TOPIC_CONFIG names it" if how == "configured" else "the option expectedBrokers names it"
-    wrong = rf"BROKER_AWAY\] broker broker-b .* {why}"
+    wrong = rf"BROKER_UNAVAILABLE\] broker broker-b .* {why}"
     with pytest.raises(DataLossError, match=wrong):
         batch_ranges(queues, batch(**given))
     pinned = StreamPlanner(queues, stream(**given))
@@ -205,7 +205,7 @@ def test_unavailable_expected_brokers_of_a_missing_topic(
     """Without one of its brokers, a topic seems not to exist."""
     spans, queues.spans = queues.spans, {q(0): (0, 100)} if left else {}
     given = {**what, "expectedBrokers": "broker-a,broker-b"}
-    wrong = r"BROKER_AWAY\] broker broker-[ab] is unavailable.*expectedBrokers names it"
+    wrong = r"BROKER_UNAVAILABLE\] broker broker-[ab] is unavailable.*expectedBrokers names it"
     with pytest.raises(DataLossError, match=wrong):
         StreamPlanner(queues, stream(**given)).pin()
     if "waitForTopic" not in given:
@@ -222,7 +222,7 @@ def test_a_pattern_includes_configured_topics_of_unavailable_brokers(
 ) -> None:
     queues.ordered["orders-b"] = ("broker-b",)
     del queues.spans[B0]
-    wrong = r"BROKER_AWAY\] broker broker-b .* queues of orders-b; .*ORDER_TOPIC_CONFIG names it"
+    wrong = r"BROKER_UNAVAILABLE\] broker broker-b .* queues of orders-b; .*ORDER_TOPIC_CONFIG names it"
     with pytest.raises(DataLossError, match=wrong):
         batch_ranges(queues, batch(subscribePattern="orders.*"))
     with pytest.raises(DataLossError, match=wrong):
@@ -236,7 +236,7 @@ def test_assigned_queues_name_their_brokers(queues: FakeQueues) -> None:
     del queues.spans[B0]
     assign = '{"orders": {"broker-a": [0]}}'
     assert StreamPlanner(queues, stream(assign=assign)).next_end(None, None) is not None
-    with pytest.raises(OptionError, match=r"BAD_OPTION.TOGETHER.*expectedBrokers cannot be combined with assign"):
+    with pytest.raises(OptionError, match=r"BAD_OPTION.CONFLICT.*expectedBrokers cannot be combined with assign"):
         stream(assign=assign, expectedBrokers="broker-a")
 
 
@@ -288,7 +288,7 @@ def test_a_live_broker_that_stops() -> None:
             read(closed)
         servers.brokers[1].kill()
         until(lambda: len(admin.topic_route("plain").broker_datas) == 1)
-        away = r"BROKER_AWAY\] broker broker-b"
+        away = r"BROKER_UNAVAILABLE\] broker broker-b"
         with pytest.raises(DataLossError, match=away):
             read("ordered")
         with pytest.raises(DataLossError, match=away):

@@ -267,7 +267,7 @@ def test_a_ledger_with_several_queues_is_refused(cluster: LocalCluster) -> None:
 def test_a_missing_ledger_with_an_existing_staging_topic(cluster: LocalCluster) -> None:
     """It is on an unavailable broker: a ledger on another broker would lack its decisions."""
     options(cluster, "t")
-    with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*rocket topic create other-ledger .*--queues 1"):
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*rocket topic create other-ledger .*--queues 1"):
         options(cluster, "t", ledgerTopic="other-ledger", retryTimeout="0")
 
 

@@ -72,9 +72,11 @@ def test_no_second_ledger_while_its_broker_is_unavailable() -> None:
         cluster.brokers[0].stop()
         until(lambda: [*admin.cluster_info().broker_addr_table] == ["broker-b"])
         fresh = options(cluster.name_server, requestTimeout="999ms")  # routes are not cached
-        with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*its entry .* names broker broker-a.*Tried to find"):
+        with pytest.raises(
+            ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*its entry .* names broker broker-a.*Tried to find"
+        ):
             check_topics(fresh)
-        with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY"):
+        with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE"):
             commit_epoch(fresh, [staged], is_stream=True)
         assert "ROCKET_SINK_LEDGER" not in admin.topics()
         cluster.brokers[0].start()
@@ -95,7 +97,7 @@ def test_the_staging_topic_tells_of_a_ledger_whose_entry_is_lost() -> None:
         cluster.brokers[0].stop()
         until(lambda: [*admin.cluster_info().broker_addr_table] == ["broker-b"])
         admin.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
-        with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*ROCKET_SINK_STAGING has one"):
+        with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*ROCKET_SINK_STAGING has one"):
             check_topics(options(cluster.name_server, requestTimeout="999ms"))
 
 
@@ -110,14 +112,14 @@ def test_name_servers_that_lose_their_entries_while_the_ledger_is_unavailable() 
         for server in admin.name_servers:
             with Admin(server) as one:
                 one.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
-            with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*names broker broker-a"):
+            with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*names broker broker-a"):
                 check_topics(options(cluster.name_server, requestTimeout="999ms"))
         kept = admin.kv_config_of_each(NAMESPACE, "ROCKET_SINK_LEDGER")
         assert {Entry.decode(text) for text in kept.values()} == {Entry("broker-a", entry.ledger)}
         assert len(kept) == 2
         until(lambda: "ROCKET_SINK_STAGING" in admin.topics())
         admin.delete_kv_config(NAMESPACE, "ROCKET_SINK_LEDGER")
-        with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*ROCKET_SINK_STAGING has one"):
+        with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*ROCKET_SINK_STAGING has one"):
             check_topics(options(cluster.name_server, requestTimeout="999ms"))
 
 
@@ -132,7 +134,9 @@ def test_a_query_that_starts_while_the_only_broker_is_stopped() -> None:
         check_topics(options(cluster.name_server, retryTimeout="20s"))
         cluster.brokers[0].stop()
         until(lambda: not admin.cluster_info().broker_addr_table)
-        with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY.*names broker broker-a.*retryTimeout") as caught:
+        with pytest.raises(
+            ExactlyOnceError, match=r"LEDGER_UNAVAILABLE.*names broker broker-a.*retryTimeout"
+        ) as caught:
             check_topics(options(cluster.name_server, requestTimeout="999ms"))
         assert caught.value.retriable
 
@@ -231,7 +235,7 @@ def test_a_recreated_ledger_is_refused_until_it_is_replaced(cluster: LocalCluste
     found = place(given)
     staged = stage_rows(iter([pa.record_batch({"body": ["1"]})]), brokers_for(given, READER_GROUP), given, EPOCH)
     admin.delete_topic("remade-ledger")
-    with pytest.raises(ExactlyOnceError, match=r"LEDGER_AWAY"):
+    with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE"):
         place(given)
     admin.create_topic("remade-ledger", 1, broker="broker-a")
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_REPLACED.*it has never had a record.*rocket offsets ledger"):

@@ -3,9 +3,11 @@ from __future__ import annotations
 import pickle
 import re
 from pathlib import Path
+from string import Formatter
 
 import pytest
 
+from spark_rocket.datasource import conditions
 from spark_rocket.datasource.options.listing import scope_names
 from spark_rocket.datasource.options.options import check_options, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
@@ -13,6 +15,7 @@ from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue
 
+CONDITIONS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conditions.md"
 STREAM, BATCH, WRITE = Scope.READ_STREAM, Scope.READ, Scope.WRITE
 
 
@@ -186,7 +189,7 @@ def test_time_stamps(text: str, ms: int) -> None:
 def test_a_date_without_dashes_gets_a_hint_and_the_largest_time_passes() -> None:
     assert "for a date write 2026-01-31" in bad(startingTimestamp="20260131")
     largest = {"subscribe": "t", "startingTimestamp": str(2**63 - 1)}
-    with pytest.raises(OptionError, match=r"TO_COME.*9999-12-31"):
+    with pytest.raises(OptionError, match=r"FUTURE_TIME.*9999-12-31"):
         parse_read_options(largest, BATCH)
     ends = {"subscribe": "t", "endingTimestamp": str(2**63 - 1)}
     assert parse_read_options(ends, BATCH).ending.timestamp_ms == 2**63 - 1
@@ -319,3 +322,20 @@ def test_filters_at_the_broker() -> None:
     assert "option sqlFilter cannot be combined with tags" in bad(tags="a", sqlFilter="a = 1")
     text = bad(BATCH, storePath="/tmp", sqlFilter="a = 1")
     assert "option sqlFilter cannot be combined with storePath" in text
+
+
+@pytest.mark.parametrize(("name", "former"), conditions.FORMER_NAMES.items())
+def test_former_names_of_conditions_are_accepted(name: str, former: str) -> None:
+    """In ``code``, in the text that Spark shows, and after pickling, because Spark passes errors between processes."""
+    condition = next(each for each in conditions.CONDITIONS if each.name == name)
+    fields = {field for _, field, _, _ in Formatter().parse(condition.text + condition.remedy) if field}
+    problem = conditions.error(name, **dict.fromkeys(fields, "x"))
+    for each in (problem, pickle.loads(pickle.dumps(problem))):
+        assert each.code == name
+        assert each.code != "BAD_OPTION"
+        assert str(each).startswith(f"[{name}] ")
+        assert str(each).endswith(f" [{former}]")
+        assert former not in each.text
+        with pytest.warns(DeprecationWarning, match=f"{former} is now {name}"):
+            assert each.code == former
+    assert f"| `{name}` | `{former}` |" in CONDITIONS_PAGE.read_text(encoding="utf-8")

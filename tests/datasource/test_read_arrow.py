@@ -170,8 +170,8 @@ def test_a_stopped_brokers_directory(tmp_path: Path) -> None:
     [
         ({"topics": "missing"}, TopicNotFoundError, "missing"),
         ({"topics": None}, OptionError, r"\[BAD_OPTION.MISSING\] option subscribe"),
-        ({"subscribe": "others"}, OptionError, r"\[BAD_OPTION.TOGETHER\] option subscribe"),
-        ({"starting_offsets": "earliest", "start": "earliest"}, OptionError, r"\[BAD_OPTION.TOGETHER\]"),
+        ({"subscribe": "others"}, OptionError, r"\[BAD_OPTION.CONFLICT\] option subscribe"),
+        ({"starting_offsets": "earliest", "start": "earliest"}, OptionError, r"\[BAD_OPTION.CONFLICT\]"),
         ({"lookup_key": "a"}, OptionError, r"\[BAD_OPTION.UNKNOWN\] .*lookupKeys"),
         ({"max_offsets_per_trigger": 5}, OptionError, r"\[BAD_OPTION.SCOPE\]"),
         ({"start": "yesterday"}, OptionError, r"\[BAD_OPTION.VALUE\] option startingTimestamp"),

@@ -148,7 +148,7 @@ def test_a_replanned_batch_of_a_recreated_topic(caplog: pytest.LogCaptureFixture
     spans = spans_of(end)
     assert planner(queues).remaining(end, spans) == spans
     queues.spans[q(0)], queues.began[q(0)] = (0, 300), 90_000
-    with pytest.raises(DataLossError, match=r"QUEUE_MADE_ANEW\] orders/broker-a/0 .*The stream is at 0"):
+    with pytest.raises(DataLossError, match=r"QUEUE_RECREATED\] orders/broker-a/0 .*The stream is at 0"):
         planner(queues).remaining(end, spans)
     plan = planner(queues, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):

@@ -125,7 +125,7 @@ def test_queues_selected_again_are_checked_for_data_loss(queues: FakeQueues, pau
     with pytest.raises(DataLossError, match=r"MESSAGES_DELETED.*messages 20 to 24 were deleted"):
         planner(queues, BOTH).next_end(paused, None)
     queues.spans[P0], queues.began[P0] = (0, 40), 9000
-    with pytest.raises(DataLossError, match=r"QUEUE_MADE_ANEW.*payments"):
+    with pytest.raises(DataLossError, match=r"QUEUE_RECREATED.*payments"):
         planner(queues, BOTH).next_end(paused, None)
     del queues.spans[P0]
     with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*payments/broker-a/0 at 20"):
@@ -150,14 +150,14 @@ def test_a_queue_selected_again_while_its_broker_is_unavailable(queues: FakeQueu
     ("span", "began", "found"),
     [
         ((0, 60), 0, "QUEUE_SHORTENED"),
-        ((0, 130), 90_000, "QUEUE_MADE_ANEW"),
-        ((0, 130), -5, "QUEUE_MADE_ANEW"),
-        ((0, 100), 90_000, "QUEUE_MADE_ANEW"),
-        ((0, 100), -5, "QUEUE_MADE_ANEW"),
+        ((0, 130), 90_000, "QUEUE_RECREATED"),
+        ((0, 130), -5, "QUEUE_RECREATED"),
+        ((0, 100), 90_000, "QUEUE_RECREATED"),
+        ((0, 100), -5, "QUEUE_RECREATED"),
         ((40, 130), -5, "MESSAGES_REPLACED"),
         ((110, 130), -5, "MESSAGES_DELETED"),
         (None, 0, "TOPIC_DELETED"),
-        ("broker-x", 0, "BROKER_AWAY"),
+        ("broker-x", 0, "BROKER_UNAVAILABLE"),
     ],
     ids=[
         "fewer",

@@ -204,7 +204,7 @@ def test_a_deleted_topic_recreated_with_more_messages(
         back = plan.next_end(end, None)
     assert back is not None
     assert (starts_of(end, back)[q(0)], back.ends[q(0)]) == (start, 300)
-    assert codes(caplog).count("DATA_LOSS.QUEUE_MADE_ANEW") == (start == 0)
+    assert codes(caplog).count("DATA_LOSS.QUEUE_RECREATED") == (start == 0)
     queues.spans[q(0)] = (0, 400)
     queues.spans[q(1)] = (0, 200)  # a queue added later
     following = plan.next_end(back, None)
@@ -222,7 +222,7 @@ def test_a_queue_recreated_while_no_stream_ran(grown: int, caplog: pytest.LogCap
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None) is None, "retention causes no batch"
     queues.spans[q(0)], queues.began[q(0)] = (0, grown), 90_000
     wrong = (
-        r"QUEUE_MADE_ANEW\] orders/broker-a/0 was deleted and recreated, .*: its first message was stored at "
+        r"QUEUE_RECREATED\] orders/broker-a/0 was deleted and recreated, .*: its first message was stored at "
         r"1970-01-01 00:01:30\+00:00, but message 40 .*at 1970-01-01 00:00:00.400.* The stream is at 100.*To continue"
     )
     with pytest.raises(DataLossError, match=wrong):
@@ -236,7 +236,7 @@ def test_a_queue_recreated_while_no_stream_ran(grown: int, caplog: pytest.LogCap
             again = through_a_checkpoint(plan.next_end(end, None))
             assert plan.next_end(again, None) is None
         assert again == StreamOffset({q(0): grown, q(1): 7}, {q(0): 0})
-        assert codes(caplog) == ["DATA_LOSS.QUEUE_MADE_ANEW"]
+        assert codes(caplog) == ["DATA_LOSS.QUEUE_RECREATED"]
         assert again.firsts == {q(0): (0, 90_000), q(1): (0, 0)}
     assert StreamPlanner(queues, stream(subscribe="orders")).next_end(again, None) is None
 
@@ -261,13 +261,13 @@ def test_a_queue_recreated_between_triggers_is_detected() -> None:
     assert plan.next_end(end, None) is None
     queues.spans[q(0)], queues.began[q(0)] = (0, 250), 90_000
     now[0] = 59.0
-    with pytest.raises(DataLossError, match="QUEUE_MADE_ANEW"):
+    with pytest.raises(DataLossError, match="QUEUE_RECREATED"):
         plan.next_end(end, None)
     assert end is not None
     end = plan.next_end(replace(end, lasts={}), None)
     assert end is not None
     now[0] = 60.0
-    with pytest.raises(DataLossError, match="QUEUE_MADE_ANEW"):
+    with pytest.raises(DataLossError, match="QUEUE_RECREATED"):
         plan.next_end(end, None)
 
 
@@ -478,13 +478,17 @@ def test_a_stream_does_not_start_at_a_future_time(given: dict[str, str], monkeyp
         return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}
 
     option = next(reversed(given))
-    with pytest.raises(OptionError, match=rf"TO_COME.*{option} is 2023-11-14 22:14:20.001.*\(now: 2023-11-14 22:13:20"):
+    with pytest.raises(
+        OptionError, match=rf"FUTURE_TIME.*{option} is 2023-11-14 22:14:20.001.*\(now: 2023-11-14 22:13:20"
+    ):
         stream(**at(1_700_000_060_001))
-    with pytest.raises(OptionError, match=r"TO_COME.*9999-12-31"):
+    with pytest.raises(OptionError, match=r"FUTURE_TIME.*9999-12-31"):
         stream(**at(2**63 - 1))
     stream(**at(1_700_000_060_000))
     if option == "startingTimestamp" and len(given) == 1:
-        with pytest.raises(OptionError, match=r"TO_COME.*a batch read cannot wait for it.*use spark.readStream with"):
+        with pytest.raises(
+            OptionError, match=r"FUTURE_TIME.*a batch read cannot wait for it.*use spark.readStream with"
+        ):
             batch(**at(1_700_000_060_001))
     else:  # some queues have no range
         assert batch_ranges(FakeQueues(q0=(0, 0), q1=(0, 100)), batch(**at(1_700_000_060_001))) == []

@@ -140,23 +140,23 @@ def test_options_of_another_scope_and_mistyped_options(option: Option) -> None:
 
 OFFSETS, QUEUES = '{"orders": {"b": {"0": 1}}}', '{"orders": {"b": [0, 1]}}'
 CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
-    (Scope.READ, {"subscribe": "a", "assign": QUEUES}, "TOGETHER.*option assign cannot be combined with subscribe"),
-    (Scope.READ, {"subscribe": "a", "subscribePattern": "b"}, "TOGETHER.*subscribePattern .*with subscribe"),
-    (Scope.READ, {"subscribePattern": "a", "assign": QUEUES}, "TOGETHER.*assign .*with subscribePattern"),
-    (Scope.READ, {"startingTimestamp": "1", "startingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*startingTimestamp"),
+    (Scope.READ, {"subscribe": "a", "assign": QUEUES}, "CONFLICT.*option assign cannot be combined with subscribe"),
+    (Scope.READ, {"subscribe": "a", "subscribePattern": "b"}, "CONFLICT.*subscribePattern .*with subscribe"),
+    (Scope.READ, {"subscribePattern": "a", "assign": QUEUES}, "CONFLICT.*assign .*with subscribePattern"),
+    (Scope.READ, {"startingTimestamp": "1", "startingOffsetsByTimestamp": OFFSETS}, "CONFLICT.*startingTimestamp"),
     (Scope.READ, {"startingOffsets": "earliest", "startingOffsetsByTimestamp": OFFSETS}, "=earliest.*=timestamp"),
     (Scope.READ, {"startingOffsets": OFFSETS, "startingTimestamp": "1"}, "startingTimestamp cannot be combined.*JSON"),
     (Scope.READ, {"startingOffsets": "group", "consumerGroup": "g", "startingTimestamp": "1"}, "=group"),
-    (Scope.READ, {"endingTimestamp": "1", "endingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*endingTimestamp"),
+    (Scope.READ, {"endingTimestamp": "1", "endingOffsetsByTimestamp": OFFSETS}, "CONFLICT.*endingTimestamp"),
     (Scope.READ, {"endingOffsets": "latest", "endingTimestamp": "1"}, "endingOffsets=latest"),
-    (Scope.READ, {"startingOffsets": "timestamp"}, "ALONE.*requires startingTimestamp"),
-    (Scope.READ, {"endingOffsets": "timestamp"}, "ALONE.*requires endingTimestamp"),
-    (Scope.READ, {"startingOffsets": "group"}, "ALONE.*startingOffsets is 'group', which requires consumerGroup"),
-    (Scope.READ, {"endingOffsets": "group"}, "ALONE.*endingOffsets is 'group', which requires consumerGroup"),
+    (Scope.READ, {"startingOffsets": "timestamp"}, "REQUIRES.*requires startingTimestamp"),
+    (Scope.READ, {"endingOffsets": "timestamp"}, "REQUIRES.*requires endingTimestamp"),
+    (Scope.READ, {"startingOffsets": "group"}, "REQUIRES.*startingOffsets is 'group', which requires consumerGroup"),
+    (Scope.READ, {"endingOffsets": "group"}, "REQUIRES.*endingOffsets is 'group', which requires consumerGroup"),
     (
         Scope.READ,
         {"startingOffsets": "group", "consumerGroup": "g", "groupOffsetsFallback": "timestamp"},
-        "ALONE.*requires startingTimestamp",
+        "REQUIRES.*requires startingTimestamp",
     ),
     (Scope.READ, {"groupOffsetsFallback": "latest"}, "NO_EFFECT.*without startingOffsets=group"),
     (Scope.READ, {"startingOffsetsByTimestampStrategy": "error"}, "NO_EFFECT.*without startingTimestamp"),
@@ -172,7 +172,11 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
         "LESS.*endingTimestamp is 2026-01-30 .*, which is less than startingTimestamp, 2026-01-31 ",
     ),
     (Scope.READ, {"startingTimestamp": "-1h", "endingTimestamp": "-2h"}, "LESS.*endingTimestamp"),
-    (Scope.READ, {"startingTimestamp": "2999-01-01"}, "TO_COME.*startingTimestamp is 2999.*a batch read cannot wait"),
+    (
+        Scope.READ,
+        {"startingTimestamp": "2999-01-01"},
+        "FUTURE_TIME.*startingTimestamp is 2999.*a batch read cannot wait",
+    ),
     (Scope.READ, {"startingOffsets": "latest"}, "READS_NOTHING"),
     (
         Scope.READ,
@@ -196,9 +200,9 @@ CONTRADICTIONS: list[tuple[Scope, dict[str, str], str]] = [
         "LESS.*maxOffsetsPerTrigger is 4, which is less than minOffsetsPerTrigger, 5",
     ),
     (Scope.READ_STREAM, {"waitForTopic": "true", "startingOffsets": OFFSETS}, "waitForTopic cannot be combined with"),
-    (Scope.READ, {"storePath": "/x", "assign": QUEUES}, "TOGETHER.*assign cannot be combined with storePath"),
-    (Scope.READ, {"storePath": "/x", "subscribePattern": "b"}, "TOGETHER.*subscribePattern .*storePath"),
-    (Scope.READ, {"storePath": "/x", "startingOffsetsByTimestamp": OFFSETS}, "TOGETHER.*storePath"),
+    (Scope.READ, {"storePath": "/x", "assign": QUEUES}, "CONFLICT.*assign cannot be combined with storePath"),
+    (Scope.READ, {"storePath": "/x", "subscribePattern": "b"}, "CONFLICT.*subscribePattern .*storePath"),
+    (Scope.READ, {"storePath": "/x", "startingOffsetsByTimestamp": OFFSETS}, "CONFLICT.*storePath"),
 ]
 
 

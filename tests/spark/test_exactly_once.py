@@ -107,7 +107,7 @@ def test_a_repeated_batch_write(mq: Rocket, spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match=r"WRITE_ID.*for 1000 rows for.*this write has 1000 rows for other"):
         write(writeId=f"nightly-{target}", topic=f"other-{target}")
     assert mq.bodies(target)
-    with pytest.raises(PySparkException, match=r"BAD_OPTION.ALONE.*writeId"):
+    with pytest.raises(PySparkException, match=r"BAD_OPTION.REQUIRES.*writeId"):
         write()
     spark.range(0).selectExpr("CAST(id AS STRING) AS body").write.format("rocket").options(
         nameServer=mq.name_server, topic=target, deliveryGuarantee="exactlyOnce", writeId=f"empty-{target}"

@@ -166,7 +166,7 @@ def test_deleted_messages_stop_the_stream_or_are_skipped(mq: Rocket, run: Run) -
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
     mq.send(topic, ["e"] * 5)  # more than before
-    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 3 and has"):
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_RECREATED.*The stream is at 3 and has"):
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["e"] * 5
 
@@ -185,7 +185,7 @@ def test_a_repeated_first_batch_skips_a_recreated_topic(mq: Rocket, run: Run, tm
     mq.cluster.delete_topic(topic)
     mq.cluster.create_topic(topic, 1)
     mq.send(topic, ["b", "c", "d", "e"])
-    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_MADE_ANEW.*The stream is at 0 and has"):
+    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_RECREATED.*The stream is at 0 and has"):
         run(mq.stream(topic))
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c", "d", "e"]
 

@@ -78,7 +78,7 @@ def test_unavailable_brokers_and_queues_without_read_permission(mq: Rocket, run:
     mq.send(topic, ["a"])
     broker = mq.queues(topic)[0].broker_name
     away: dict[str, object] = {"expectedBrokers": f"{broker},broker-z", "retryTimeout": 0}
-    wrong = rf"DATA_LOSS.BROKER_AWAY\] broker broker-z .*{topic}.*expectedBrokers names it"
+    wrong = rf"DATA_LOSS.BROKER_UNAVAILABLE\] broker broker-z .*{topic}.*expectedBrokers names it"
     with pytest.raises(PySparkException, match=wrong):
         mq.bodies(topic, **away)
     with pytest.raises(StreamingQueryException, match=wrong):

@@ -5,10 +5,10 @@ There is one ledger, and it is never created a second time while it could exist.
 ==================================  ====================================================================================
 name servers and brokers show       then
 ==================================  ====================================================================================
-a complete entry (``entry.py``)     it is that queue. Without a route: EXACTLY_ONCE.LEDGER_AWAY. On another broker:
-                                    EXACTLY_ONCE.LEDGER_ENTRY
+a complete entry (``entry.py``)     it is that queue. Without a route: EXACTLY_ONCE.LEDGER_UNAVAILABLE. On another
+                                    broker: EXACTLY_ONCE.LEDGER_ENTRY
 a ledger topic, no complete entry   it is that queue: an entry was lost, an older version made it, or a driver died
-a staging topic only                the ledger's broker is unavailable: EXACTLY_ONCE.LEDGER_AWAY
+a staging topic only                the ledger's broker is unavailable: EXACTLY_ONCE.LEDGER_UNAVAILABLE
 nothing                             create it, if all name servers, all known brokers and their masters respond, else
                                     EXACTLY_ONCE.CLUSTER_INCOMPLETE
 ==================================  ====================================================================================
@@ -118,7 +118,7 @@ class _Finder:
 
     def _away(self, evidence: str) -> RocketError:
         unavailable = condition(
-            "EXACTLY_ONCE.LEDGER_AWAY", topic=self._ledger, evidence=evidence, name_server=self._name_server,
+            "EXACTLY_ONCE.LEDGER_UNAVAILABLE", topic=self._ledger, evidence=evidence, name_server=self._name_server,
             commands=self._topics.commands(self._ledger, 1, "BROKER"),
         )  # fmt: skip
         unavailable.retriable = True

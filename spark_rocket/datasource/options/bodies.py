@@ -135,7 +135,7 @@ def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | N
     for name, what in _REQUIRED.get(form, {}).items():
         if name not in values:
             example = f'.option("{name}", …): {what}'
-            raise error("BAD_OPTION.ALONE", option="bodyFormat", value=form.value, needed=name, example=example)
+            raise error("BAD_OPTION.REQUIRES", option="bodyFormat", value=form.value, needed=name, example=example)
     bad: BadRecords = values.get("badRecords", BadRecords.FAIL)
     _check_dead_letters(bad, values.get("deadLetterTopic"), topics, pattern)
     if values.is_given("badRecordColumn") and bad is not BadRecords.COLUMN:

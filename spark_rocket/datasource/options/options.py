@@ -198,11 +198,11 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     if exactly_once and scope is Scope.WRITE and "writeId" not in values:
         example = '.option("writeId", "a name that stays the same when the write is retried")'
         option, value = "deliveryGuarantee", "exactlyOnce"
-        raise error("BAD_OPTION.ALONE", option=option, value=value, needed="writeId", example=example)
+        raise error("BAD_OPTION.REQUIRES", option=option, value=value, needed="writeId", example=example)
     if exactly_once and len({values["stagingTopic"], values["ledgerTopic"], values.get("topic")}) < 3:
         hint = ": staging, ledger and target must be different topics"
         other = "the same name as ledgerTopic or topic"
-        raise error("BAD_OPTION.TOGETHER", option="stagingTopic", other=other, hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option="stagingTopic", other=other, hint=hint)
     grace, request = values["gracePeriod"] / 1000, values["requestTimeout"] / 1000
     if exactly_once and grace < 2 * request:
         raise error("BAD_OPTION.GRACE_PERIOD", grace=grace, request=request, least=2 * request)
@@ -292,7 +292,7 @@ def check_needs(values: Values) -> None:
             if other == "bodyFormat" and found is not None:
                 hint = f": {option.name} requires {needed}"
                 given = f"bodyFormat={_shown(found)}"
-                raise error("BAD_OPTION.TOGETHER", option=option.name, other=given, hint=hint)
+                raise error("BAD_OPTION.CONFLICT", option=option.name, other=given, hint=hint)
             missing = other if found is None and other == "bodyFormat" else needed
             raise error("BAD_OPTION.NO_EFFECT", option=option.name, needed=missing)
 
@@ -304,16 +304,18 @@ def check_store(values: Values) -> None:
     for known in OPTIONS:
         if known.brokers_only and values.is_given(known.name):
             hint = f": {known.name} applies to brokers, storePath reads files"
-            raise error("BAD_OPTION.TOGETHER", option=known.name, other="storePath", hint=hint)
+            raise error("BAD_OPTION.CONFLICT", option=known.name, other="storePath", hint=hint)
     if values.is_given("deadLetterTopic"):
-        raise error("BAD_OPTION.TOGETHER", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
+        raise error("BAD_OPTION.CONFLICT", option="deadLetterTopic", other="storePath", hint=": use badRecords=column")
     for option, position in ((side, values.get(side)) for side in ("startingOffsets", "endingOffsets")):
         if position is not None and position.kind is Start.GROUP:
             hint = f", or set {option} to earliest, timestamp or JSON"
-            raise error("BAD_OPTION.TOGETHER", option=f"{option}=group", other="storePath", hint=hint)
+            raise error("BAD_OPTION.CONFLICT", option=f"{option}=group", other="storePath", hint=hint)
         if position is not None and position.offsets and "subscribe" not in values:
             example = "its topics to subscribe"
-            raise error("BAD_OPTION.ALONE", option=option, value="offsets as JSON", needed="subscribe", example=example)
+            raise error(
+                "BAD_OPTION.REQUIRES", option=option, value="offsets as JSON", needed="subscribe", example=example
+            )
 
 
 def topics_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
@@ -321,10 +323,10 @@ def topics_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[M
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
     if len(ways) > 1:
         hint = ": use only one of subscribe, subscribePattern and assign"
-        raise error("BAD_OPTION.TOGETHER", option=ways[1], other=ways[0], hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option=ways[1], other=ways[0], hint=hint)
     if ways == ["assign"] and "expectedBrokers" in values:
         hint = ": assign already names its brokers"
-        raise error("BAD_OPTION.TOGETHER", option="expectedBrokers", other="assign", hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option="expectedBrokers", other="assign", hint=hint)
     if not ways and "storePath" not in values:
         hint = 'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.'
         raise error("BAD_OPTION.MISSING", option="subscribe", hint=hint)
@@ -337,7 +339,7 @@ def look_up_of(values: Values) -> LookUp | None:
     ways = (("lookupKeys", "keys"), ("lookupMsgIds", "msgId"))
     given = [LookUp(option, column, values[option]) for option, column in ways if option in values]
     if len(given) > 1:
-        raise error("BAD_OPTION.TOGETHER", option="lookupKeys", other="lookupMsgIds", hint="")
+        raise error("BAD_OPTION.CONFLICT", option="lookupKeys", other="lookupMsgIds", hint="")
     return given[0] if given else None
 
 
@@ -370,7 +372,7 @@ def ending_position(values: Values) -> Position:
 
 def _no_timestamp(option: str, needed: str) -> Exception:
     example = f'.option("{needed}", "2026-01-31T12:00:00Z")'
-    return error("BAD_OPTION.ALONE", option=option, value="'timestamp'", needed=needed, example=example)
+    return error("BAD_OPTION.REQUIRES", option=option, value="'timestamp'", needed=needed, example=example)
 
 
 def _position_with_times(values: Values, side: str) -> Position | None:
@@ -389,9 +391,9 @@ def _position_with_times(values: Values, side: str) -> Position | None:
     if position is not None and position.kind is not Start.TIMESTAMP and values.is_given(option):
         hint = f", or set {option}=timestamp"
         timed = single if moment is not None else each
-        raise error("BAD_OPTION.TOGETHER", option=timed, other=f"{option}={position.kind.value}", hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option=timed, other=f"{option}={position.kind.value}", hint=hint)
     if moment is not None and times is not None:
-        raise error("BAD_OPTION.TOGETHER", option=each, other=single, hint="")
+        raise error("BAD_OPTION.CONFLICT", option=each, other=single, hint="")
     return times if moment is None else Position(Start.TIMESTAMP, moment.ms, is_relative=moment.is_relative)
 
 
@@ -411,7 +413,7 @@ def check_read(options: ReadOptions, values: Values) -> None:
     for option, position in (("startingOffsets", starting), ("endingOffsets", ending)):
         if position.kind is Start.GROUP and options.consumer_group is None:
             example = '.option("consumerGroup", "…")'
-            raise error("BAD_OPTION.ALONE", option=option, value="'group'", needed="consumerGroup", example=example)
+            raise error("BAD_OPTION.REQUIRES", option=option, value="'group'", needed="consumerGroup", example=example)
         _check_named(position, option, options)
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and most < least:
@@ -420,13 +422,13 @@ def check_read(options: ReadOptions, values: Values) -> None:
     if options.wait_for_topic and (starting.offsets is not None or starting.times is not None):
         other = "startingOffsets or startingOffsetsByTimestamp as JSON"
         hint = ": a topic that the query waits for is read from its first message"
-        raise error("BAD_OPTION.TOGETHER", option="waitForTopic", other=other, hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option="waitForTopic", other=other, hint=hint)
     if options.tags is not None and options.sql_filter is not None:
         hint = "; in SQL92, a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\""
-        raise error("BAD_OPTION.TOGETHER", option="sqlFilter", other="tags", hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option="sqlFilter", other="tags", hint=hint)
     if options.dedupe_window is not None and options.look_up is not None:
         hint = ": a lookup does not read the messages before those that it finds"
-        raise error("BAD_OPTION.TOGETHER", option="dedupeWindow", other=options.look_up.option, hint=hint)
+        raise error("BAD_OPTION.CONFLICT", option="dedupeWindow", other=options.look_up.option, hint=hint)
 
 
 def _check_named(position: Position, option: str, options: ReadOptions) -> None:
@@ -459,7 +461,7 @@ def _check_not_future(starting: Position, *, is_stream: bool) -> None:
     if latest > now + CLOCK_SKEW_MS:
         option = "startingTimestamp" if starting.times is None else "startingOffsetsByTimestamp"
         raise error(
-            "BAD_OPTION.TO_COME",
+            "BAD_OPTION.FUTURE_TIME",
             option=option,
             time=format_time(latest),
             now=format_time(now),

@@ -154,17 +154,17 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     for name in dict.fromkeys(name for other in VIEWS.values() for name in (*other.takes, *other.needs)):
         if name.lower() in given and name not in mine:
             hint = f": the view has {', '.join(mine[1:])}"
-            raise error("BAD_OPTION.TOGETHER", option=name, other=f"view={options.view}", hint=hint)
+            raise error("BAD_OPTION.CONFLICT", option=name, other=f"view={options.view}", hint=hint)
     shown = repr(options.view)
     for name in view.needs:
         if name.lower() not in given:
             example = f'.option("{name}", "…")'
-            raise error("BAD_OPTION.ALONE", option="view", value=shown, needed=name, example=example)
+            raise error("BAD_OPTION.REQUIRES", option="view", value=shown, needed=name, example=example)
     if options.view == "messages" and options.key is None and options.msg_id is None:
         example = '.option("key", "…") or .option("msgId", "…"); to read an entire topic, remove view'
-        raise error("BAD_OPTION.ALONE", option="view", value=shown, needed="key or msgId", example=example)
+        raise error("BAD_OPTION.REQUIRES", option="view", value=shown, needed="key or msgId", example=example)
     if options.key is not None and options.msg_id is not None:
-        raise error("BAD_OPTION.TOGETHER", option="key", other="msgId", hint="")
+        raise error("BAD_OPTION.CONFLICT", option="key", other="msgId", hint="")
     return options
 
 
