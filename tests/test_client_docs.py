@@ -15,7 +15,7 @@ from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
 from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.push_settings import PushOptions
 from spark_rocket.client.core.config import Connecting
-from spark_rocket.client.send.router import Where
+from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.errors import ClientError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
@@ -75,7 +75,7 @@ def test_the_names_for_those_of_the_java_client_exist() -> None:
         fields = getattr(names[kind], "__dataclass_fields__", {})
         assert hasattr(names[kind], name) or name in fields or name == "response_code", f"{kind}.{name}"
     for name in re.findall(r"\b(\w+)=", ours):
-        assert name in {**PushOptions.__annotations__, **Where.__annotations__} or any(
+        assert name in {**PushOptions.__annotations__, **QueueChoice.__annotations__} or any(
             name in inspect.signature(kind).parameters
             for kind in (Producer, Producer.send, PushConsumer, PushConsumer.subscribe, LitePullConsumer, Message.of)
         ), name

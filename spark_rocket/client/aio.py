@@ -23,7 +23,7 @@ from spark_rocket.client.consume.pull import PullOptions, PullResult
 from spark_rocket.client.consume.reader import Reader as _Reader
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.send.producer import Producer as _Producer
-from spark_rocket.client.send.router import Where
+from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.remoting.client.promise import as_future
 
@@ -65,7 +65,7 @@ class _Client(Generic[C]):
         return await as_future(await asyncio.to_thread(begin) if may_block else begin())
 
 
-class SendOptions(Where, total=False):
+class SendOptions(QueueChoice, total=False):
     """Options of a send; see the blocking ``Producer.send``."""
 
     timeout: float | None

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_rocket.client.consume.listeners import Hooks
+from spark_rocket.client.consume.listeners import ConsumeHooks
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import ServiceParts
@@ -111,7 +111,7 @@ class Rig:
     """A consume service with its collaborators and its recorded calls. It decodes, and owns queues."""
 
     def __init__(self, make: Callable[..., Any], *, clustering: bool = True, **settings: Any) -> None:
-        self.later, self.back, self.hooks = ManualTimer(), SendBackFake(), Hooks("g")
+        self.later, self.back, self.hooks = ManualTimer(), SendBackFake(), ConsumeHooks("g")
         self.answer: Callable[..., Any] = lambda *_: None
         self.choose: Callable[[list[MessageExt]], list[MessageExt]] = lambda every: every
         self.calls: list[list[int]] = []

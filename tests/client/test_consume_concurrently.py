@@ -12,7 +12,7 @@ import pytest
 
 from spark_rocket.client.consume import concurrently as module
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
-from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, Hooks
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus, ConsumeHooks
 from spark_rocket.client.consume.process_queue import START_TIME
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.client.core.hooks import ConsumeMessageContext
@@ -373,7 +373,7 @@ def test_a_failing_filter_hook_filters_nothing() -> None:
         messages.clear()
         raise ValueError("a hook's own")
 
-    hooks = Hooks("g")
+    hooks = ConsumeHooks("g")
     hooks.filter.append(fail)
     messages = decode_messages(found([0, 1]).records)
     assert hooks.choose(queue_at().queue, messages) == messages

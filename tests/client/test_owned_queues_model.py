@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_rocket.client.consume import owned_queues
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.owned_queues import QueueTable
-from spark_rocket.client.consume.process_queue import ProcessQueue, QueueState
+from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue
 from spark_rocket.client.consume.queue_locks import EXPIRED_AT_BROKER_SECONDS
 from spark_rocket.model import MessageQueue
 from tests.client.consuming import message
@@ -252,25 +252,25 @@ def test_a_queue_has_one_life_at_a_time(seed: int) -> None:
         elif step == "restart" and wanted:
             table.restart(chance.choice(sorted(wanted)), 5)
         elif one is not None and step == "start" and table.may_start(one):
-            one.state = QueueState.STARTING
-        elif one is not None and step == "settle" and one.state is QueueState.STARTING:
+            one.state = Ownership.STARTING
+        elif one is not None and step == "settle" and one.state is Ownership.STARTING:
             table.settle(one, chance.choice([None, 5]))
-        elif one is not None and step == "end" and one.state is QueueState.LEAVING:
-            one.state = QueueState.ENDED
+        elif one is not None and step == "end" and one.state is Ownership.LEAVING:
+            one.state = Ownership.ENDED
         elif (
             one is not None
             and step == "remove"
             and table.leaving.get(one.queue) is one
-            and one.state is QueueState.ENDED
+            and one.state is Ownership.ENDED
         ):
             del table.leaving[one.queue]
         every += [new for new in table.wanted.values() if new not in every]
         alive = {*table.wanted.values(), *table.leaving.values()}
-        busy = [one for one in every if one.state not in (QueueState.WAITING, QueueState.ENDED)]
+        busy = [one for one in every if one.state not in (Ownership.WAITING, Ownership.ENDED)]
         assert set(table.wanted) == wanted
         assert len({one.queue for one in busy}) == len(busy), "two lives of one queue"
         assert alive.issuperset(busy)
         assert all(
-            one.state in (QueueState.WAITING, QueueState.STARTING, QueueState.RUNNING) for one in table.wanted.values()
+            one.state in (Ownership.WAITING, Ownership.STARTING, Ownership.RUNNING) for one in table.wanted.values()
         )
         assert all(one.dropped for one in table.leaving.values())

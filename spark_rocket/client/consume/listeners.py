@@ -116,7 +116,7 @@ FilterMessageHook = Callable[[MessageQueue, list[MessageExt]], Iterable[MessageE
 """Filters the messages of a pull, after the filter by tags; only the returned messages are consumed."""
 
 
-class Hooks:
+class ConsumeHooks:
     """The hooks of one consumer; ``stats`` also counts every call."""
 
     def __init__(self, group: str) -> None:
@@ -173,7 +173,7 @@ class _Counts:
 
 
 @dataclass(slots=True)
-class _Topic:
+class _TopicCounts:
     minute: deque[_Counts] = field(default_factory=lambda: deque(maxlen=INTERVALS))
     failures: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=INTERVALS))
 
@@ -184,7 +184,7 @@ class ConsumerStats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _TopicCounts] = {}
 
     def pulled(self, topic: str, messages: int, seconds: float) -> None:
         """Count a pull with messages and its duration."""
@@ -212,7 +212,7 @@ class ConsumerStats:
 
     def _now(self, topic: str) -> _Counts:
         step = int(self._clock() / INTERVAL_S)
-        minute = self._topics.setdefault(topic, _Topic()).minute
+        minute = self._topics.setdefault(topic, _TopicCounts()).minute
         if not minute or minute[-1].step != step:
             minute.append(_Counts(step))
         return minute[-1]

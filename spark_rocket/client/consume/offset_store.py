@@ -14,10 +14,10 @@ import logging
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol
 
 from spark_rocket.client.consume.listeners import MessageModel
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
@@ -30,23 +30,30 @@ logger = logging.getLogger(__name__)
 PERSIST_SECONDS = 3.0
 
 
-class OffsetStore(Protocol):
+class OffsetStore(ABC):
     """The offsets of a group."""
 
-    def open(self) -> None:
+    group: str
+
+    def open(self) -> None:  # noqa: B027 - only a local store has something to prepare
         """Prepare the store; call it first. ClientError if the stored offsets are unreadable."""
 
+    @abstractmethod
     def read(self, queue: MessageQueue) -> int | None:
         """Return the offset of the group in a queue; None if it has none. Raises errors of the query."""
 
     def begin_new(self, queue: MessageQueue) -> int | None:
         """Like ``read``, for a queue that was added while the consumer was running."""
+        return self.read(queue)
+
+    @abstractmethod
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
+        """Store offsets and wait; return the errors of those that failed."""
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets, as many as possible; failures are logged, and the caller retries later."""
-
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
-        """Store offsets and wait; return the errors of those that failed."""
+        for queue, error in self.commit(offsets).items():
+            logger.warning("offset %d of group %s in %s not committed: %s", offsets[queue], self.group, queue, error)
 
 
 def make_offset_store(reader: Reader, group: str, model: MessageModel, instance_name: str) -> OffsetStore:
@@ -56,27 +63,19 @@ def make_offset_store(reader: Reader, group: str, model: MessageModel, instance_
     return LocalOffsetStore(local_directory() / (instance_name or "DEFAULT"), group)
 
 
-class RemoteOffsetStore:
+class RemoteOffsetStore(OffsetStore):
     """Stores offsets at the broker of each queue. Commits are repeated, because a broker may crash before its fsync."""
 
     def __init__(self, reader: Reader, group: str) -> None:
         self._reader = reader
-        self._group = group
-
-    def open(self) -> None:
-        """Do nothing: there is no local state."""
+        self.group = group
 
     def read(self, queue: MessageQueue) -> int | None:
-        return self._reader.committed_offset(self._group, queue)
+        return self._reader.committed_offset(self.group, queue)
 
     def begin_new(self, queue: MessageQueue) -> int | None:
         """Return 0 without an offset if the broker has the first message in memory, as for Java's consumers."""
-        return self._reader.committed_offset(self._group, queue, or_zero=True)
-
-    def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        for queue, error in self.commit(offsets).items():
-            offset = offsets[queue]
-            logger.warning("offset %d of group %s in %s not committed: %s", offset, self._group, queue, error)
+        return self._reader.committed_offset(self.group, queue, or_zero=True)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         """Commit all offsets in parallel within a few seconds, even if brokers hang."""
@@ -86,30 +85,32 @@ class RemoteOffsetStore:
         for queue, offset in offsets.items():
             try:
                 left = _left(deadline)
-                pending.append((queue, offset, self._reader.commit_offset_async(self._group, queue, offset, left)))
+                pending.append((queue, offset, self._reader.commit_offset_async(self.group, queue, offset, left)))
             except RocketError as error:
                 failed[queue] = error
         for queue, offset, answer in pending:
             try:
                 if not answer.result():
                     _left(deadline)
-                    self._reader.commit_offset(self._group, queue, offset)
+                    self._reader.commit_offset(self.group, queue, offset)
             except RocketError as error:
                 failed[queue] = error
         for queue in [queue for queue, error in failed.items() if isinstance(error, UNAVAILABLE_ERRORS)]:
             # The next owner of the queue starts there. The master gets the offset later: commits are repeated.
-            if time.monotonic() < deadline and self._reader.commit_to_slave(self._group, queue, offsets[queue]):
+            if time.monotonic() < deadline and self._reader.commit_to_slave(self.group, queue, offsets[queue]):
                 del failed[queue]
         return failed
 
 
-class LocalOffsetStore:
+class LocalOffsetStore(OffsetStore):
     """Stores offsets in a file of this host."""
 
     def __init__(self, directory: Path, group: str) -> None:
+        self.group = group
         self._path = directory / group / "offsets.json"
         self._lock = threading.Lock()
         self._offsets: dict[MessageQueue, int] | None = None
+        self._written: dict[MessageQueue, int] = {}
         self._unusable: list[str] = []
 
     def open(self) -> None:
@@ -121,24 +122,12 @@ class LocalOffsetStore:
         with self._lock:
             return self._load().get(queue)
 
-    def begin_new(self, queue: MessageQueue) -> int | None:
-        return self.read(queue)
-
-    def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        with self._lock:
-            known = self._load()
-            if all(known.get(queue) == offset for queue, offset in offsets.items()):
-                return
-            known.update(offsets)
-            try:
-                self._write(known)
-            except OSError as error:
-                logger.warning("offset file %s not written: %s", self._path, error)
-
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         with self._lock:
             known = self._load()
             known.update(offsets)
+            if known == self._written:
+                return {}
             try:
                 self._write(known)
             except OSError as error:
@@ -147,6 +136,7 @@ class LocalOffsetStore:
                     queue: ClientError(f"Cannot store the offset {offset} of {queue}: {error}.", remedy=remedy)
                     for queue, offset in offsets.items()
                 }
+            self._written = dict(known)
             return {}
 
     def _load(self) -> dict[MessageQueue, int]:
@@ -160,6 +150,7 @@ class LocalOffsetStore:
                     remedy="Restore the file, or remove it to reset the group.",
                 )
             self._offsets = offsets or {}
+            self._written = dict(self._offsets)
         return self._offsets
 
     def _read(self, path: Path) -> dict[MessageQueue, int] | None:

@@ -165,7 +165,7 @@ MAX_PENDING_BYTES = 16 << 20  # of all queues; above it each queue has at most o
 DECODERS = 2
 
 
-class _PendingQueue:
+class _BatchQueue:
     """The pending pulls of one queue."""
 
     __slots__ = ("busy", "found", "given_back", "process_queue", "rounds", "size")
@@ -179,7 +179,7 @@ class _PendingQueue:
         self.given_back = 0  # number of messages of the first pull
 
 
-class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
+class ConsumeBatches(ConsumeService[_BatchQueue, ConsumeOrderlyContext]):
     """Ordered consumption of Arrow record batches."""
 
     statuses = (ConsumeOrderlyStatus, ConsumeConcurrentlyStatus)
@@ -191,7 +191,7 @@ class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
         super().__init__(listener, parts, threads)
         self._max_reconsume_times = max_reconsume_times
         self._pause_ms = pause_ms
-        self._pending: dict[ProcessQueue, _PendingQueue] = {}
+        self._pending: dict[ProcessQueue, _BatchQueue] = {}
         self._lock = threading.Lock()
         self._decoding = ThreadPoolExecutor(DECODERS, thread_name_prefix="rocket-decode")
 
@@ -211,7 +211,7 @@ class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
         with self._lock:
             for dropped in [other for other in self._pending if other.dropped]:
                 del self._pending[dropped]
-            pending = self._pending.setdefault(process_queue, _PendingQueue(process_queue))
+            pending = self._pending.setdefault(process_queue, _BatchQueue(process_queue))
             if not pending.found and found.status is not PullStatus.FOUND:
                 process_queue.put((), found.next_offset)
                 return
@@ -227,7 +227,7 @@ class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
 
     # --- consuming ----------------------------------------------------------------------------------------------
 
-    def _consume(self, pending: _PendingQueue) -> None:
+    def _consume(self, pending: _BatchQueue) -> None:
         try:
             pause = self._consume_queue(pending)
         except Exception:
@@ -236,7 +236,7 @@ class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
         if pause is not None:
             self._call_later(pause, lambda: self._work.put(pending))
 
-    def _consume_queue(self, pending: _PendingQueue) -> float | None:
+    def _consume_queue(self, pending: _BatchQueue) -> float | None:
         """Consume the pending pulls of a queue; return the seconds until the retry of a failed batch."""
         process_queue = pending.process_queue
         while not process_queue.dropped and not self._closing:
@@ -270,7 +270,7 @@ class ConsumeBatches(ConsumeService[_PendingQueue, ConsumeOrderlyContext]):
         while (batch := self._decoding.submit(next, batches, None).result()) is not None:
             yield batch
 
-    def _give_back(self, pending: _PendingQueue, found: PullResult) -> bool:
+    def _give_back(self, pending: _BatchQueue, found: PullResult) -> bool:
         """Send each message to the retry topic after the last round; in broadcasting, skip them."""
         messages = self._decoder.messages(pending.process_queue, found)
         if self._send_back is None:

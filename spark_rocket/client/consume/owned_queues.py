@@ -39,7 +39,7 @@ from contextlib import nullcontext
 
 from spark_rocket.client.consume.allocation import QueueShare
 from spark_rocket.client.consume.offset_store import OffsetStore
-from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullReceiver, PullSettings, QueueState
+from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue, Puller, PullReceiver, PullSettings
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
@@ -85,27 +85,27 @@ class QueueTable:
         """Return the queue if it was running. A starting one is released by the thread that starts it."""
         one = self.wanted.pop(queue)
         one.dropped = True
-        if one.state is QueueState.WAITING:
-            one.state = QueueState.ENDED
+        if one.state is Ownership.WAITING:
+            one.state = Ownership.ENDED
             return None
         self.leaving[queue] = one
-        if one.state is QueueState.STARTING:
+        if one.state is Ownership.STARTING:
             return None
-        one.state = QueueState.LEAVING
+        one.state = Ownership.LEAVING
         return one
 
     def running(self) -> list[ProcessQueue]:
-        return [one for one in self.wanted.values() if one.state is QueueState.RUNNING]
+        return [one for one in self.wanted.values() if one.state is Ownership.RUNNING]
 
     def may_start(self, one: ProcessQueue) -> bool:
-        return one.state is QueueState.WAITING and one.queue not in self.leaving
+        return one.state is Ownership.WAITING and one.queue not in self.leaving
 
     def settle(self, one: ProcessQueue, offset: int | None) -> bool:
         """End the start of a queue, with its offset if it was successful; False if it was dropped meanwhile."""
         if one.dropped:
-            one.state = QueueState.LEAVING
+            one.state = Ownership.LEAVING
         elif offset is None:
-            one.state = QueueState.WAITING
+            one.state = Ownership.WAITING
         else:
             one.begin(offset)
         return not one.dropped
@@ -199,13 +199,13 @@ class OwnedQueues:
             leaving = list(self._table.leaving.values())
         self._release(leaving)  # another thread may have dropped them just now
         with self._lock:
-            self._changed.wait_for(lambda: all(one.state is QueueState.LEAVING for one in self._table.leaving.values()))
+            self._changed.wait_for(lambda: all(one.state is Ownership.LEAVING for one in self._table.leaving.values()))
 
     def restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None = None) -> None:
         """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one."""
         with self._committing if commit else nullcontext():
             with self._lock:
-                if of is not None and of.state is not QueueState.RUNNING:
+                if of is not None and of.state is not Ownership.RUNNING:
                     return
                 mine = {queue: offset for queue, offset in offsets.items() if queue in self._table.wanted}
                 gone = [one for queue, offset in mine.items() for one in self._table.restart(queue, offset)]
@@ -250,7 +250,7 @@ class OwnedQueues:
             with self._lock:
                 if one.queue.broker_name in silent or not self._table.may_start(one):
                     continue
-                one.state = QueueState.STARTING
+                one.state = Ownership.STARTING
             if not self._start(one):
                 silent.add(one.queue.broker_name)
         with self._lock:
@@ -331,9 +331,9 @@ class OwnedQueues:
     def _end(self, gone: list[ProcessQueue]) -> None:
         """Commit and unlock dropped queues, once each; start those that are wanted again."""
         with self._lock:
-            gone = [one for one in gone if one.state is QueueState.LEAVING]
+            gone = [one for one in gone if one.state is Ownership.LEAVING]
             for one in gone:
-                one.state = QueueState.ENDED
+                one.state = Ownership.ENDED
                 logger.info("group %s released %s", self._group, one.queue)
         if not gone:
             return
@@ -372,7 +372,7 @@ class OwnedQueues:
         """Commit queues that have not ended in the meantime."""
         with self._committing:
             with self._lock:
-                offsets = self._offsets_to_commit(one for one in owned if one.state is not QueueState.ENDED)
+                offsets = self._offsets_to_commit(one for one in owned if one.state is not Ownership.ENDED)
             if offsets:
                 self._offsets.persist(offsets)
 
@@ -428,13 +428,13 @@ class OwnedQueues:
         if self.locks is None:
             return
         with self._locking:
-            lost = self.locks.renew(one for one in owned if one.locked and one.state is not QueueState.ENDED)
+            lost = self.locks.renew(one for one in owned if one.locked and one.state is not Ownership.ENDED)
         gone = []
         with self._lock:
             for one in lost:
                 logger.warning("group %s lost the lock of %s: restarting the queue", self._group, one.queue)
                 one.stale = one.dropped = True
-                if one.state is QueueState.RUNNING:
+                if one.state is Ownership.RUNNING:
                     gone += self._table.restart(one.queue)
             self._forget(gone)
         self._release(gone)

@@ -55,7 +55,7 @@ LOCK_EXPIRED_SECONDS = 30.0
 START_TIME = "CONSUME_START_TIME"
 
 
-class QueueState(Enum):
+class Ownership(Enum):
     """The state of a consumer's queue; see owned_queues.py."""
 
     WAITING = "WAITING"
@@ -75,7 +75,7 @@ class ProcessQueue:
 
     def __init__(self, queue: MessageQueue, start_offset: int | None = None) -> None:
         self.queue = queue
-        self.state = QueueState.WAITING
+        self.state = Ownership.WAITING
         self.start_offset = start_offset
         self.has_begun = False
         self.marked: int | None = None
@@ -100,7 +100,7 @@ class ProcessQueue:
 
     def begin(self, offset: int) -> None:
         """Start at an offset: from now on there is a position to commit."""
-        self.state, self.has_begun, self._next = QueueState.RUNNING, True, offset
+        self.state, self.has_begun, self._next = Ownership.RUNNING, True, offset
         self.last_pull = time.monotonic()
 
     # --- adding and taking ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_rocket.client.consume.process_queue import ProcessQueue
@@ -27,28 +28,24 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Found:
+@dataclass(slots=True)
+class _UnreturnedPull:
     """The response of one pull; ``messages`` are those from ``start`` on, decoded on first use."""
 
-    __slots__ = ("count", "messages", "result", "start")
-
-    def __init__(self, start: int, result: PullResult, count: int) -> None:
-        self.start = start
-        self.result = result
-        self.count = count
-        self.messages: deque[MessageExt] | None = None
+    start: int
+    result: PullResult
+    count: int
+    messages: deque[MessageExt] | None = None
 
 
-class _PendingPulls:
+@dataclass(slots=True, eq=False)
+class _PulledQueue:
     """The pending pulls of one queue."""
 
-    __slots__ = ("count", "found", "process_queue", "size")
-
-    def __init__(self, process_queue: ProcessQueue) -> None:
-        self.process_queue = process_queue
-        self.found: deque[_Found] = deque()
-        self.count = 0
-        self.size = 0
+    process_queue: ProcessQueue
+    found: deque[_UnreturnedPull] = field(default_factory=deque)
+    count: int = 0
+    size: int = 0
 
 
 class PulledMessages:
@@ -72,7 +69,7 @@ class PulledMessages:
         self._has_room = has_room
         self._changed = threading.Condition()  # with a reentrant lock
         self._take_lock = threading.Lock()
-        self._pending: dict[ProcessQueue, _PendingPulls] = {}  # in the order of their turns
+        self._pending: dict[ProcessQueue, _PulledQueue] = {}  # in the order of their turns
         self._count = 0
         self._closed = False
         self.wakers: set[Callable[[], None]] = set()
@@ -88,8 +85,8 @@ class PulledMessages:
             process_queue.put((), found.next_offset)
             if found.status is not PullStatus.FOUND:
                 return
-            one = _Found(start, found, min(found.next_offset - start, self._pull_batch_size))
-            pending = self._pending.setdefault(process_queue, _PendingPulls(process_queue))
+            one = _UnreturnedPull(start, found, min(found.next_offset - start, self._pull_batch_size))
+            pending = self._pending.setdefault(process_queue, _PulledQueue(process_queue))
             pending.found.append(one)
             pending.count += one.count
             pending.size += len(found.records)
@@ -149,7 +146,7 @@ class PulledMessages:
         Raises ProtocolError for undecodable messages, on every call: the position does not move, and others wait.
         """
 
-        def first(process_queue: ProcessQueue, one: _Found) -> tuple[list[MessageExt], int | None]:
+        def first(process_queue: ProcessQueue, one: _UnreturnedPull) -> tuple[list[MessageExt], int | None]:
             if one.messages is None:
                 queue = process_queue.queue
                 one.messages = deque(messages_of(one.result, queue, one.start, self._tags_of(queue.topic)))
@@ -162,13 +159,15 @@ class PulledMessages:
     def take_batches(self, timeout: float) -> list[pa.RecordBatch]:
         """Return the messages of one pull as Arrow record batches."""
 
-        def every(process_queue: ProcessQueue, one: _Found) -> tuple[list[pa.RecordBatch], None]:
+        def every(process_queue: ProcessQueue, one: _UnreturnedPull) -> tuple[list[pa.RecordBatch], None]:
             queue = process_queue.queue
             return list(batches_of(one.result, queue, one.start, self._tags_of(queue.topic))), None
 
         return self._take(timeout, every)
 
-    def _take(self, timeout: float, items_of: Callable[[ProcessQueue, _Found], tuple[list[T], int | None]]) -> list[T]:
+    def _take(
+        self, timeout: float, items_of: Callable[[ProcessQueue, _UnreturnedPull], tuple[list[T], int | None]]
+    ) -> list[T]:
         """Take a pull; ``items_of`` returns its items, and the offset of the rest if there is one."""
         deadline = time.monotonic() + timeout
         if not self._take_lock.acquire(timeout=timeout):
@@ -201,7 +200,7 @@ class PulledMessages:
         finally:
             self._take_lock.release()
 
-    def _next(self, deadline: float) -> _PendingPulls | None:
+    def _next(self, deadline: float) -> _PulledQueue | None:
         """Return the next queue in turn; None on timeout."""
         with self._changed:
             while not self._closed:
@@ -213,7 +212,7 @@ class PulledMessages:
                     return None
             return None
 
-    def _remove(self, pending: _PendingPulls) -> None:
+    def _remove(self, pending: _PulledQueue) -> None:
         """Remove the first pull of a queue and move the queue to the end of the order."""
         one = pending.found.popleft()
         pending.count -= one.count

@@ -35,7 +35,7 @@ from spark_rocket.client.consume.group_consumer import GroupConsumer
 from spark_rocket.client.consume.listeners import (
     BatchListener,
     ConcurrentListener,
-    Hooks,
+    ConsumeHooks,
     MessageModel,
     OrderlyListener,
 )
@@ -44,7 +44,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue, PullSettings
 from spark_rocket.client.consume.pull import show_origin
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.queue_locks import RENEW_SECONDS, QueueLocks
-from spark_rocket.client.consume.services import Decoder, SendBack, ServiceParts
+from spark_rocket.client.consume.services import PullDecoder, SendBack, ServiceParts
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.client.send.producer import trace_producer
@@ -88,7 +88,7 @@ class PushConsumer(GroupConsumer):
         super().__init__(group, **of_group)
         is_clustering = self.message_model is MessageModel.CLUSTERING
         self._settings = PushSettings(listener, orderly, batches, is_clustering, **settings)
-        self.hooks = Hooks(group)
+        self.hooks = ConsumeHooks(group)
         self.tracer: TraceDispatcher | None = None
         if enable_msg_trace:
             new_sender = partial(trace_producer, self.name_server, self._config.instance_name, self._connecting)
@@ -250,7 +250,7 @@ class PushConsumer(GroupConsumer):
     def _make_service(self, instance: ClientInstance) -> ConsumeConcurrently | ConsumeOrderly | ConsumeBatches:
         settings = self._settings
         send_back = SendBack(instance, self.group, settings.reconsume_limit) if settings.is_clustering else None
-        decoder = Decoder(self._subscriptions, self.hooks)
+        decoder = PullDecoder(self._subscriptions, self.hooks)
         parts = ServiceParts(decoder, self.hooks, self._queues, send_back, instance.call_later)
         return settings.make_service(parts, self._queues.count_of)
 

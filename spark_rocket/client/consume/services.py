@@ -28,7 +28,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from spark_rocket.client.consume.group_consumer import Subscriptions
-from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeOrderlyContext, Hooks
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeHooks, ConsumeOrderlyContext
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import BROKER_NAME, RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
 from spark_rocket.client.core.instance import ClientInstance
@@ -160,10 +160,10 @@ class FlowControl:
         )
 
 
-class Decoder:
+class PullDecoder:
     """Decodes pulls of a push consumer: applies filter hooks, and restores the original topic of retried messages."""
 
-    def __init__(self, subscriptions: Subscriptions, hooks: Hooks) -> None:
+    def __init__(self, subscriptions: Subscriptions, hooks: ConsumeHooks) -> None:
         self._subscriptions = subscriptions
         self._hooks = hooks
 
@@ -201,8 +201,8 @@ class QueueOwner(Protocol):
 class ServiceParts:
     """The parts of a consumer that its service uses. Broadcasting has no ``send_back``."""
 
-    decoder: Decoder
-    hooks: Hooks
+    decoder: PullDecoder
+    hooks: ConsumeHooks
     queues: QueueOwner
     send_back: SendBack | None
     call_later: Callable[[float, Callable[[], None]], None]

@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from spark_rocket.client.send.outgoing import Outgoing, batch_properties
@@ -38,24 +39,22 @@ TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 
 
-class Batch:
-    """Messages collected for one request. ``entered``: it is in flight."""
+@dataclass(slots=True, eq=False)
+class MessageBatch:
+    """Messages collected for one request, each with its key and its piece of the body. ``entered``: it is in flight."""
 
-    __slots__ = ("deadline", "due", "entered", "entries", "size", "timeout")
-
-    def __init__(self, due: float, timeout: float, deadline: float) -> None:
-        self.due = due
-        self.timeout = timeout
-        self.deadline = deadline
-        self.size = 0
-        self.entries: list[tuple[Message, str, bytes, Promise[SendResult]]] = []  # with key and piece of the body
-        self.entered = False
+    due: float
+    timeout: float
+    deadline: float
+    size: int = 0
+    entries: list[tuple[Message, str, bytes, Promise[SendResult]]] = field(default_factory=list)
+    entered: bool = False
 
 
 class BatchSend(Send):
     """A batch in flight. It has the slots of all its messages."""
 
-    def __init__(self, accumulator: Accumulator, pipeline: Pipeline, key: Key, batch: Batch) -> None:
+    def __init__(self, accumulator: Accumulator, pipeline: Pipeline, key: Key, batch: MessageBatch) -> None:
         topic, queue, wait = key
         messages, keys, pieces, self._promises = zip(*batch.entries, strict=True)
         out = Outgoing(
@@ -98,11 +97,11 @@ class Accumulator:
         self._max_delay = max_delay
         self._total_max_bytes = total_max_bytes
         self._total = 0
-        self._batches: dict[Key, Batch] = {}  # oldest first, since all have the same delay
+        self._batches: dict[Key, MessageBatch] = {}  # oldest first, since all have the same delay
         self._in_flight = pipeline.in_flight
         self._lock = pipeline.in_flight.lock
         self._changed = threading.Condition(self._lock)
-        self._lanes: dict[Key, deque[Batch]] = {}  # of keys whose batches a thread is sending
+        self._lanes: dict[Key, deque[MessageBatch]] = {}  # of keys whose batches a thread is sending
         self._thread: threading.Thread | None = None
         self._idle = False
         self._closed = False
@@ -128,7 +127,7 @@ class Accumulator:
             batch = self._batches.get(key)
             if batch is None:
                 self._wake()
-                batch = self._batches[key] = Batch(time.monotonic() + self._max_delay, timeout, deadline)
+                batch = self._batches[key] = MessageBatch(time.monotonic() + self._max_delay, timeout, deadline)
             elif deadline < batch.deadline:
                 batch.timeout, batch.deadline = timeout, deadline
             # An interrupt is raised only after a call, so these lines are executed completely or not at all.
@@ -155,7 +154,7 @@ class Accumulator:
         for key, batch in held:
             self._send(key, batch)
 
-    def _send(self, key: Key, batch: Batch) -> None:
+    def _send(self, key: Key, batch: MessageBatch) -> None:
         """Take a batch and send it, or leave it to the thread that is sending its lane."""
         with self._lock:
             if self._batches.get(key) is not batch:
@@ -168,7 +167,7 @@ class Accumulator:
             lane = self._lanes[key] = deque((batch,))
         self._drain(key, lane)
 
-    def _drain(self, key: Key, lane: deque[Batch]) -> None:
+    def _drain(self, key: Key, lane: deque[MessageBatch]) -> None:
         try:
             while True:
                 with self._lock:
@@ -181,7 +180,7 @@ class Accumulator:
             threading.Thread(target=self._drain, args=(key, lane), name="rocket-accumulator-lane", daemon=True).start()
             raise
 
-    def _start(self, key: Key, batch: Batch) -> None:
+    def _start(self, key: Key, batch: MessageBatch) -> None:
         try:
             send = BatchSend(self, self._pipeline, key, batch)
             batch.entered = True

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
 from spark_rocket.client.core.routes import DEFAULT_TOPIC_QUEUES
@@ -105,31 +106,19 @@ def batch_properties(wait: str | None) -> str:
     return f"WAIT\x01{wait or 'true'}"
 
 
+@dataclass(slots=True)
 class Outgoing:
     """One send, for any queue."""
 
-    __slots__ = ("body", "code", "count", "flag", "msg_id", "properties", "sys_flag", "topic")
-
-    def __init__(
-        self,
-        topic: str,
-        body: Buffer,
-        *,
-        properties: str = "",
-        msg_id: str = "",
-        flag: int = 0,
-        sys_flag: int = 0,
-        code: int = _BATCH,
-        count: int = 1,
-    ) -> None:
-        self.topic = topic
-        self.count = count
-        self.body = body
-        self.properties = properties
-        self.msg_id = msg_id
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.code = code
+    topic: str
+    body: Buffer
+    _: KW_ONLY
+    properties: str = ""
+    msg_id: str = ""
+    flag: int = 0
+    sys_flag: int = 0
+    code: int = _BATCH
+    count: int = 1
 
     def request(self, group: str, queue: MessageQueue) -> RemotingCommand:
         """Build the request for a queue. Keys are SendMessageRequestHeader's one-letter names, inlined for speed."""

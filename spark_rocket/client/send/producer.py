@@ -42,9 +42,9 @@ from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, S
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
 from spark_rocket.client.send.router import (
     FaultStrategy,
+    QueueChoice,
     Router,
     Selector,
-    Where,
     left,
     select_by_random,
     select_by_sharding_key,
@@ -278,7 +278,7 @@ class Producer(Client):
     # --- sending ----------------------------------------------------------------------------------------------
 
     def send(
-        self, message: Message | Sequence[Message], *, timeout: float | None = None, **where: Unpack[Where]
+        self, message: Message | Sequence[Message], *, timeout: float | None = None, **where: Unpack[QueueChoice]
     ) -> SendResult:
         """Send and wait until the broker has stored the message. Messages of one topic in a sequence form a batch.
 
@@ -287,7 +287,7 @@ class Producer(Client):
         return self._traced(self._send, message, timeout, where)
 
     def send_async(
-        self, message: Message | Sequence[Message], *, timeout: float | None = None, **where: Unpack[Where]
+        self, message: Message | Sequence[Message], *, timeout: float | None = None, **where: Unpack[QueueChoice]
     ) -> Future[SendResult]:
         """Send and return a future; use ``add_done_callback`` for a callback.
 
@@ -297,7 +297,7 @@ class Producer(Client):
         """
         return self._traced(self._send_async, message, timeout, where)
 
-    def send_oneway(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> None:
+    def send_oneway(self, message: Message, *, timeout: float | None = None, **where: Unpack[QueueChoice]) -> None:
         """Send without waiting for a response."""
         self._traced(self._send_oneway, message, timeout, where)
 
@@ -309,10 +309,10 @@ class Producer(Client):
 
     def _traced(
         self,
-        send: Callable[[Message | Sequence[Message], float, Where], T],
+        send: Callable[[Message | Sequence[Message], float, QueueChoice], T],
         message: Message | Sequence[Message],
         timeout: float | None,
-        where: Where,
+        where: QueueChoice,
     ) -> T:
         """Call ``send``, within a span if the producer has tracing."""
         timeout = self._send_timeout if timeout is None else timeout
@@ -320,7 +320,7 @@ class Producer(Client):
             return send(message, timeout, where)
         return self._tracing.send(send, message, timeout, where)
 
-    def _send(self, message: Message | Sequence[Message], timeout: float, where: Where) -> SendResult:
+    def _send(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> SendResult:
         if self._batch_limits is None or not isinstance(message, Message):
             return SyncSend(*self._prepare(message, timeout, where)).send()
         try:
@@ -328,19 +328,21 @@ class Producer(Client):
         except TimeoutError:
             raise late(message.topic, timeout, None) from None
 
-    def _send_async(self, message: Message | Sequence[Message], timeout: float, where: Where) -> Future[SendResult]:
+    def _send_async(
+        self, message: Message | Sequence[Message], timeout: float, where: QueueChoice
+    ) -> Future[SendResult]:
         if self._batch_limits is not None and isinstance(message, Message):
             promise = self._accumulate(message, timeout, where)
             if promise is not None:
                 return promise
         return Send(*self._prepare(message, timeout, where)).send_async()
 
-    def _send_oneway(self, message: Message | Sequence[Message], timeout: float, where: Where) -> None:
+    def _send_oneway(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> None:
         pipeline, out, _, fixed, _, deadline = self._prepare(message, timeout, where)
         pipeline.send_oneway(out, message, fixed, deadline)
 
     def _prepare(
-        self, message: Message | Sequence[Message], timeout: float, where: Where
+        self, message: Message | Sequence[Message], timeout: float, where: QueueChoice
     ) -> tuple[Pipeline, Outgoing, Message | Sequence[Message], MessageQueue | None, float, float]:
         """Return the arguments of a ``Send``."""
         deadline = time.monotonic() + timeout
@@ -348,7 +350,7 @@ class Producer(Client):
         pipeline = self._running()
         return pipeline, out, message, pipeline.router.fixed(message, where, deadline), timeout, deadline
 
-    def _accumulate(self, message: Message, timeout: float, where: Where) -> Promise[SendResult] | None:
+    def _accumulate(self, message: Message, timeout: float, where: QueueChoice) -> Promise[SendResult] | None:
         """Add a message to a batch; None if it must be sent alone."""
         deadline = time.monotonic() + timeout
         pipeline, accumulator = self._running(), self._accumulator
@@ -421,7 +423,7 @@ class Producer(Client):
 
     # --- request and reply ------------------------------------------------------------------------------------
 
-    def request(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> MessageExt:
+    def request(self, message: Message, *, timeout: float | None = None, **where: Unpack[QueueChoice]) -> MessageExt:
         """Send a message and wait for the reply of its consumer (``create_reply_message``).
 
         RequestTimeoutError if there is none before the timeout.
@@ -435,7 +437,9 @@ class Producer(Client):
             future.expire()
             return future.result()
 
-    def request_async(self, message: Message, *, timeout: float | None = None, **where: Unpack[Where]) -> RequestFuture:
+    def request_async(
+        self, message: Message, *, timeout: float | None = None, **where: Unpack[QueueChoice]
+    ) -> RequestFuture:
         """Like ``request``, with a future of the reply. If it is cancelled, the reply is dropped."""
         timeout = self._send_timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout

@@ -43,7 +43,7 @@ ISOLATED_LATENCY_S = 30.0
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 
 
-class Where(TypedDict, total=False):
+class QueueChoice(TypedDict, total=False):
     """The choice of a message's queue: the queue itself, or a selector and its argument."""
 
     queue: MessageQueue | None
@@ -131,7 +131,7 @@ class Router:
         self._registered: set[str] = set()  # topics whose brokers have the group
         self._refreshed: dict[str, float] = {}  # time of the last refresh by topic
 
-    def fixed(self, message: Message | Sequence[Message], where: Where, deadline: float) -> MessageQueue | None:
+    def fixed(self, message: Message | Sequence[Message], where: QueueChoice, deadline: float) -> MessageQueue | None:
         """Return the queue that a send must use; None if any queue is possible."""
         first = message if isinstance(message, Message) else message[0]
         queue, selector = where.get("queue"), where.get("selector")

@@ -5,24 +5,28 @@ Thread-safety: all methods. Concurrent increments of a counter may lose one of t
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from spark_rocket.remoting.exposition import Exposition, label_text
 
 _BOUNDS_MS = (1, 5, 10, 20, 50, 200, 500)
 
 
+def _histogram() -> list[int]:
+    return [0] * (len(_BOUNDS_MS) + 1)
+
+
+@dataclass(slots=True)
 class SendCounts:
     """The send statistics of a topic. ``ok`` and ``failed`` are histograms of attempts."""
 
-    __slots__ = ("bytes", "failed", "failed_seconds", "messages", "ok", "ok_seconds", "retries")
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.bytes = 0
-        self.retries = 0
-        self.ok = [0] * (len(_BOUNDS_MS) + 1)
-        self.failed = [0] * (len(_BOUNDS_MS) + 1)
-        self.ok_seconds = 0.0
-        self.failed_seconds = 0.0
+    messages: int = 0
+    bytes: int = 0
+    retries: int = 0
+    ok: list[int] = field(default_factory=_histogram)
+    failed: list[int] = field(default_factory=_histogram)
+    ok_seconds: float = 0.0
+    failed_seconds: float = 0.0
 
 
 class SendStats:

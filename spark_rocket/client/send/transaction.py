@@ -32,7 +32,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -130,10 +130,6 @@ class TransactionProducer(Producer):
         self._checks: ThreadPoolExecutor | None = None
         self._pending_checks = threading.Semaphore(MAX_PENDING_CHECKS + 1)  # and the running one
 
-    def start(self) -> None:
-        """Join the group, to receive checks. Optional: the first send does it. GroupInUseError is permanent."""
-        super().start()
-
     def _join(self, instance: ClientInstance, wait: bool, deadline: float) -> None:
         """Register at the brokers known by the deadline; without ``wait`` in the background."""
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
@@ -171,35 +167,10 @@ class TransactionProducer(Producer):
         self._topics.add(message.topic)
         state, error = LocalTransactionState.ROLLBACK_MESSAGE, None
         if sent.status is SendStatus.SEND_OK:
-            state, error = self._execute(half, arg)
+            what = f"local transaction of {half.properties[UNIQ_KEY]}"
+            state, error = _state_of(lambda: self._listener.execute_local_transaction(half, arg), what)
         else:
             logger.warning("rolled back transaction %s: message stored with %s", sent.msg_id, sent.status.name)
-        self._end(instance, half, sent, state, error)
-        stored = {field.name: getattr(sent, field.name) for field in fields(sent)}
-        return TransactionSendResult(**stored, local_transaction_state=state, local_exception=error)
-
-    def _half(self, instance: ClientInstance, message: Message) -> Message:
-        properties = {name: value for name, value in message.properties.items() if name != DELAY and name not in _TIMES}
-        properties.setdefault(UNIQ_KEY, instance.next_key())
-        properties[TRAN_MSG] = "true"
-        properties[PRODUCER_GROUP] = self.group
-        return Message(message.topic, message.body, properties, message.flag)
-
-    def _execute(self, half: Message, arg: Any) -> tuple[LocalTransactionState, Exception | None]:
-        try:
-            return _known_state(self._listener.execute_local_transaction(half, arg)), None
-        except Exception as error:
-            logger.exception("local transaction of %s failed", half.properties[UNIQ_KEY])
-            return LocalTransactionState.UNKNOW, error
-
-    def _end(
-        self,
-        instance: ClientInstance,
-        half: Message,
-        sent: SendResult,
-        state: LocalTransactionState,
-        error: Exception | None,
-    ) -> None:
         header = EndTransactionRequestHeader(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
@@ -210,36 +181,45 @@ class TransactionProducer(Producer):
             transaction_id=sent.transaction_id,
             broker_name=sent.queue.broker_name,
         )
-        try:
-            address = instance.routes.master(sent.queue, self._send_timeout)
-            self._trace(half, header, state, address)
-            self._send_end_transaction(instance, address, header, error)
-        except RocketError as failure:
-            logger.warning("result of transaction %s not sent, it will be checked: %s", sent.msg_id, failure)
+        self._end(lambda: instance.routes.master(sent.queue, self._send_timeout), half, header, state, error)
+        stored = {field.name: getattr(sent, field.name) for field in fields(sent)}
+        return TransactionSendResult(**stored, local_transaction_state=state, local_exception=error)
 
-    def _trace(
-        self, message: Message, header: EndTransactionRequestHeader, state: LocalTransactionState, address: str
-    ) -> None:
-        if self.tracer is not None:
-            self.tracer.append(
-                decided(
-                    self.group,
-                    message,
-                    msg_id=header.msg_id or "",
-                    transaction_id=header.transaction_id,
-                    state=state.value,
-                    store_host=address,
-                    check=bool(header.from_transaction_check),
-                )
-            )
+    def _half(self, instance: ClientInstance, message: Message) -> Message:
+        properties = {name: value for name, value in message.properties.items() if name != DELAY and name not in _TIMES}
+        properties.setdefault(UNIQ_KEY, instance.next_key())
+        properties[TRAN_MSG] = "true"
+        properties[PRODUCER_GROUP] = self.group
+        return Message(message.topic, message.body, properties, message.flag)
 
-    def _send_end_transaction(
-        self, instance: ClientInstance, address: str, header: EndTransactionRequestHeader, error: Exception | None
+    def _end(
+        self,
+        find_broker: Callable[[], str],
+        message: Message,
+        header: EndTransactionRequestHeader,
+        state: LocalTransactionState,
+        error: Exception | None,
     ) -> None:
+        """Send the result of a transaction to the broker, one-way. A failure is logged: the broker checks later."""
         request = RemotingCommand.request(RequestCode.END_TRANSACTION, header.to_ext(), oneway=True)
         if error is not None:
             request.remark = f"the listener raised {type(error).__name__}: {error}"
-        instance.remoting.invoke_oneway(address, request, self._send_timeout)
+        try:
+            address = find_broker()
+            if self.tracer is not None:
+                event = decided(
+                    self.group,
+                    message,
+                    msg_id=header.msg_id,
+                    transaction_id=header.transaction_id,
+                    state=state.value,
+                    store_host=address,
+                    check=header.from_transaction_check,
+                )
+                self.tracer.append(event)
+            self.instance().remoting.invoke_oneway(address, request, self._send_timeout)
+        except RocketError as failure:
+            logger.warning("result of transaction %s not sent, it will be checked: %s", header.msg_id, failure)
 
     # --- checks of brokers ------------------------------------------------------------------------------------
 
@@ -256,13 +236,9 @@ class TransactionProducer(Producer):
             logger.info("dropped check of broker %s for transaction %s: closed", address, message.msg_id)
 
     def _check(self, address: str, header: CheckTransactionStateRequestHeader, message: MessageExt) -> None:
-        error: Exception | None = None
-        try:
-            state = _known_state(self._listener.check_local_transaction(message))
-        except Exception as failure:
-            logger.exception("check of transaction %s failed", message.msg_id)
-            state, error = LocalTransactionState.UNKNOW, failure
-        answer = EndTransactionRequestHeader(
+        what = f"check of transaction {message.msg_id}"
+        state, error = _state_of(lambda: self._listener.check_local_transaction(message), what)
+        result = EndTransactionRequestHeader(
             producer_group=self.group,
             tran_state_table_offset=header.tran_state_table_offset,
             commit_log_offset=header.commit_log_offset,
@@ -273,11 +249,7 @@ class TransactionProducer(Producer):
             transaction_id=header.transaction_id,
             broker_name=header.broker_name,
         )
-        self._trace(message, answer, state, address)
-        try:
-            self._send_end_transaction(self.instance(), address, answer, error)
-        except RocketError as failure:
-            logger.warning("result of transaction %s not sent, it will be checked again: %s", message.msg_id, failure)
+        self._end(lambda: address, message, result, state, error)
 
     def _find_routes(self, deadline: float | None = None) -> None:
         routes = self.instance().routes
@@ -295,11 +267,17 @@ class TransactionProducer(Producer):
             shared.call_later(shared.config.heartbeat_interval, self._keep_routes)
 
 
-def _known_state(returned: object) -> LocalTransactionState:
+def _state_of(call: Callable[[], object], what: str) -> tuple[LocalTransactionState, Exception | None]:
+    """Call the listener; an exception or an invalid result counts as UNKNOW."""
+    try:
+        returned = call()
+    except Exception as error:
+        logger.exception("%s failed", what)
+        return LocalTransactionState.UNKNOW, error
     if isinstance(returned, LocalTransactionState):
-        return returned
+        return returned, None
     logger.error("listener returned %r, not a LocalTransactionState: handled as UNKNOW", returned)
-    return LocalTransactionState.UNKNOW
+    return LocalTransactionState.UNKNOW, None
 
 
 def _check_handler(members: Membership) -> RequestHandler:
