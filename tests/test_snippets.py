@@ -65,7 +65,7 @@ PASTED = [
 ]
 #: Blocks to read: settings, output, the languages of other clients (tests/proxy runs these), calls of openssl
 #: (tests/broker/test_tls.py runs these), and of programs that the tests do not have (docker, kubectl).
-SHOWN = {"", "dockerfile", "text", "json", "yaml", "properties", "java", "js", "go", "bash"}
+SHOWN = {"", "dockerfile", "text", "json", "yaml", "properties", "java", "js", "go", "bash", "nginx"}
 
 
 @pytest.mark.parametrize("page", PASTED)
