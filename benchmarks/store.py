@@ -32,7 +32,7 @@ BORN = ("127.0.0.1", 50_000)
 
 @contextmanager
 def open_store(path: Path, clock: Callable[[], int] = now_ms, **settings: Any) -> Iterator[MessageStore]:
-    store = MessageStore(StoreConfig(store_path=path, **settings), store_host=("127.0.0.1", 10911), clock=clock)
+    store = MessageStore(StoreConfig(path, **settings), store_host=("127.0.0.1", 10911), clock=clock)
     store.start()
     try:
         yield store

@@ -24,6 +24,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import config as proxy_config
 from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsSettings
+from spark_rocket.store.config import StoreConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 
@@ -67,7 +68,7 @@ def _numbers(setting: Setting) -> str:
 _TYPES = {"int": "integer", "bool": "boolean", "str": "string", "Path": "path"}
 
 
-def setting_cells(setting: Setting, config: BrokerConfig | ProxyConfig) -> Cells:
+def setting_cells(setting: Setting, config: BrokerConfig | StoreConfig | ProxyConfig) -> Cells:
     """The cells of a setting of the broker or the proxy."""
     kind = "choice" if setting.enum is not None else _TYPES[setting.kind]
     values = ""
@@ -102,7 +103,9 @@ def names(title: str) -> list[str]:
 
 def test_settings_of_the_broker() -> None:
     assert rows("## Broker") == {
-        name: setting_cells(setting, BrokerConfig()) for name, setting in settings_of(BrokerConfig).items()
+        name: setting_cells(setting, config)
+        for config in (BrokerConfig(), StoreConfig())
+        for name, setting in settings_of(type(config)).items()
     }
 
 

@@ -78,7 +78,6 @@ from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.server import Handler
-from spark_rocket.store.config import delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
@@ -173,8 +172,8 @@ class BrokerParts:
         """Load the tables; ConfigError for a corrupt file."""
         config, store, offsets, modes = self.config, self.store, self.offsets, self.request_modes
         store.retention.check_disk()
-        schedule = self.schedule = ScheduleMessageService(store, delay_levels(config.message_delay_level))
-        directory = config.store_path / "config"
+        schedule = self.schedule = ScheduleMessageService(store, config.store.delay_levels())
+        directory = config.store.store_path / "config"
         #: The files by their content.
         self.files = {
             "topics": ConfigFile(directory / "topics.json", self.topics.text, self.topics.load),

@@ -144,10 +144,10 @@ class SendTargets:
 
 def check_size(config: BrokerConfig, body: bytes | bytearray | memoryview) -> None:
     """Raise RefusedError for a message body that is too large."""
-    if len(body) > config.max_message_size:
+    if len(body) > config.store.max_message_size:
         raise RefusedError(
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{config.max_message_size}B, msg properties length limit 32KB.",
+            f"{config.store.max_message_size}B, msg properties length limit 32KB.",
             ResponseCode.MESSAGE_ILLEGAL,
         )
 

@@ -115,7 +115,7 @@ class SlaveSynchronize:
         """Number of successful rounds."""
         self.clocks_differ = False
         """Whether the clocks of master and slave differ by more than CLOCKS_DIFFER_SECONDS."""
-        self._timer = TimerCheckpoint(self.config.store_path)
+        self._timer = TimerCheckpoint(self.config.store.store_path)
         self._client = RemotingClient(
             connect_timeout=_TIMEOUT_S, tls=self.config.client_tls(), credentials=self.config.own_credentials
         )

@@ -1,9 +1,7 @@
-"""Settings of a store: RocketMQ's names in snake case.
+"""Settings of a store: RocketMQ's names in snake case, with Apache's defaults.
 
-Defaults are Apache's. ``broker.conf`` has the names in camel case: ``flush_disk_type`` is ``flushDiskType``.
-Exceptions: ``store_path`` is ``storePathRootDir``, and ``check_crc_on_recover`` is ``checkCRCOnRecover``.
-``fileReservedSize`` is specific to this project. So are the settings from ``is_replica`` on, which cannot be set in
-``broker.conf``.
+They are a part of the broker's settings (broker/state/config.py): ``broker.conf`` has their names in camel case, so
+``flush_disk_type`` is ``flushDiskType``. ``fileReservedSize`` is specific to this project.
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 """
@@ -16,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.setting import setting
 from spark_rocket.store.paths import StorePaths
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -33,7 +32,7 @@ def delete_hours(text: str) -> frozenset[int]:
     return frozenset(map(int, words))
 
 
-def delay_levels(text: str) -> list[int]:
+def parse_delay_levels(text: str) -> list[int]:
     """Parse ``messageDelayLevel`` into milliseconds per level; level 1 is element 0. ConfigError if it is invalid."""
     if not re.fullmatch(r"\s*[0-9]{1,9}[smhd](\s+[0-9]{1,9}[smhd])*\s*", text):
         raise ConfigError(
@@ -63,41 +62,46 @@ class FlushDiskType(Enum):
 class StoreConfig:
     """Settings of a store. Sizes are in bytes, intervals in milliseconds, ratios in percent."""
 
-    store_path: Path
-    mapped_file_size_commit_log: int = 1 << 30
-    mapped_file_size_consume_queue: int = 6_000_000
-    max_hash_slot_num: int = 5_000_000
-    max_index_num: int = 20_000_000
-    message_index_enable: bool = True
-    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
-    flush_interval_commit_log: int = 500
+    # setting makes a dataclass field, whose default is immutable (RUF009 here and below).
+    store_path_root_dir: Path = setting(Path("~/store"))  # noqa: RUF009
+    store_path_commit_log: str = setting("", check=one_directory)
+    store_path_consume_queue: str = setting("")
+    store_path_index: str = setting("")
+    flush_disk_type: FlushDiskType = setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
+    mapped_file_size_commit_log: int = setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
+    mapped_file_size_consume_queue: int = setting(6_000_000, low=20, high=2**31 - 1, step=20)
+    max_hash_slot_num: int = setting(5_000_000, low=1, high=2**28)
+    max_index_num: int = setting(20_000_000, low=2, high=2**28)
+    message_index_enable: bool = setting(True)
+    flush_interval_commit_log: int = setting(500, low=1)
+    flush_interval_consume_queue: int = setting(1_000, low=1)
+    sync_flush_timeout: int = setting(5_000, low=1)
+
+    max_message_size: int = setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
+    max_filter_message_size: int = setting(16_000, low=20, high=1 << 20, dynamic=True)
+    message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, check=parse_delay_levels)
+    timer_roll_window_slot: int = setting(172_800, low=1)
+    mapped_file_size_timer_log: int = setting(100 * 1024 * 1024, low=4096, high=1 << 40)
+
+    file_reserved_time: int = setting(72, low=0, high=1_000_000, dynamic=True)
+    """Hours."""
+    delete_when: str = setting("04", dynamic=True, check=delete_hours)
+    """Hours of the day, local time, separated by ``;``."""
+    delete_commit_log_files_interval: int = setting(100, low=0, high=60_000, dynamic=True)
+    delete_file_batch_max: int = setting(10, low=1, dynamic=True)
+    disk_max_used_space_ratio: int = setting(75, low=1, high=100, dynamic=True)
+    disk_space_clean_forcibly_ratio: int = setting(85, low=1, high=100, dynamic=True)
+    disk_space_warning_level_ratio: int = setting(90, low=1, high=100, dynamic=True)
+    clean_file_forcibly_enable: bool = setting(True, dynamic=True)
+    file_reserved_size: int = setting(0, low=0, dynamic=True)
+    """Maximum size of the commit log in bytes, 0 for no limit."""
+
+    # Not in broker.conf.
     flush_commit_log_least_pages: int = 4
     flush_commit_log_thorough_interval: int = 10_000
-    flush_interval_consume_queue: int = 1_000
     flush_consume_queue_least_pages: int = 2
     flush_consume_queue_thorough_interval: int = 60_000
-    sync_flush_timeout: int = 5_000
-    max_message_size: int = 4 << 20
-    max_filter_message_size: int = 16_000
-    message_delay_level: str = DEFAULT_DELAY_LEVELS
     check_crc_on_recover: bool = True
-    file_reserved_time: int = 72
-    """Hours."""
-    delete_when: str = "04"
-    """Hours of the day, local time, separated by ``;``."""
-    delete_commit_log_files_interval: int = 100
-    delete_file_batch_max: int = 10
-    disk_max_used_space_ratio: int = 75
-    disk_space_clean_forcibly_ratio: int = 85
-    disk_space_warning_level_ratio: int = 90
-    clean_file_forcibly_enable: bool = True
-    file_reserved_size: int = 0
-    """Maximum size of the commit log in bytes, 0 for no limit."""
-    mapped_file_size_timer_log: int = 100 << 20
-    timer_roll_window_slot: int = 172_800
-    store_path_commit_log: Path | None = None
-    store_path_consume_queue: Path | None = None
-    store_path_index: Path | None = None
     is_replica: bool = False
     """A slave's store: it copies its master's log (replica.py) and accepts no messages."""
     timer_wheel_slots: int = 604_800
@@ -108,44 +112,38 @@ class StoreConfig:
     """Maximum number of consume queues with a file mapped for writing; Linux allows 65,530 mappings per process."""
 
     def __post_init__(self) -> None:
-        if self.mapped_file_size_commit_log < 4096:
-            raise ConfigError(
-                f"Invalid mappedFileSizeCommitLog {self.mapped_file_size_commit_log}.", remedy="Give at least 4096."
-            )
-        size = self.mapped_file_size_consume_queue
-        if size < 20 or size % 20:
-            raise ConfigError(
-                f"Invalid mappedFileSizeConsumeQueue {size}: not a multiple of 20, the size of an entry.",
-                remedy="Use a multiple of 20; Apache's default is 6000000.",
-            )
-        if self.max_hash_slot_num < 1 or self.max_index_num < 2:
-            raise ConfigError(
-                f"maxHashSlotNum {self.max_hash_slot_num} or maxIndexNum {self.max_index_num} is too small.",
-                remedy="Give at least 1 and 2; Apache's defaults are 5000000 and 20000000.",
-            )
-        self.delay_levels()
-        delete_hours(self.delete_when)
+        """Raise ConfigError if directories overlap."""
         self.paths.check()
+
+    @property
+    def store_path(self) -> Path:
+        """``storePathRootDir`` with ``~`` expanded."""
+        return self.store_path_root_dir.expanduser()
 
     def delay_levels(self) -> list[int]:
         """Return the milliseconds of each delay level; level 1 is element 0."""
-        return delay_levels(self.message_delay_level)
+        return parse_delay_levels(self.message_delay_level)
 
     @property
     def paths(self) -> StorePaths:
         """Directories of the store's parts."""
-        return StorePaths.of(
-            self.store_path, self.store_path_commit_log, self.store_path_consume_queue, self.store_path_index
+        given = (self.store_path_commit_log, self.store_path_consume_queue, self.store_path_index)
+        return StorePaths.of(self.store_path, *(Path(text).expanduser() if text else None for text in given))
+
+    def in_directory(self, root: Path) -> StoreConfig:
+        """Return the same settings for a store that is completely in one directory."""
+        return replace(
+            self, store_path_root_dir=root, store_path_commit_log="", store_path_consume_queue="", store_path_index=""
         )
 
     def at(self, paths: StorePaths) -> StoreConfig:
         """Return the same settings for a store in other directories."""
         return replace(
             self,
-            store_path=paths.root,
-            store_path_commit_log=paths.commit_log,
-            store_path_consume_queue=paths.consume_queue,
-            store_path_index=paths.index,
+            store_path_root_dir=paths.root,
+            store_path_commit_log=str(paths.commit_log),
+            store_path_consume_queue=str(paths.consume_queue),
+            store_path_index=str(paths.index),
         )
 
     @property

@@ -10,6 +10,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +99,7 @@ class ServerThread(LoopThread):
         config = BrokerConfig.from_properties({**UP_DEFAULTS, **self._config})
         config.bind_address = _HOST
         config.listen_port = self._ports[1]
-        config.store_path_root_dir = self._data_dir / "store"
+        config.store = replace(config.store, store_path_root_dir=self._data_dir / "store")
         kv_config = self._data_dir / "namesrv" / "kvConfig.json"
         namesrv = NameServer(_HOST, self._ports[0], kv_config_path=kv_config, tls=config.tls_settings())
         await namesrv.start()

@@ -78,9 +78,9 @@ async def close_alike(master: Broker, *slaves: Broker) -> None:
     await caught_up(master, *slaves)
     for broker in (master, *slaves):
         await broker.close()
-        assert check_store(broker.config.store_path, broker.config.store_config()) == []
+        assert check_store(broker.config.store.store_path, broker.config.store_config()) == []
     for slave in slaves:
-        assert_alike(master.config.store_path, slave.config.store_path)
+        assert_alike(master.config.store.store_path, slave.config.store.store_path)
 
 
 async def talk(broker: Broker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

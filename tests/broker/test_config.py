@@ -33,12 +33,12 @@ def test_apaches_own_example_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     path.write_text(APACHE_EXAMPLE)
     config = BrokerConfig.from_file(path)
     assert config.broker_name == "broker-b"
-    assert config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+    assert config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
     assert config.name_servers == ("10.0.0.1:9876", "10.0.0.2:9876")
     assert config.broker_ip1 == "192.0.2.7"
-    assert config.store_path == Path("/home/someone/mq")
+    assert config.store.store_path == Path("/home/someone/mq")
     assert config.store_config().mapped_file_size_commit_log == 1 << 20
-    assert (config.delete_when, config.file_reserved_time) == ("04", 48)
+    assert (config.store.delete_when, config.store.file_reserved_time) == ("04", 48)
     assert config.store_config().file_reserved_time == 48
     assert config.others == {}
 

@@ -32,6 +32,7 @@ from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
+from spark_rocket.store.config import StoreConfig
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.brokers import thread_of
@@ -259,7 +260,7 @@ def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, parts: Brok
 
 
 def test_before_and_after(tmp_path: Path) -> None:
-    metrics = BrokerMetrics(Broker(BrokerConfig(store_path_root_dir=tmp_path)))
+    metrics = BrokerMetrics(Broker(BrokerConfig(store=StoreConfig(tmp_path))))
     exposition = Exposition(METRICS)
     assert list(metrics.collect(exposition)) == []
     assert exposition.render() == b""

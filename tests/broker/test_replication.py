@@ -108,7 +108,7 @@ async def test_the_last_messages_reach_the_slave_before_a_clean_stop(tmp_path: P
 async def image_of(slave: Broker, to: Path) -> None:
     """A copy of a stopped slave's store, for a master."""
     await slave.close()
-    shutil.copytree(slave.config.store_path, to)
+    shutil.copytree(slave.config.store.store_path, to)
 
 
 @pytest.mark.parametrize("is_idle", [True, False])

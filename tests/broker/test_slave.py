@@ -36,7 +36,7 @@ pytestmark = pytest.mark.live
 def pair(tmp_path: Path) -> Iterator[Pair]:
     pair = Pair(tmp_path)
     yield pair
-    stores = {broker.config.store_path for broker in pair.brokers}
+    stores = {broker.config.store.store_path for broker in pair.brokers}
     pair.close()
     for path in stores:
         assert check_store(path) == []
@@ -323,7 +323,7 @@ def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> N
     until(lambda: master.store.get_max_offset("t", 0) >= 11)
     # Nothing counts as delivered before it is on the disk, which little data waits 10 s for.
     pair.loop.call_soon_threadsafe(master.store.flush)
-    checkpoint = pair.slave.config.store_path / "config" / "timercheck"
+    checkpoint = pair.slave.config.store.store_path / "config" / "timercheck"
     until(lambda: checkpoint.exists() and int.from_bytes(checkpoint.read_bytes()[:8], "big") > due + 20_000)
     pair.loop.call_soon_threadsafe(pair.master.parts.saver.save_delay_offsets)
     until(lambda: table_of(pair.slave, "delays")["offsetTable"] == {1: 5})
@@ -414,7 +414,7 @@ def test_a_master_with_invalid_responses_changes_nothing(tmp_path: Path, caplog:
         assert any("works again" in line for line in caplog.messages)
     fake.close()
     pair.close()
-    assert check_store(pair.slave.config.store_path) == []
+    assert check_store(pair.slave.config.store.store_path) == []
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------

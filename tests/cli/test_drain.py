@@ -35,7 +35,7 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     yield servers
     servers.close()
     for broker in servers.brokers:
-        assert check_store(broker.config.store_path) == []
+        assert check_store(broker.config.store.store_path) == []
 
 
 class SendingThread:

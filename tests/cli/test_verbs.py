@@ -45,7 +45,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
     yield servers
     servers.close()
     for broker in servers.brokers:
-        assert check_store(broker.config.store_path) == []
+        assert check_store(broker.config.store.store_path) == []
 
 
 @pytest.fixture(scope="module")

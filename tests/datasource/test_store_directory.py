@@ -585,7 +585,7 @@ def test_a_kill_while_a_long_batch_is_written(
     store.close()
     if before == "no checkpoint":
         (killed / "checkpoint").unlink()
-    config = replace(config, store_path=killed)
+    config = replace(config, store_path_root_dir=killed)
     with caplog.at_level(logging.WARNING):
         for partitions in (1, 9):
             assert bodies(killed, minPartitions=partitions) == promised

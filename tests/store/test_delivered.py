@@ -15,7 +15,7 @@ import pytest
 
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from spark_rocket.store.delay import delivered
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from tests.kit.clock import START, Clock
@@ -34,7 +34,7 @@ def put_delayed(store: MessageStore, level: int, key: str, topic: str = "Real", 
 
 
 def service(store: MessageStore, offsets: dict[int, int] | None = None, **more: Any) -> ScheduleMessageService:
-    made = ScheduleMessageService(store, delay_levels(DEFAULT_DELAY_LEVELS), **more)
+    made = ScheduleMessageService(store, parse_delay_levels(DEFAULT_DELAY_LEVELS), **more)
     if offsets is not None:
         made.load({"offsetTable": offsets})
     made.correct_offsets()
@@ -45,7 +45,7 @@ def copied(store: MessageStore, make_store: MakeStore) -> MessageStore:
     """The store as a kill leaves it, opened again."""
     image = store.config.store_path.with_name("image")
     shutil.copytree(store.config.store_path, image)
-    return make_store(replace(store.config, store_path=image))
+    return make_store(replace(store.config, store_path_root_dir=image))
 
 
 @pytest.mark.parametrize("offsets", [{}, {1: 0, 2: 0}, {1: 7, 2: 0}], ids=["none", "first", "some"])
@@ -82,7 +82,7 @@ def test_each_kill_of_many_repeats_nothing(make_store: MakeStore, clock: Clock) 
         service(store, {}, timer=itertools.count().__next__).deliver(clock.now, 4)
         image = store.config.store_path.with_name(f"image{number}")
         shutil.copytree(store.config.store_path, image)
-        store = make_store(replace(store.config, store_path=image))
+        store = make_store(replace(store.config, store_path_root_dir=image))
     assert service(store, {}).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"%d" % number for number in range(30)]
 

@@ -40,7 +40,7 @@ def test_the_range_and_the_messages_are_named(make_store: MakeStore, caplog: pyt
     store.close()
     image = store.config.store_path.with_name("image")
     shutil.copytree(store.config.store_path, image)
-    config = replace(store.config, store_path=image)
+    config = replace(store.config, store_path_root_dir=image)
     for path in sorted(config.commit_log_path.iterdir())[:2]:
         path.unlink()
     (problem,) = [one for one in check_store(image, config) if one.kind == "begin"]
@@ -81,7 +81,7 @@ def test_retention_is_no_loss(make_store: MakeStore, caplog: pytest.LogCaptureFi
     else:
         image = store.config.store_path.with_name("image")
         shutil.copytree(store.config.store_path, image)
-        again = make_store(replace(store.config, store_path=image))
+        again = make_store(replace(store.config, store_path_root_dir=image))
     assert reports(caplog) == []
     assert recovery_of(again).lost is None
 

@@ -118,7 +118,7 @@ def test_a_start_after_a_kill_begins_at_the_checkpoint(config: StoreConfig) -> N
             store.flush()
     shutil.copytree(config.store_path, config.store_path.parent / "image")
     store.close()
-    image = replace(config, store_path=config.store_path.parent / "image")
+    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
     store = opened(image)
     # 29 records a file: number 147 (3 s before the flushed 150) is in the sixth, and one file more for safety.
     assert recovery_of(store).start_offset == 4 * config.mapped_file_size_commit_log
@@ -137,7 +137,7 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
     store.flush()
     clock.now += 1
     last = put(store, "T", 1, b"torn" * 200, b"KEYS\x01torn\x02TAGS\x01t")
-    image = replace(config, store_path=config.store_path.parent / "image")
+    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
     shutil.copytree(config.store_path, image.store_path)
     store.close()
     data = bytes(torn) if how == "zero" else b"\xff" * torn
@@ -161,7 +161,7 @@ def test_a_torn_record_of_the_last_flushed_millisecond_is_cut(config: StoreConfi
     put(store, "T", 1, b"flushed")
     store.flush()
     last = put(store, "T", 1, b"torn" * 200, b"KEYS\x01torn\x02TAGS\x01t")
-    image = replace(config, store_path=config.store_path.parent / "image")
+    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
     shutil.copytree(config.store_path, image.store_path)
     store.close()
     overwrite(log_file(image, 0), last.end_physical_offset - 8, bytes(8))
@@ -184,7 +184,7 @@ def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed
     end = last.end_physical_offset
     forged[28:36] = (end + 88).to_bytes(8, "big")
     put(store, "T", 0, bytes(forged))
-    image = replace(config, store_path=config.store_path.parent / "image")
+    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
     shutil.copytree(config.store_path, image.store_path)
     store.close()
     overwrite(log_file(image, 0), end, bytes(88))
@@ -512,7 +512,7 @@ def test_a_topic_deleted_by_another_broker_stays_deleted(config: StoreConfig) ->
 def test_an_empty_prepared_file_is_not_the_end(config: StoreConfig) -> None:
     store = opened(config)
     put(store, "T", 0, b"x")
-    image = replace(config, store_path=config.store_path.parent / "image")
+    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
     shutil.copytree(config.store_path, image.store_path)
     end = store.max_physical_offset
     store.close()

@@ -79,7 +79,7 @@ def test_a_crash_at_any_point(it: Trimmable, tmp_path: Path, monkeypatch: pytest
     assert len(images) > 2 * FILES
     before = -1
     for image in images:
-        config = replace(it.config, store_path=image)
+        config = replace(it.config, store_path_root_dir=image)
         store = opened(config, it.clock, disk_usage=it.disk)
         numbers = sorted(number_of(raw) for queue_id in range(QUEUES) for raw in bodies(store, "T", queue_id))
         assert numbers == list(range(numbers[0], COUNT + 1))

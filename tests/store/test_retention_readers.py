@@ -260,7 +260,7 @@ def test_a_topic_is_deleted_without_waiting_for_its_files(
     it.drain()
     assert deleted_directories(it.config) == []
     assert bodies(it.store, "T", 0) == [body(number) for number in range(30)]
-    again = Trimmable(replace(it.config, store_path=tmp_path / "killed"), it.clock, it.disk, it.store)
+    again = Trimmable(replace(it.config, store_path_root_dir=tmp_path / "killed"), it.clock, it.disk, it.store)
     again.open()
     assert bodies(again.store, "T", 0) == [body(number) for number in range(30)]
     again.drain()
@@ -348,7 +348,7 @@ def test_a_recreated_topic_starts_at_0_without_old_records(it: Trimmable, tmp_pa
     it.run()
     put(it.store, "T", 1, body(0))
     shutil.copytree(it.config.store_path, tmp_path / "killed")
-    store = opened(replace(it.config, store_path=tmp_path / "killed"), it.clock)
+    store = opened(replace(it.config, store_path_root_dir=tmp_path / "killed"), it.clock)
     assert [store.get_max_offset("T", queue_id) for queue_id in range(QUEUES)] == [0, 1, 0]
     assert bodies(store, "T", 1) == [body(0)]
     assert put(store, "T", 0, b"").queue_offset == 0

@@ -15,7 +15,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import decode_record, view_record
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
 from spark_rocket.store.layout import tags_code
@@ -26,7 +26,7 @@ from tests.store.conftest import MakeStore
 from tests.store.helpers import bodies, golden, opened, put, refuse_writes, small, trim
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAYS = delay_levels(DEFAULT_DELAY_LEVELS)
+DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 ALL_OF_IT = 1e9
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, delay_levels
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import Clock
@@ -17,7 +17,7 @@ from tests.store.helpers import bodies, flush_log, opened, put, small
 from tests.store.test_torn_images import FATES, Disk
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAYS = delay_levels(DEFAULT_DELAY_LEVELS)
+DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 
 
 @pytest.mark.parametrize("seed", range(25), ids=lambda seed: f"seed{seed}")
@@ -55,7 +55,7 @@ def test_each_delayed_message_is_delivered_once(
     disk.image(store.config.store_path, image, rng, FATES)
     store.close()
 
-    config = replace(config, store_path=image)
+    config = replace(config, store_path_root_dir=image)
     clock.now += 60_000
     store = opened(config, clock)
     schedule = ScheduleMessageService(store, DELAYS)

@@ -62,7 +62,8 @@ def test_both_bounds_equal_a_full_scan(
             assert store.get_offset_by_time("T", queue_id, time) == lower(kept, first, time)
             assert store.get_offset_by_time("T", queue_id, time, upper=True) == upper(kept, first, time)
     store.close()
-    assert check_store(config.store_path, config) == []
+    lost = {"begin"} if trimmed else set()  # files that retention has not deleted
+    assert {problem.kind for problem in check_store(config.store_path, config)} <= lost
 
 
 def test_queues_without_messages(make_store: MakeStore) -> None:

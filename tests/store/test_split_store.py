@@ -95,7 +95,7 @@ def test_an_apache_store_with_a_separate_log_is_read_with_its_configuration(
     config: StoreConfig, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """No file then names the directory of the log."""
-    filled(replace(config, store_path_consume_queue=None, store_path_index=None))
+    filled(replace(config, store_path_consume_queue="", store_path_index=""))
     (config.store_path / "config" / "storePaths.json").unlink()
     assert main(["store", "check", str(config.store_path)]) == 1
     assert "if broker.conf sets storePathCommitLog, give it with -c" in capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_an_apache_store_with_a_separate_log_is_read_with_its_configuration(
         more.write(f"storePathConsumeQueue={tmp_path / 'nowhere'}\nstorePathIndex={tmp_path / 'nowhere-either'}\n")
     assert main(["store", "check", str(config.store_path), "-c", str(conf)]) == 0
     with pytest.raises(StoreError, match=r"consumequeue has files of this store"):
-        opened(replace(config, store_path_consume_queue=tmp_path / "nowhere", store_path_index=None))
+        opened(replace(config, store_path_consume_queue=str(tmp_path / "nowhere"), store_path_index=""))
 
 
 def test_queues_and_index_are_rebuilt_where_they_are(config: StoreConfig) -> None:
@@ -159,7 +159,7 @@ def test_no_two_stores_share_a_directory(config: StoreConfig, tmp_path: Path) ->
     store.close()
     store = opened(small(tmp_path / "plain"))
     with pytest.raises(StoreLockedError, match="is in use by another store"):
-        opened(replace(small(tmp_path / "other"), store_path_commit_log=store.config.commit_log_path))
+        opened(replace(small(tmp_path / "other"), store_path_commit_log=str(store.config.commit_log_path)))
     with pytest.raises(StoreLockedError):
         check_store(tmp_path / "plain")
     store.close()

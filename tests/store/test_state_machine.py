@@ -140,7 +140,7 @@ class StoreMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         """A killed process leaves all bytes that it wrote: a copy of the files."""
         self.images += 1
-        image = replace(self.config, store_path=self.directory / f"store{self.images}")
+        image = replace(self.config, store_path_root_dir=self.directory / f"store{self.images}")
         try:
             shutil.copytree(self.config.store_path, image.store_path)
         except shutil.Error as error:  # a deleted topic's files go in the background

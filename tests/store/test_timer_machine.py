@@ -126,7 +126,7 @@ class TimerMachine(RuleBasedStateMachine):
         shutil.rmtree(self.rig.config.store_path)
         if power:
             lose_unflushed(image, random.Random(seed))
-        self.rig.config = replace(self.rig.config, store_path=image)
+        self.rig.config = replace(self.rig.config, store_path_root_dir=image)
         self.rig.open()
         self.rig.work()
 

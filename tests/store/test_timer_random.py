@@ -49,7 +49,7 @@ def test_a_random_day(tmp_path: Path, seed: int) -> None:
             image = tmp_path / f"image{kills}"
             shutil.copytree(rig.config.store_path, image)
             rig.close()
-            rig.config = replace(config, store_path=image)
+            rig.config = replace(config, store_path_root_dir=image)
             rig.open()
     rig.advance(rig.clock.now + 400 * precision)
     arrived = rig.arrived()

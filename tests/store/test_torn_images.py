@@ -112,7 +112,7 @@ def write_some(store: MessageStore, clock: Clock, rng: random.Random, acts: int)
 
 def recover_and_verify(config: StoreConfig, image: Path, before: bytes, flushed: bytes, *, exact: bool) -> None:
     """``before``: records at the power failure; ``flushed``: those that were on the disk."""
-    config = replace(config, store_path=image)
+    config = replace(config, store_path_root_dir=image)
     store = opened(config)
     assert not recovery_of(store).clean
     store.close()
@@ -181,7 +181,7 @@ def test_a_kill_and_then_a_power_failure(seed: int, tmp_path: Path, monkeypatch:
     flushed = {tmp_path / "killed" / path.relative_to(config.store_path): raw for path, raw in disk.flushed.items()}
     store.close()
     disk.flushed = flushed
-    config = replace(config, store_path=tmp_path / "killed")
+    config = replace(config, store_path_root_dir=tmp_path / "killed")
     store = opened(config, clock)
     clock.now += 10_000
     for i in range(60):
@@ -217,7 +217,7 @@ def test_what_sync_flush_acknowledged_is_in_every_image(
         put(store, "T0", 0, b"unacknowledged" * 30)
     disk.image(config.store_path, tmp_path / "image", rng, ("drop",) if seed % 2 else ("drop", "zero", "garble"))
     store.close()
-    config = replace(config, store_path=tmp_path / "image")
+    config = replace(config, store_path_root_dir=tmp_path / "image")
     store = opened(config)
     for key, expected in acknowledged.items():
         assert bodies(store, *key)[: len(expected)] == expected

@@ -27,7 +27,7 @@ def killed(rig: Rig, number: int = 1) -> StoreConfig:
     """The files of a killed process: a copy of the current ones."""
     image = rig.config.store_path.with_name(f"image{number}")
     shutil.copytree(rig.config.store_path, image)
-    return replace(rig.config, store_path=image)
+    return replace(rig.config, store_path_root_dir=image)
 
 
 class Rig:

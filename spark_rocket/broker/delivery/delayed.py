@@ -29,7 +29,6 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.store.config import delay_levels
 
 TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
@@ -50,7 +49,7 @@ class DelayRules:
     def __init__(self, config: BrokerConfig, clock: Callable[[], int]) -> None:
         self._config = config
         self._clock = clock
-        self._levels = delay_levels(config.message_delay_level)
+        self._levels = config.store.delay_levels()
 
     def apply(self, properties: dict[str, str], topic: str, queue_id: int) -> Waiting | None:
         """Change ``properties`` to those to store and return the place; None if the message is not delayed.

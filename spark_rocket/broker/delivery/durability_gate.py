@@ -37,7 +37,7 @@ class DurabilityGate:
         self._loop = loop
         self._store = store
         self._replication = replication
-        self._sync_flush = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._sync_flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
         self.waits = self._sync_flush or self._sync_master
         """Whether responses wait for a flush or a slave at all."""

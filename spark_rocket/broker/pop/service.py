@@ -230,7 +230,7 @@ class PopService:
         tag_codes, matches = pop.wanted
         if matches is None:
             return self._store.get_message(topic, queue_id, offset, most, room, tag_codes)
-        examined = self._config.max_filter_message_size // ENTRY_SIZE
+        examined = self._config.store.max_filter_message_size // ENTRY_SIZE
         return get_matching(self._store, topic, queue_id, offset, most, room, matches, examined)
 
     def _give(

@@ -272,7 +272,7 @@ class PullMessageProcessor(Processor):
     def _examine(self, pull: _Pull) -> GetMessageResult:
         """Read the messages that match an SQL92 filter."""
         assert pull.wanted.matches is not None
-        most = self.config.max_filter_message_size // ENTRY_SIZE
+        most = self.config.store.max_filter_message_size // ENTRY_SIZE
         place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)
         result = get_matching(self.store, *place, pull.wanted.matches, most)
         if result.status is GetMessageStatus.OFFSET_OVERFLOW_ONE and pull.passed:

@@ -23,7 +23,7 @@ import difflib
 import logging
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from pathlib import Path
@@ -42,19 +42,12 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
-from spark_rocket.protocol.setting import SettingsUpdate, fixed, read_settings, settings_of, text_of
+from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
-from spark_rocket.store.config import (
-    DEFAULT_DELAY_LEVELS,
-    FlushDiskType,
-    StoreConfig,
-    delay_levels,
-    delete_hours,
-    one_directory,
-)
+from spark_rocket.store.config import StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -137,14 +130,10 @@ class BrokerConfig:
     region_id: str = _setting("DefaultRegion", dynamic=True, check=_property_value)
     store_reply_message_enable: bool = _setting(True, dynamic=True)
     start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
-    max_message_size: int = _setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
 
-    message_delay_level: str = _setting(DEFAULT_DELAY_LEVELS, check=delay_levels)
     flush_delay_offset_interval: int = _setting(10_000, low=100)
     timer_wheel_enable: bool = _setting(True)
     timer_precision_ms: int = _setting(1_000, low=1)
-    timer_roll_window_slot: int = _setting(172_800, low=1)
-    mapped_file_size_timer_log: int = _setting(100 * 1024 * 1024, low=4096, high=1 << 40)
     timer_max_delay_sec: int = _setting(259_200, low=1, high=2**31 - 1)
     recall_message_enable: bool = _setting(False, dynamic=True)
     allow_recall_when_broker_not_writeable: bool = _setting(True, dynamic=True)
@@ -172,7 +161,6 @@ class BrokerConfig:
     lite_pull_message_enable: bool = _setting(True, dynamic=True)
     enable_property_filter: bool = _setting(False, dynamic=True)
     enable_mixed_message_type: bool = _setting(False, dynamic=True)
-    max_filter_message_size: int = _setting(16_000, low=20, high=1 << 20, dynamic=True)
     use_server_side_reset_offset: bool = _setting(True, dynamic=True)
 
     enable_retry_topic_v2: bool = _setting(False, dynamic=True)
@@ -209,32 +197,10 @@ class BrokerConfig:
     max_waiting_request_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
     max_unread_answer_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
     max_memory_bytes: int = _setting(0, low=0, dynamic=True)
-
-    store_path_root_dir: Path = _setting(Path("~/store"))  # noqa: RUF009
-    store_path_commit_log: str = _setting("", check=one_directory)
-    store_path_consume_queue: str = _setting("")
-    store_path_index: str = _setting("")
-    flush_disk_type: FlushDiskType = _setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
-    mapped_file_size_commit_log: int = _setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
-    mapped_file_size_consume_queue: int = _setting(6_000_000, low=20, high=2**31 - 1, step=20)
-    max_hash_slot_num: int = _setting(5_000_000, low=1, high=2**28)
-    max_index_num: int = _setting(20_000_000, low=2, high=2**28)
-    message_index_enable: bool = _setting(True)
-    flush_interval_commit_log: int = _setting(500, low=1)
-    flush_interval_consume_queue: int = _setting(1_000, low=1)
-    sync_flush_timeout: int = _setting(5_000, low=1)
-
-    file_reserved_time: int = _setting(72, low=0, high=1_000_000, dynamic=True)
-    delete_when: str = _setting("04", dynamic=True, check=delete_hours)
     clean_resource_interval: int = _setting(10_000, low=100)
-    delete_commit_log_files_interval: int = _setting(100, low=0, high=60_000, dynamic=True)
-    delete_file_batch_max: int = _setting(10, low=1, dynamic=True)
-    disk_max_used_space_ratio: int = _setting(75, low=1, high=100, dynamic=True)
-    disk_space_clean_forcibly_ratio: int = _setting(85, low=1, high=100, dynamic=True)
-    disk_space_warning_level_ratio: int = _setting(90, low=1, high=100, dynamic=True)
-    clean_file_forcibly_enable: bool = _setting(True, dynamic=True)
-    file_reserved_size: int = _setting(0, low=0, dynamic=True)
 
+    store: StoreConfig = field(default_factory=StoreConfig)
+    """Settings of the store, in ``broker.conf`` beside those above."""
     #: Where the settings were read from, if that was a file.
     source: Path | None = None
     #: The settings of TLS (``tls.…``), shared by servers and clients (remoting/tls).
@@ -246,7 +212,7 @@ class BrokerConfig:
     def from_file(cls, path: Path | str, **defaults: Any) -> BrokerConfig:
         """Read a ``broker.conf``; ConfigError names the file, the line and the setting.
 
-        ``defaults`` are fields of this class, for settings that the file does not have.
+        ``defaults`` are fields of this class, but not of ``store``, for settings that the file does not have.
         """
         path = Path(path)
         return cls._from_entries(
@@ -268,10 +234,16 @@ class BrokerConfig:
         cls, entries: Iterable[tuple[str, str, int]], source: str, defaults: Mapping[str, Any] | None = None
     ) -> BrokerConfig:
         config = cls(**defaults or {})
+        values: dict[Setting, object] = {}
         for name, value, line in entries:
             where = f"{source}, line {line}" if line else source
-            for warning in config._set(name, expand_variables(value, os.environ), where):
-                _log.warning("%s", warning)
+            text = expand_variables(value, os.environ)
+            if name in _SPECS:
+                values[_SPECS[name]] = _SPECS[name].parse(text, where)
+            else:
+                for warning in config._set_other(name, text, where):
+                    _log.warning("%s", warning)
+        config._assign(values)
         for warning in config._order_warnings():
             _log.warning("%s: %s", source, warning)
         return config
@@ -280,9 +252,9 @@ class BrokerConfig:
         """Warnings about the three levels of disk usage if they are not in ascending order."""
         names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
         levels = (
-            self.disk_max_used_space_ratio,
-            self.disk_space_clean_forcibly_ratio,
-            self.disk_space_warning_level_ratio,
+            self.store.disk_max_used_space_ratio,
+            self.store.disk_space_clean_forcibly_ratio,
+            self.store.disk_space_warning_level_ratio,
         )
         return [
             f"{names[at]} {levels[at]} is above {names[at + 1]} {levels[at + 1]}; it should not be."
@@ -290,12 +262,19 @@ class BrokerConfig:
             if levels[at] > levels[at + 1]
         ]
 
-    def _set(self, name: str, text: str, where: str) -> list[str]:
+    def value_of(self, spec: Setting) -> Any:
+        return getattr(self.store if spec in _OF_STORE else self, spec.attribute)
+
+    def _assign(self, values: Mapping[Setting, Any]) -> None:
+        of_store = {spec.attribute: value for spec, value in values.items() if spec in _OF_STORE}
+        self.store = replace(self.store, **of_store)
+        for spec, value in values.items():
+            if spec not in _OF_STORE:
+                setattr(self, spec.attribute, value)
+
+    def _set_other(self, name: str, text: str, where: str) -> list[str]:
+        """Retain a setting that this broker does not have; returns warnings."""
         check_refused(name, text, where)
-        spec = _SPECS.get(name)
-        if spec is not None:
-            setattr(self, spec.attribute, spec.parse(text, where))
-            return []
         if name.startswith("tls."):  # unknown ones are an error, not a warning
             parse_setting(name, text, where)
             self.tls[name] = text
@@ -326,7 +305,7 @@ class BrokerConfig:
             value = spec.parse(text, "update")
             if spec.dynamic:
                 update.values[spec] = value
-            elif value != getattr(self, spec.attribute):
+            elif value != self.value_of(spec):
                 raise fixed(name)
         update.known_others = {name: text for name, text in update.others.items() if name in KNOWN_UNUSED}
         check_unknown(self.others, update.others)
@@ -334,10 +313,11 @@ class BrokerConfig:
 
     def apply(self, update: SettingsUpdate) -> list[str]:
         """Apply a parsed update; returns warnings."""
-        warnings = [warning for name, text in update.others.items() for warning in self._set(name, text, "update")]
+        warnings = [
+            warning for name, text in update.others.items() for warning in self._set_other(name, text, "update")
+        ]
         before = self._order_warnings()
-        for spec, value in update.values.items():
-            setattr(self, spec.attribute, value)
+        self._assign(update.values)
         return warnings + [warning for warning in self._order_warnings() if warning not in before]
 
     def update(self, properties_text: str) -> list[str]:
@@ -351,7 +331,7 @@ class BrokerConfig:
 
     def to_properties(self) -> list[tuple[str, str]]:
         """All settings by Apache name, then the file's other settings."""
-        own = [_shown(spec.name, text_of(getattr(self, spec.attribute))) for spec in _SPECS.values()]
+        own = [_shown(spec.name, text_of(self.value_of(spec))) for spec in _SPECS.values()]
         others = sorted(_shown(name, text) for name, text in self.others.items())
         return own + sorted(self.tls_settings().properties().items()) + others
 
@@ -372,17 +352,9 @@ class BrokerConfig:
         settings = self.tls_settings()
         return settings if settings.is_client else None
 
-    @property
-    def store_path(self) -> Path:
-        """The store's directory, with ``~`` expanded."""
-        return self.store_path_root_dir.expanduser()
-
     def store_config(self) -> StoreConfig:
-        """Settings of the store: fields of the same name, and paths converted to its types."""
-        values = {one.name: getattr(self, one.name) for one in fields(StoreConfig) if hasattr(self, one.name)}
-        for name in ("store_path_commit_log", "store_path_consume_queue", "store_path_index"):
-            values[name] = Path(values[name]).expanduser() if values[name] else None
-        return StoreConfig(**{**values, "is_replica": self.is_slave})
+        """Settings of the store in this broker's role."""
+        return replace(self.store, is_replica=self.is_slave)
 
     @property
     def proxy_settings(self) -> dict[str, str]:
@@ -414,7 +386,7 @@ class BrokerConfig:
     @property
     def acl_path(self) -> Path:
         """Apache's ``conf/plain_acl.yml``: ``aclFile``, else beside ``broker.conf``, else in the store's ``config``."""
-        beside = self.source.absolute().parent if self.source is not None else self.store_path / "config"
+        beside = self.source.absolute().parent if self.source is not None else self.store.store_path / "config"
         return beside / Path(self.acl_file or "plain_acl.yml").expanduser()
 
     @property
@@ -449,4 +421,5 @@ def nearest_setting(name: str) -> str | None:
     return lowered[close[0]] if close else None
 
 
-_SPECS = settings_of(BrokerConfig)
+_OF_STORE = frozenset(settings_of(StoreConfig).values())
+_SPECS = settings_of(BrokerConfig) | settings_of(StoreConfig)

@@ -334,7 +334,7 @@ class TransactionalMessageService:
     def _check_one(self, queue: _HalfQueue, half: Half, now: int) -> int | None:
         """Check or abandon one message; return when to retry if that is not possible now."""
         record, config = half.record, self._config
-        too_old = now - record.born_timestamp > config.file_reserved_time * _HOUR_MS
+        too_old = now - record.born_timestamp > config.store.file_reserved_time * _HOUR_MS
         if half.check_times >= config.transaction_check_max or too_old:
             return self._give_up(queue, half, now)
         since = record.born_timestamp if half.is_copy else record.store_timestamp

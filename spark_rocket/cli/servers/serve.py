@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from spark_rocket.namesrv.server import NameServer, NameServerMetrics
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
 from spark_rocket.remoting.server.server import run
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsMode, TlsSettings
+from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.store_lock import StoreLock, abort_path
 
 _log = logging.getLogger(__name__)
@@ -98,13 +100,12 @@ def run_up(
 def _choose_data(options: UpOptions, config: BrokerConfig) -> Path:
     if options.ephemeral:
         data = Path(tempfile.mkdtemp(prefix="rocket-"))
-        config.store_path_root_dir = data / "store"
-        config.store_path_commit_log = config.store_path_consume_queue = config.store_path_index = ""
-    elif options.data is None and config.store_path_root_dir != BrokerConfig().store_path_root_dir:
-        data = config.store_path
+        config.store = config.store.in_directory(data / "store")
+    elif options.data is None and config.store.store_path_root_dir != StoreConfig().store_path_root_dir:
+        data = config.store.store_path
     else:
         data = (options.data or DEFAULT_DATA).absolute()
-        config.store_path_root_dir = store_directory(data)
+        config.store = replace(config.store, store_path_root_dir=store_directory(data))
     return data
 
 
@@ -123,8 +124,8 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         proxy = ProxyChild(config, name_server, options.grpc_port, options.logs)
         await proxy.start(servers)  # first: it starts slower than a broker
         broker = Broker(config)
-        if was_not_closed(config.store_path):
-            print_lines(f"{config.store_path} was not closed cleanly: recovering it …")
+        if was_not_closed(config.store.store_path):
+            print_lines(f"{config.store.store_path} was not closed cleanly: recovering it …")
         await broker.start()
         servers.push_async_callback(broker.close)
         # Start it only now: during recovery it would report existing topics as missing.
@@ -226,7 +227,7 @@ def serve_broker(options: BrokerOptions) -> int:
     if options.nameserver:
         config.namesrv_addr = options.nameserver
     if options.data is not None:
-        config.store_path_root_dir = store_directory(options.data.absolute())
+        config.store = replace(config.store, store_path_root_dir=store_directory(options.data.absolute()))
     if config.proxy_settings:
         _log.warning(
             "%s: ignored settings of the gRPC proxy: %s. Set them in the proxy's own file and start it with "
@@ -256,7 +257,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
             *monitor.lines,
             *tls_line(config.tls_settings()),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
-            f"  store        {config.store_path}",
+            f"  store        {config.store.store_path}",
             *open_warning(config.bind_address, checked=config.acl_enable),
         )
         await stopping()

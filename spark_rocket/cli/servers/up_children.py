@@ -131,7 +131,7 @@ def proxy_config(config: BrokerConfig, name_server: str, port: int | None, proce
         "localServeAddr": config.broker_ip1,
         "aclEnable": config.acl_enable,
         "aclFile": config.acl_path if config.acl_enable else "",
-        "maxMessageSize": config.max_message_size,
+        "maxMessageSize": config.store.max_message_size,
         "innerClientAuthenticationCredentials": config.inner_client_authentication_credentials,
         "metricsExporterType": config.metrics_exporter_type,
         "metricsPromExporterHost": config.metrics_prom_exporter_host,

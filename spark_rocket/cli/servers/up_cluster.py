@@ -103,7 +103,7 @@ class _Brokers:
         self._logs = options.logs
         self._shared = shared_settings(options, config, name_server)
         self._data = data
-        self._first_store = config.store_path
+        self._first_store = config.store.store_path
 
     async def start_all(self, members: list[ClusterMember]) -> list[dict[str, str]]:
         """Start all brokers and return their facts. Slaves start last, so that they find their masters at once."""

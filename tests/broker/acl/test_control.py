@@ -23,6 +23,7 @@ from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.store.config import StoreConfig
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
 from tests.broker.wire import Wire, _send_fields
@@ -498,7 +499,7 @@ def test_a_broker_does_not_start_without_rules(tmp_path: Path, content: str | No
 
 
 def test_the_place_of_the_file(tmp_path: Path) -> None:
-    assert BrokerConfig(store_path_root_dir=tmp_path).acl_path == tmp_path / "config" / "plain_acl.yml"
+    assert BrokerConfig(store=StoreConfig(tmp_path)).acl_path == tmp_path / "config" / "plain_acl.yml"
     assert BrokerConfig(acl_file="/etc/acl.yml").acl_path == Path("/etc/acl.yml")
     conf = tmp_path / "broker.conf"
     conf.write_text("aclFile=acl/accounts.yml\n")
