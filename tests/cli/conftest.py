@@ -1,20 +1,19 @@
-"""``rocket`` as a function that returns output and exit status, without a process for each call."""
+"""``rocket`` as a function that returns output and exit status, and the cluster that a module's commands use."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
 from spark_rocket.cli import main
+from spark_rocket.testing import LocalCluster
 
 
-@dataclass(frozen=True)
-class CommandResult:
+class CommandResult(NamedTuple):
     """The result of a command line. An invalid one has status 2, as in a shell."""
 
     status: int
@@ -24,6 +23,10 @@ class CommandResult:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
 
 
 Run = Callable[..., CommandResult]
@@ -47,3 +50,27 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return CommandResult(status, said.out, said.err)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """A cluster with the options ``CLUSTER`` and the topics ``TOPICS`` (name to queues) of the module."""
+    with LocalCluster(**getattr(request.module, "CLUSTER", {"in_process": True})) as running:
+        for topic, queues in getattr(request.module, "TOPICS", {}).items():
+            running.create_topic(topic, queues)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def name_server(cluster: LocalCluster) -> str:
+    return cluster.name_server
+
+
+@pytest.fixture
+def rocket(run: Run, name_server: str) -> Run:
+    """``run`` with the name server of the module's cluster."""
+
+    def rocket(*arguments: object, answer: str | None = None) -> CommandResult:
+        return run(*arguments, "-n", name_server, answer=answer)
+
+    return rocket

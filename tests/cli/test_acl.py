@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -18,29 +17,12 @@ from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAcce
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import CommandResult, Run
+from tests.kit.accounts import ACCOUNTS, KEYS
 
 pytestmark = pytest.mark.live
 
+CLUSTER = {"in_process": True, "config": {"grpcServerPort": -1}, **KEYS}
 ROOT = ("--access-key", "root-key", "--secret-key", "r00t-s3cr3t")
-ACCOUNTS = """\
-accounts:
-- {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
-- accessKey: alice-key
-  secretKey: al1ce-s3cr3t
-  topicPerms: [orders=PUB]
-"""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    with LocalCluster(
-        in_process=True,
-        access_key="root-key",
-        secret_key="r00t-s3cr3t",
-        config={"grpcServerPort": -1},
-        data_dir=tmp_path_factory.mktemp("acl"),
-    ) as running:
-        yield running
 
 
 @pytest.fixture

@@ -19,13 +19,8 @@ from spark_rocket.testing import LocalCluster
 pytestmark = pytest.mark.live
 
 Capsys = pytest.CaptureFixture[str]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        running.create_topic("orders", 3)
-        yield running
+CLUSTER: dict[str, object] = {}
+TOPICS = {"orders": 3}
 
 
 @pytest.fixture

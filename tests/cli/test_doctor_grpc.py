@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,7 @@ from tests.proxy.grpc_world import World
 
 pytestmark = pytest.mark.live
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as running:
-        running.create_topic("orders", 3)
-        yield running
+TOPICS = {"orders": 3}
 
 
 def found(endpoint: str, topic: str | None = "orders", **link: Any) -> list[Finding]:

@@ -35,19 +35,14 @@ from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.cli.conftest import CommandResult, Run
+from tests.cli.conftest import Run
 from tests.client.fakes import Answer, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
+CLUSTER = {"brokers": 2, "config": {"grpcServerPort": -1, "enablePropertyFilter": True}}
 TEXT = '{"näme": "你好", "id": 7}'
 BINARY = bytes(range(256))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2, config={"grpcServerPort": -1, "enablePropertyFilter": True}) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +56,6 @@ def topic(request: pytest.FixtureRequest, admin: Admin) -> str:
     name = f"cli-{request.node.name.partition('[')[0][:60]}"
     admin.create_topic(name, queues=2)
     return name
-
-
-@pytest.fixture
-def rocket(run: Run, cluster: LocalCluster) -> Callable[..., CommandResult]:
-    """``rocket`` with this cluster's name server."""
-
-    def rocket(*arguments: object, **more: Any) -> CommandResult:
-        return run(*arguments, "-n", cluster.name_server, **more)
-
-    return rocket
-
-
-def lines(said: CommandResult) -> list[Any]:
-    return [json.loads(line) for line in said.out.splitlines()]
 
 
 # --- send, get, query -------------------------------------------------------------------------------------------
@@ -130,12 +111,12 @@ def test_bodies_of_files(
 def test_lines_of_stdin_and_of_files(rocket: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("eins\r\n\nzwei ✓\ndrei".encode())))
     said = rocket("message", "send", topic, "--lines", "-", "--json")
-    assert [one["status"] for one in lines(said)] == ["SEND_OK"] * 3
+    assert [one["status"] for one in said.json_lines] == ["SEND_OK"] * 3
     (tmp_path / "hex").write_text("00ff\n61 62\n")
     said = rocket("message", "send", topic, "--lines", tmp_path / "hex", "--hex")
     assert said.out == f"Sent 2 messages to {topic}.\n"
     said = rocket("message", "tail", topic, "--from", "earliest", "--no-follow", "--json")
-    assert sorted(one.get("body") or one["bodyBase64"] for one in lines(said)) == [
+    assert sorted(one.get("body") or one["bodyBase64"] for one in said.json_lines) == [
         "AP8=",
         "ab",
         "drei",
@@ -243,7 +224,7 @@ def test_tail_follows_a_topic(rocket: Run, cluster: LocalCluster, admin: Admin, 
     assert all(re.match(rf"{when}  broker-[ab]/[01]@\d+  #a  live \d+$", line) for line in shown)
     with sending(cluster, topic, tags="a"):
         said = rocket("message", "tail", topic, "--max", 4, "--json", "--last", 2, "--tags", "odd || a")
-    assert len(lines(said)) == 4
+    assert len(said.json_lines) == 4
 
 
 def test_stored_messages_are_shown_in_time_order(rocket: Run, admin: Admin, topic: str) -> None:
@@ -254,13 +235,14 @@ def test_stored_messages_are_shown_in_time_order(rocket: Run, admin: Admin, topi
     def bodies(*options: object) -> list[str]:
         said = rocket("message", "tail", topic, "--no-follow", "--json", *options)
         assert said.status == 0, said.err
-        return [one["body"] for one in lines(said)]
+        return [one["body"] for one in said.json_lines]
 
     every = bodies("--from", "earliest")
     assert sorted(every, key=lambda body: int(body[1:])) == [f"m{i}" for i in range(100)]
     assert bodies("--from", "1h") == every
     stored = [
-        one["storeTimestamp"] for one in lines(rocket("message", "tail", topic, "--no-follow", "--json", "--last", 99))
+        one["storeTimestamp"]
+        for one in rocket("message", "tail", topic, "--no-follow", "--json", "--last", 99).json_lines
     ]
     assert stored == sorted(stored)
     first = ("--queue", "broker-a/0")  # m0, m4, m8 … m96
@@ -298,7 +280,7 @@ def test_tail_follows_new_queues(
         said = rocket("message", "tail", topic, "--max", 10_000, "--json")
     assert (said.status, said.err) == (0, "")
     assert max(seen) > 1
-    assert len(lines(said)) < 10_000
+    assert len(said.json_lines) < 10_000
 
 
 def test_a_busy_broker_is_retried(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -486,7 +468,7 @@ def test_dead_letters_are_listed_and_resent(rocket: Run, admin: Admin, topic: st
     said = rocket("dlq", "resend", failing, dead["msgId"], "--yes")
     assert (said.status, said.out) == (0, f"Resent 1 dead letter to group {failing}.\n")
     assert sum(high for _, high in admin.offsets(f"%RETRY%{failing}").values()) == before + 1
-    (sent,) = lines(rocket("dlq", "resend", failing, "--all", "--to-topic", "--json", answer="y"))
+    (sent,) = rocket("dlq", "resend", failing, "--all", "--to-topic", "--json", answer="y").json_lines
     assert sent["topic"] == topic
     copy = admin.message(topic, sent["sentAs"])
     assert copy is not None
@@ -558,11 +540,11 @@ def test_a_queue_is_dumped(rocket: Run, admin: Admin, topic: str) -> None:
     said = rocket("queue", "dump", topic, name)
     assert len(said.out.splitlines()) == 101
     assert said.out.endswith("Offsets 0 to 100 (exclusive) of 0 to 120.\n")
-    dumped = lines(rocket("queue", "dump", topic, name, "--json"))
+    dumped = rocket("queue", "dump", topic, name, "--json").json_lines
     assert [one["queueOffset"] for one in dumped] == [*range(120)]
-    dumped = lines(rocket("queue", "dump", topic, name, "--json", "--from", 5, "--to", 7))
+    dumped = rocket("queue", "dump", topic, name, "--json", "--from", 5, "--to", 7).json_lines
     assert [one["body"] for one in dumped] == ["m5", "m6"]
-    entries = lines(rocket("queue", "dump", topic, name, "--json", "--entries", "--from", 118))
+    entries = rocket("queue", "dump", topic, name, "--json", "--entries", "--from", 118).json_lines
     assert [one["queueOffset"] for one in entries] == [118, 119]
     assert {one["tagsCode"] for one in entries} == {97}
     shown = rocket("queue", "dump", topic, name, "--entries", "--from", 118, "--group", "g").out.splitlines()

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,14 +27,8 @@ from tests.proxy.caller import Caller, resource
 pytestmark = pytest.mark.live
 
 LIMIT = 60.0
+TOPICS = {"T": 8}
 only_linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as running:
-        running.create_topic("T")
-        yield running
 
 
 def route_code(endpoint: str, topic: str = "T") -> int:

@@ -2,74 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from spark_rocket.cli import main
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
+from tests.cli.conftest import Run
 
 pytestmark = pytest.mark.live
 
-Capsys = pytest.CaptureFixture[str]
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as running:
-        yield running
-
-
-def test_topics(cluster: LocalCluster, capsys: Capsys) -> None:
-    assert main(["topic", "create", "a", "b", "-n", cluster.name_server, "--queues", "3", "--type", "FIFO"]) == 0
-    assert main(["topic", "create", "c", "-n", cluster.name_server]) == 0
-    said = capsys.readouterr().out
-    assert "Topic b has 3 queues, message type: FIFO.\n" in said
-    assert "Topic c has 8 queues, message type: any.\n" in said
+def test_topics(cluster: LocalCluster, rocket: Run) -> None:
+    assert (
+        "Topic b has 3 queues, message type: FIFO.\n"
+        in rocket("topic", "create", "a", "b", "--queues", 3, "--type", "FIFO").out
+    )
+    assert rocket("topic", "create", "c").out == "Topic c has 8 queues, message type: any.\n"
     with Admin(cluster.name_server) as admin:
         configs = admin.topic_configs(cluster.broker_address)
     assert (configs["a"].read_queue_nums, configs["b"].attributes) == (3, {"message.type": "FIFO"})
     assert (configs["c"].write_queue_nums, configs["c"].attributes) == (8, {})
 
 
-def test_an_existing_topic(cluster: LocalCluster, capsys: Capsys) -> None:
-    create = ["topic", "create", "there", "-n", cluster.name_server]
-    assert main([*create, "--queues", "12", "--type", "FIFO"]) == 0
-    capsys.readouterr()
-    # The default number of queues must not remove queues with messages.
-    assert main(create) == 1
-    assert "Use --queues 12. To remove queues, use --queues 12 --write-queues 8 first" in capsys.readouterr().err
-    assert main([*create, "--queues", "12", "--write-queues", "8"]) == 0
-    assert main(create) == 0
-    assert capsys.readouterr().out.endswith("Topic there has 8 queues, message type: FIFO.\n")
+def test_an_existing_topic(cluster: LocalCluster, rocket: Run) -> None:
+    create = ("topic", "create", "there")
+    assert rocket(*create, "--queues", 12, "--type", "FIFO").status == 0
+    said = rocket(*create)  # the default number of queues must not remove queues with messages
+    remedy = "Use --queues 12. To remove queues, use --queues 12 --write-queues 8 first"
+    assert (said.status, remedy in said.err) == (1, True)
+    assert rocket(*create, "--queues", 12, "--write-queues", 8).status == 0
+    assert rocket(*create).out.endswith("Topic there has 8 queues, message type: FIFO.\n")
     with Admin(cluster.name_server) as admin:
         there = admin.topic_configs(cluster.broker_address)["there"]
     assert (there.read_queue_nums, there.write_queue_nums, there.attributes) == (8, 8, {"message.type": "FIFO"})
 
 
-def test_groups(cluster: LocalCluster, capsys: Capsys) -> None:
-    assert main(["group", "create", "g", "-n", cluster.name_server, "--ordered", "--attempts", "4"]) == 0
-    assert capsys.readouterr().out == "Group g: at most 4 delivery attempts, in order.\n"
+def test_groups(cluster: LocalCluster, rocket: Run) -> None:
+    for options, text in (
+        (("--ordered", "--attempts", 4), "4 delivery attempts, in order"),
+        (("--attempts", 5), "5 delivery attempts, in order"),
+        (("--no-ordered",), "5 delivery attempts"),
+    ):
+        assert rocket("group", "create", "g", *options).out == f"Group g: at most {text}.\n"
     with Admin(cluster.name_server) as admin:
         group = admin.subscription_groups(cluster.broker_address)["g"]
-    assert (group.consume_message_orderly, group.retry_max_times) == (True, 3)
-    assert main(["group", "create", "g", "-n", cluster.name_server, "--attempts", "5"]) == 0
-    assert capsys.readouterr().out == "Group g: at most 5 delivery attempts, in order.\n"
-    assert main(["group", "create", "g", "-n", cluster.name_server, "--no-ordered"]) == 0
-    assert capsys.readouterr().out == "Group g: at most 5 delivery attempts.\n"
+    assert (group.consume_message_orderly, group.retry_max_times) == (False, 4)
 
 
-def test_invalid_arguments(cluster: LocalCluster, capsys: Capsys) -> None:
-    assert main(["topic", "create", "no name", "-n", cluster.name_server]) == 1
-    assert "illegal characters" in capsys.readouterr().err
-    assert main(["topic", "create", "a", "-n", "127.0.0.1:1"]) == 1
-    assert "127.0.0.1:1" in capsys.readouterr().err
-    for wrong in (
-        ["topic", "create"],
-        ["topic", "create", "a", "--queues", "0"],
-        ["group", "create", "g", "--attempts", "x"],
-    ):
-        with pytest.raises(SystemExit):
-            main(wrong)
-    assert "use 1 to" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "status", "text"),
+    [
+        (("topic", "create", "no name"), 1, "illegal characters"),
+        (("topic", "create"), 2, "Missing argument"),
+        (("topic", "create", "a", "--queues", "0"), 2, "use 1 to"),
+        (("group", "create", "g", "--attempts", "x"), 2, "use 1 to"),
+    ],
+)
+def test_invalid_arguments(rocket: Run, arguments: tuple[str, ...], status: int, text: str) -> None:
+    said = rocket(*arguments)
+    assert (said.status, text in said.err) == (status, True), said
+
+
+def test_a_name_server_that_does_not_respond(run: Run) -> None:
+    said = run("topic", "create", "a", "-n", "127.0.0.1:1")
+    assert (said.status, "127.0.0.1:1" in said.err) == (1, True)

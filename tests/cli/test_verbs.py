@@ -27,7 +27,7 @@ from spark_rocket.remoting.tls.settings import Verify
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
-from tests.cli.conftest import CommandResult, Run
+from tests.cli.conftest import Run
 from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
@@ -63,14 +63,9 @@ def _messages(servers: Servers, admin: Admin) -> None:
             producer.send([Message.of("orders", f"{i}") for i in range(COUNT)], queue=queue)
 
 
-@pytest.fixture
-def rocket(servers: Servers, run: Run) -> Run:
-    """A command line with the name server."""
-
-    def rocket(*arguments: object, answer: str | None = None) -> CommandResult:
-        return run(*arguments, "-n", servers.addresses, answer=answer)
-
-    return rocket
+@pytest.fixture(scope="module")
+def name_server(servers: Servers) -> str:
+    return servers.addresses
 
 
 def put(servers: Servers, group: str, offset: int) -> None:
@@ -376,7 +371,7 @@ def test_a_group_is_reset(rocket: Run, servers: Servers, admin: Admin, where: li
     assert "messages repeated" in said.out
     said = rocket(*reset, answer="no")
     assert (said.status, offsets(admin, "moved")) == (1, {5})
-    rows = [json.loads(line) for line in rocket(*reset, "--yes", "--json").out.splitlines()]
+    rows = rocket(*reset, "--yes", "--json").json_lines
     assert offsets(admin, "moved") == then
     assert {row["from"] for row in rows} == {5}
     assert {row["to"] for row in rows} == then - {5}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -20,7 +21,9 @@ from spark_rocket.datasource.read.bad_records import send_dead_letters
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.testing import LocalCluster
+from tests.console.auth_brokers import AuthCluster
 from tests.kit import browser
+from tests.kit.accounts import KEYS
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
@@ -109,6 +112,18 @@ class Page:
         return value
 
 
+@contextmanager
+def page_of(name_server: str, **given: Any) -> Iterator[Page]:
+    """A page of a console of its own."""
+    console = Console(name_server, **given)
+    try:
+        page = Page(console)
+        yield page
+        page.http.close()
+    finally:
+        console.close()
+
+
 def eventually(ask: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
     """Repeat a request until its response is as expected."""
     return until(lambda: (found,) if is_right(found := ask()) else None)[0]
@@ -177,6 +192,21 @@ def page(console: Console) -> Iterator[Page]:
     page = Page(console)
     yield page
     page.http.close()
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[LocalCluster]:
+    """A cluster with access control."""
+    with LocalCluster(in_process=True, **KEYS) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def apache() -> Iterator[AuthCluster]:
+    """A cluster with ACL 2.0."""
+    cluster = AuthCluster()
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture(scope="module")

@@ -18,33 +18,16 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import says
 from tests.console.auth_brokers import AuthCluster
-from tests.console.conftest import Console, Page
+from tests.console.conftest import Page, page_of
+from tests.kit.accounts import ACCOUNTS, KEYS
 
 pytestmark = pytest.mark.live
-
-KEYS = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
-ACCOUNTS = """\
-accounts:
-- {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
-- accessKey: alice-key
-  secretKey: al1ce-s3cr3t
-  topicPerms: [orders=PUB]
-"""
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True, **KEYS) as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")
 def guarded_page(guarded: LocalCluster) -> Iterator[Page]:
-    console = Console(guarded.name_server, connecting=KEYS)
-    page = Page(console)
-    yield page
-    page.http.close()
-    console.close()
+    with page_of(guarded.name_server, connecting=KEYS) as page:
+        yield page
 
 
 @pytest.fixture
@@ -55,13 +38,6 @@ def plain(guarded: LocalCluster, guarded_page: Page, caplog: pytest.LogCaptureFi
         yield guarded_page
     assert "s3cr3t" not in caplog.text
     assert "s3cr3t" not in guarded_page.http.get("/api/accounts").text
-
-
-@pytest.fixture
-def apache() -> Iterator[AuthCluster]:
-    cluster = AuthCluster()
-    yield cluster
-    cluster.close()
 
 
 def account(page: Page, name: str) -> Any:
@@ -214,17 +190,13 @@ def test_what_has_changed_since_it_was_shown_is_not_overwritten(plain: Page, gua
 
 
 def test_brokers_that_share_a_file_are_checked_before_the_first_change() -> None:
-    with LocalCluster(brokers=2, **KEYS) as cluster:
-        console = Console(cluster.name_server, connecting=KEYS)
-        page = Page(console)
+    with LocalCluster(brokers=2, **KEYS) as cluster, page_of(cluster.name_server, connecting=KEYS) as page:
         (file,) = page.get("/api/accounts")["files"]
         brokers = [one["address"] for one in file["brokers"]]
         assert len(brokers) == 2
         body = {"brokers": brokers, "account": "bobby-key", "create": True, "secret": "b0b-s3cr3t"}
         assert page.post("/api/account", body)["failed"] == {}
         assert account(page, "bobby-key") is not None
-        page.http.close()
-        console.close()
 
 
 def test_an_account_that_one_broker_has_is_created_on_the_others(apache: AuthCluster) -> None:
@@ -240,18 +212,17 @@ def test_an_account_that_one_broker_has_is_created_on_the_others(apache: AuthClu
             0, body=ClusterAclConfig([], accounts).to_json()
         )
         broker.answers[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = put
-    console = Console(apache.name_server)
-    page = Page(console)
-    body = {"brokers": apache.addresses, "account": "bobby-key", "create": True, "secret": "b0b-s3cr3t"}
-    done = page.post("/api/account", body)
-    assert done["done"] == f"Created account bobby-key on {apache.addresses[0]}."
-    assert done["failed"][apache.addresses[1]]["code"] == "ACCOUNT_EXISTS"
-    assert applied == ["bobby-key"]
-    apache.fakes.brokers[0].answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(1, "broken")
-    page.post("/api/account", {**body, "brokers": apache.addresses[:1]}, 409)  # whether it has the account is unknown
-    assert applied == ["bobby-key"]
-    page.http.close()
-    console.close()
+    with page_of(apache.name_server) as page:
+        body = {"brokers": apache.addresses, "account": "bobby-key", "create": True, "secret": "b0b-s3cr3t"}
+        done = page.post("/api/account", body)
+        assert done["done"] == f"Created account bobby-key on {apache.addresses[0]}."
+        assert done["failed"][apache.addresses[1]]["code"] == "ACCOUNT_EXISTS"
+        assert applied == ["bobby-key"]
+        apache.fakes.brokers[0].answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(1, "broken")
+        page.post(
+            "/api/account", {**body, "brokers": apache.addresses[:1]}, 409
+        )  # whether it has the account is unknown
+        assert applied == ["bobby-key"]
 
 
 def test_a_secret_that_a_broker_repeats_in_its_error_is_hidden(auth: Page, apache: AuthCluster) -> None:
@@ -272,13 +243,10 @@ def test_a_broker_that_does_not_report_its_settings_is_not_asked_for_its_account
     first, second = apache.fakes.brokers
     first.answers[RequestCode.GET_BROKER_CONFIG] = says(0, body=b"aclEnable=true\n")
     second.answers[RequestCode.GET_BROKER_CONFIG] = says(1, "broken")
-    console = Console(apache.name_server)
-    page = Page(console)
-    assert set(page.get("/api/accounts")["failed"]) == {"b0", "b1"}
-    assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO in first.codes()
-    assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO not in second.codes()
-    page.http.close()
-    console.close()
+    with page_of(apache.name_server) as page:
+        assert set(page.get("/api/accounts")["failed"]) == {"b0", "b1"}
+        assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO in first.codes()
+        assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO not in second.codes()
 
 
 def test_the_white_list(plain: Page, guarded: LocalCluster) -> None:
@@ -288,32 +256,22 @@ def test_the_white_list(plain: Page, guarded: LocalCluster) -> None:
 
 
 def test_a_console_without_an_account(plain: Page, guarded: LocalCluster) -> None:
-    console = Console(guarded.name_server)
-    try:
-        page = Page(console)
+    with page_of(guarded.name_server) as page:
         data = page.get("/api/accounts")
         assert (data["own"], data["files"]) == (None, [])
         assert data["failed"]["broker-a"]["remedy"]
         body = {"brokers": [guarded.broker_address], "addresses": []}
         assert page.post("/api/account/white-list", body, 409)["code"] == "OWN_ACCOUNT"
-        page.http.close()
-    finally:
-        console.close()
 
 
 def test_read_only(plain: Page, guarded: LocalCluster) -> None:
-    console = Console(guarded.name_server, connecting=KEYS, read_only=True)
-    try:
-        page = Page(console)
+    with page_of(guarded.name_server, connecting=KEYS, read_only=True) as page:
         assert page.get("/api/accounts")["files"]
         changes = [
             (verb, path) for path in ("/api/account", "/api/user", "/api/permission") for verb in ("POST", "DELETE")
         ]
         for verb, path in [*changes, ("POST", "/api/account/white-list")]:
             assert page.change(verb, path, {}, 403)["code"] == "READ_ONLY"
-        page.http.close()
-    finally:
-        console.close()
 
 
 # --- ACL 2.0 --------------------------------------------------------------------------------------------------------
@@ -322,14 +280,11 @@ def test_read_only(plain: Page, guarded: LocalCluster) -> None:
 @pytest.fixture
 def auth(apache: AuthCluster, caplog: pytest.LogCaptureFixture) -> Iterator[Page]:
     """The page of a cluster with ACL 2.0. No response and no log line has a secret."""
-    console = Console(apache.name_server, connecting={"access_key": "root", "secret_key": "r00t-s3cr3t"})
-    page = Page(console)
-    with caplog.at_level(logging.DEBUG, "spark_rocket"):
-        yield page
-    assert "s3cr3t" not in caplog.text
-    assert "s3cr3t" not in page.http.get("/api/accounts").text
-    page.http.close()
-    console.close()
+    with page_of(apache.name_server, connecting={"access_key": "root", "secret_key": "r00t-s3cr3t"}) as page:
+        with caplog.at_level(logging.DEBUG, "spark_rocket"):
+            yield page
+        assert "s3cr3t" not in caplog.text
+        assert "s3cr3t" not in page.http.get("/api/accounts").text
 
 
 def test_users_and_permissions(auth: Page, apache: AuthCluster) -> None:

@@ -14,7 +14,7 @@ from spark_rocket.client.admin import BrokerSettings
 from spark_rocket.console.secrets import HIDDEN
 from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import Console, Page
+from tests.console.conftest import Page, page_of
 
 pytestmark = pytest.mark.live
 
@@ -119,28 +119,18 @@ def test_a_change_without_effect_is_reported(change: Any, monkeypatch: pytest.Mo
 
 
 def test_read_only(cluster: LocalCluster) -> None:
-    console = Console(cluster.name_server, read_only=True)
-    try:
-        page = Page(console)
+    with page_of(cluster.name_server, read_only=True) as page:
         body = {"address": cluster.broker_address, "name": "traceOn", "from": "true", "value": "false"}
         assert page.post("/api/broker/settings", body, 403)["code"] == "READ_ONLY"
         assert page.get("/api/broker", address=cluster.broker_address)["config"]["traceOn"] == "true"
-        page.http.close()
-    finally:
-        console.close()
 
 
 def test_changes_are_written_to_the_file_as_they_were_entered(tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path) as cluster:
-        console = Console(cluster.name_server)
-        try:
-            page = Page(console)
+        with page_of(cluster.name_server) as page:
             for name, before, value in (("fileReservedTime", "72", "24"), ("regionId", "DefaultRegion", "a\\b")):
                 body = {"address": cluster.broker_address, "name": name, "from": before, "value": value}
                 assert page.post("/api/broker/settings", body)["remark"] == ""
-            page.http.close()
-        finally:
-            console.close()
         text = (tmp_path / "broker.conf").read_text(encoding="utf-8")
         found = {name: value for name, value, _ in parse_properties(text)}
         assert (found["fileReservedTime"], found["regionId"]) == ("24", "a\\b")

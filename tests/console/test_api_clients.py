@@ -20,7 +20,7 @@ from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import WAIT, Console, Page, eventually
+from tests.console.conftest import WAIT, Console, Page, eventually, page_of
 
 pytestmark = pytest.mark.live
 
@@ -120,16 +120,11 @@ def test_a_broker_of_4_x_that_does_not_respond_is_reported(page: Page, monkeypat
 
 
 def test_without_name_servers_the_pages_report_it() -> None:
-    console = Console("127.0.0.1:1")
-    try:
-        page = Page(console)
+    with page_of("127.0.0.1:1") as page:
         for path in ("/api/producers", "/api/accounts", "/api/broker"):
             assert page.get(path, 400, address="127.0.0.1:2")["code"] == "NAME_SERVER_UNREACHABLE", path
         data = page.get("/api/groups/workers/member", client="1@2")
         assert "name server" in data["trouble"]["text"]
-        page.http.close()
-    finally:
-        console.close()
 
 
 # --- running information --------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from spark_rocket.testing import LocalCluster
 from tests.console.auth_brokers import AuthCluster
 from tests.console.conftest import Console
 from tests.kit import browser
+from tests.kit.accounts import KEYS
 
 pytest.importorskip("selenium")
 
@@ -19,8 +20,6 @@ from selenium.webdriver.support.ui import Select
 from tests.console.window import Window
 
 pytestmark = [browser.needed, pytest.mark.live]
-
-KEYS = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
 
 
 def with_page(driver: Chrome, console: Console) -> Iterator[Window]:
@@ -34,22 +33,9 @@ def with_page(driver: Chrome, console: Console) -> Iterator[Window]:
     assert not complaints
 
 
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True, **KEYS) as cluster:
-        yield cluster
-
-
 @pytest.fixture
 def plain(driver: Chrome, guarded: LocalCluster) -> Iterator[Window]:
     yield from with_page(driver, Console(guarded.name_server, connecting=KEYS))
-
-
-@pytest.fixture
-def apache() -> Iterator[AuthCluster]:
-    cluster = AuthCluster()
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,12 +74,6 @@ class Rocket:
             self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize("allowed", [[], ["--allowed-host", "localhost"]])

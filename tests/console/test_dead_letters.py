@@ -14,7 +14,7 @@ from spark_rocket.console import dead_topics
 from spark_rocket.errors import ClientError, RemotingTimeoutError
 from spark_rocket.model import BAD_RECORD_PROPERTIES, Message, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import REASON, Console, Page, eventually, spark_dead_letters
+from tests.console.conftest import REASON, Page, eventually, page_of, spark_dead_letters
 
 pytestmark = pytest.mark.live
 
@@ -198,13 +198,8 @@ def test_a_broker_that_does_not_respond_is_asked_for_one_message_only(
 
 
 def test_a_read_only_console_resends_nothing(page: Page, cluster: LocalCluster) -> None:
-    console = Console(cluster.name_server, read_only=True)
-    try:
-        other = Page(console)
+    with page_of(cluster.name_server, read_only=True) as other:
         body = {"messages": [{"topic": "t", "broker": "b", "queue": 0, "offset": 0}]}
         for path in ("/api/dead-letters/billing/resend", "/api/dead-letter-topics/t/resend"):
             assert other.post(path, body, 403)["code"] == "READ_ONLY"
         assert other.find("orders", text="order")["rows"]  # a search changes nothing
-        other.http.close()
-    finally:
-        console.close()

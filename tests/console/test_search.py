@@ -20,7 +20,7 @@ from spark_rocket.console.links import SEARCH_THREADS, THREADS
 from spark_rocket.errors import ProtocolError, RemotingTimeoutError, RocketError, RunTooLargeError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import WAIT, Console, Page, eventually
+from tests.console.conftest import WAIT, Page, eventually, page_of
 
 pytestmark = pytest.mark.live
 
@@ -40,11 +40,8 @@ def page() -> Iterator[Page]:
                 body = json.dumps({"number": i, "word": "needle" if i % 50 == 3 else "hay"})
                 producer.send(Message.of(TOPIC, body, tags=tag, keys=f"k{i}"))
             producer.send(Message.of("packed", "a" * 5_000 + "Bärbel" + "b" * 5_000))
-        console = Console(cluster.name_server)
-        page = Page(console)
-        yield page
-        page.http.close()
-        console.close()
+        with page_of(cluster.name_server) as page:
+            yield page
 
 
 def place(row: dict[str, Any]) -> tuple[str, int, int]:
@@ -314,20 +311,17 @@ def test_a_broker_that_the_name_servers_forget_is_reported() -> None:
         with Producer("seed", name_server=cluster.name_server) as producer:
             for _ in range(4):
                 producer.send(Message.of("halves", "x"))
-        console = Console(cluster.name_server)
-        page = Page(console)
-        eventually(lambda: page.get("/api/overview"), lambda data: len(data["brokers"]) == 2)
-        assert page.find("halves")["failed"] == {}
-        first, second = cluster.brokers
-        second.stop()
+        with page_of(cluster.name_server) as page:
+            eventually(lambda: page.get("/api/overview"), lambda data: len(data["brokers"]) == 2)
+            assert page.find("halves")["failed"] == {}
+            first, second = cluster.brokers
+            second.stop()
 
-        def trouble(data: Any) -> Any:
-            return data["failed"].get(second.broker_name, {}).get("code") == "BROKER_GONE"
+            def trouble(data: Any) -> Any:
+                return data["failed"].get(second.broker_name, {}).get("code") == "BROKER_GONE"
 
-        data = eventually(lambda: page.find("halves"), trouble)
-        assert {row["broker"] for row in data["rows"]} == {first.broker_name}
-        page.http.close()
-        console.close()
+            data = eventually(lambda: page.find("halves"), trouble)
+            assert {row["broker"] for row in data["rows"]} == {first.broker_name}
 
 
 def test_a_search_by_key_has_the_messages_of_the_brokers_that_respond(
