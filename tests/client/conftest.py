@@ -29,6 +29,15 @@ def fake() -> Iterator[Callable[..., FakeCluster]]:
 
 
 @pytest.fixture
+def mq(request: pytest.FixtureRequest, fake: Callable[..., FakeCluster]) -> FakeCluster:
+    """Simulated servers with topic ``t``; a module may set ``BROKERS`` and ``QUEUES`` per broker."""
+    cluster = fake(getattr(request.module, "BROKERS", 2))
+    cluster.add("t", getattr(request.module, "QUEUES", 1))
+    cluster.accept()
+    return cluster
+
+
+@pytest.fixture
 def closing() -> Iterator[Callable[[T], T]]:
     """Close clients at the end, before their servers."""
     with ExitStack() as stack:
@@ -67,8 +76,9 @@ def silent() -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True) as running:
+def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Real servers; a module may set other arguments in ``CLUSTER``."""
+    with LocalCluster(**{"in_process": True} | getattr(request.module, "CLUSTER", {})) as running:
         yield running
 
 
@@ -96,8 +106,9 @@ def group(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def topic(cluster: LocalCluster, group: str) -> str:
-    return cluster.create_topic("t" + group, 4)
+def topic(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> str:
+    """A topic of the test at the real servers; a module may set its number of queues as ``QUEUES``."""
+    return cluster.create_topic("t" + group, getattr(request.module, "QUEUES", 4))
 
 
 @pytest.fixture

@@ -63,6 +63,10 @@ def route(
     )
 
 
+STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
+POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+
+
 class FakeCluster:
     """One name server and some brokers, ``b0`` … with the same number of queues of every topic in ``topics``."""
 
@@ -88,6 +92,13 @@ class FakeCluster:
     def everywhere(self, code: int, answer: Answer) -> None:
         for broker in self.brokers:
             broker.answers[code] = answer
+
+    def accept(self) -> None:
+        """Store every message and register every member."""
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            self.everywhere(code, says(0, ext=STORED))
+        for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
+            self.everywhere(code, says(0))
 
     def close(self) -> None:
         for server in (self.name_server, *self.brokers):

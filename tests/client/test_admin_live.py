@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -29,14 +28,9 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
+CLUSTER = {"in_process": False, "brokers": 2, "config": {"grpcServerPort": -1}}
 BODY = "héllo ✓ 你好".encode()
 BINARY = bytes(range(256))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(brokers=2, config={"grpcServerPort": -1}) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import STORED, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
+BROKERS = 1
 
 
 class Held:
@@ -33,14 +33,6 @@ class Held:
         self.asked.set()
         assert self.go.wait(20)
         return self._then(request)
-
-
-@pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(1)
-    cluster.add("t", 1)
-    cluster.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
-    return cluster
 
 
 async def test_messages_are_sent_and_read(cluster: LocalCluster) -> None:

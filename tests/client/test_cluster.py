@@ -16,14 +16,8 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
+QUEUES = 2
 _numbers = count()
-
-
-@pytest.fixture
-def topic(admin: Admin) -> str:
-    name = f"client-{next(_numbers)}"
-    admin.create_topic(name, queues=2)
-    return name
 
 
 def test_sent_messages_are_read(topic: str, producer: Producer, reader: Reader) -> None:

@@ -17,13 +17,12 @@ from spark_rocket.errors import ProtocolError, QueueNotFoundError, RemotingConne
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MAX_ROUTE_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from tests.client.fakes import FakeCluster, route, says
+from tests.client.fakes import STORED, FakeCluster, route, says
 
 pytestmark = pytest.mark.live
 
 SEND, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.PULL_MESSAGE
 QUERY, COMMIT = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
 QUEUE = MessageQueue("t", "b", 0)
 Closing = Callable[[Any], Any]
 

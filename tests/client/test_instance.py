@@ -15,23 +15,19 @@ from spark_rocket.client.core.instance import acquire, release
 from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
-from tests.client.fakes import FakeCluster, route, says
+from tests.client.fakes import POSITION, FakeCluster, route, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
-POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
+BROKERS, QUEUES = 1, 2
 
 
 @pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(1)
-    cluster.add("t")
-    cluster.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
-    cluster.everywhere(RequestCode.PULL_MESSAGE, says(19, None, POSITION))
-    cluster.everywhere(RequestCode.GET_MAX_OFFSET, says(0, ext={"offset": "5"}))
-    return cluster
+def mq(mq: FakeCluster) -> FakeCluster:
+    mq.everywhere(RequestCode.PULL_MESSAGE, says(19, None, POSITION))
+    mq.everywhere(RequestCode.GET_MAX_OFFSET, says(0, ext={"offset": "5"}))
+    return mq
 
 
 def test_clients_of_one_name_server_share_connections_and_routes(mq: FakeCluster) -> None:

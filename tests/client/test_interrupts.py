@@ -18,12 +18,12 @@ from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupRespo
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import Answer, FakeCluster, says
+from tests.client.fakes import POSITION, Answer, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
+BROKERS = 1
 STORED = {"msgId": "7F0000010000303900000000000000AB", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
-POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
 QUEUE = MessageQueue("t", "b0", 0)
 
 
@@ -107,21 +107,19 @@ CALLS = [
 
 
 @pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(1)
-    cluster.add("t", 1)
-    info = ClusterInfo({"b0": BrokerData("c", "b0", {0: cluster.brokers[0].address})}, {"c": ["b0"]})
-    cluster.name_server.answers[Code.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
-    for code in (Code.HEART_BEAT, Code.UNREGISTER_CLIENT, Code.UPDATE_AND_CREATE_TOPIC, Code.END_TRANSACTION):
-        cluster.everywhere(code, says(0))
+def mq(mq: FakeCluster) -> FakeCluster:
+    info = ClusterInfo({"b0": BrokerData("c", "b0", {0: mq.brokers[0].address})}, {"c": ["b0"]})
+    mq.name_server.answers[Code.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+    for code in (Code.UPDATE_AND_CREATE_TOPIC, Code.END_TRANSACTION):
+        mq.everywhere(code, says(0))
     for code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
-        cluster.everywhere(code, says(0, ext=STORED))
-    cluster.everywhere(Code.PULL_MESSAGE, says(19, None, POSITION))
+        mq.everywhere(code, says(0, ext=STORED))
+    mq.everywhere(Code.PULL_MESSAGE, says(19, None, POSITION))
     for code in (Code.GET_MIN_OFFSET, Code.GET_MAX_OFFSET, Code.QUERY_CONSUMER_OFFSET):
-        cluster.everywhere(code, says(0, ext={"offset": "0"}))
+        mq.everywhere(code, says(0, ext={"offset": "0"}))
     members = GetConsumerListByGroupResponseBody([])
-    cluster.everywhere(Code.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
-    return cluster
+    mq.everywhere(Code.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
+    return mq
 
 
 @contextmanager

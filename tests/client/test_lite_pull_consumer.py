@@ -33,16 +33,12 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
+QUEUES = 2
 _numbers = count()
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 WAIT = 30.0
 
 Make = Callable[..., LitePullConsumer]
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster) -> str:
-    return cluster.create_topic(f"lite-{next(_numbers)}", queues=2)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,9 +16,11 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import FakeCluster
 
 pytestmark = pytest.mark.live
+
+QUEUES = 2
 
 
 class Consumer:
@@ -48,15 +50,6 @@ class Consumer:
 class Producer:
     def __init__(self, group: str) -> None:
         self.group = group
-
-
-@pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(2)
-    cluster.add("t")
-    cluster.everywhere(RequestCode.HEART_BEAT, says(0))
-    cluster.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
-    return cluster
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import urllib.request
 from collections.abc import Callable
@@ -29,13 +28,8 @@ from tests.client.fakes import FakeCluster, says
 
 pytestmark = pytest.mark.live
 
+QUEUES = 2
 LIMIT = 30
-_numbers = itertools.count(1)
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster) -> str:
-    return cluster.create_topic(f"Counted-{next(_numbers)}", 2)
 
 
 def value(text: bytes, name: str, **labels: str) -> float:

@@ -29,6 +29,7 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
+QUEUES = 1
 LIMIT = 30
 _numbers = itertools.count(1)
 
@@ -53,11 +54,6 @@ class Traces:
 @pytest.fixture
 def traces() -> Traces:
     return Traces()
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster) -> str:
-    return cluster.create_topic(f"Spans-{next(_numbers)}", 1)
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:

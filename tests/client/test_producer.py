@@ -30,21 +30,11 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.remoting.client.client import RemotingClient
-from tests.client.fakes import Fake, FakeCluster, says
+from tests.client.fakes import STORED, Fake, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
-
-
-@pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(2)
-    cluster.add("t", queues=1)
-    for code in (SEND, BATCH):
-        cluster.everywhere(code, says(0, ext=STORED))
-    return cluster
 
 
 @pytest.fixture

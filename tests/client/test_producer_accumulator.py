@@ -48,13 +48,11 @@ def stored(request: RemotingCommand) -> RemotingCommand:
 
 
 @pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(2)
-    cluster.add("t", queues=1)
-    cluster.add("u", queues=1)
+def mq(mq: FakeCluster) -> FakeCluster:
+    mq.add("u", queues=1)
     for code in (SEND, BATCH):
-        cluster.everywhere(code, stored)
-    return cluster
+        mq.everywhere(code, stored)
+    return mq
 
 
 @pytest.fixture

@@ -14,12 +14,11 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests import golden
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import STORED, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
 BORN = "g"  # the only field whose value differs each time
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7"}
 
 
 def recorded(code: int) -> list[golden.GoldenFrame]:

@@ -34,26 +34,15 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import STORED, FakeCluster, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
+QUEUES = 2
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
 HOWS = ["send", "send_async"]
 MESSAGE = Message.of("t", "b")
-
-
-@pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(2)
-    cluster.add("t", queues=2)
-    for code in (SEND, BATCH):
-        cluster.everywhere(code, says(0, ext=STORED))
-    cluster.everywhere(RequestCode.HEART_BEAT, says(0))
-    cluster.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
-    return cluster
 
 
 @pytest.fixture

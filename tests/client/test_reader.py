@@ -31,6 +31,7 @@ from tests.client.fakes import FakeCluster, route, says
 
 pytestmark = pytest.mark.live
 
+BROKERS, QUEUES = 1, 2
 PULL = RequestCode.PULL_MESSAGE
 QUEUE = MessageQueue("t", "b0", 0)
 HOST = pack_host(("127.0.0.1", 1))
@@ -54,13 +55,6 @@ def record(offset: int, *, tag: str = "A", store_timestamp: int = 0) -> bytes:
 def position(next_offset: int, least: int = 0, most: int = 100) -> dict[str, str]:
     numbers = {"nextBeginOffset": next_offset, "minOffset": least, "maxOffset": most, "suggestWhichBrokerId": 0}
     return {name: str(number) for name, number in numbers.items()}
-
-
-@pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(1)
-    cluster.add("t", queues=2)
-    return cluster
 
 
 @pytest.fixture

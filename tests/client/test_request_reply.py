@@ -19,16 +19,13 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
+QUEUES = 1
+
 
 @pytest.fixture
 def requester(cluster: LocalCluster) -> Iterator[Producer]:
     with Producer("GID_asks", name_server=cluster.name_server) as producer:
         yield producer
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster, request: pytest.FixtureRequest) -> str:
-    return cluster.create_topic(f"{request.node.name[:40].replace('[', '-').strip(']')}", 1)
 
 
 class Consumer:

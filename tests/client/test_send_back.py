@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,19 +14,18 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import STORED, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
+BROKERS = 1
 BACK, COPY = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
-STORED = says(0, None, {"msgId": "0A", "queueId": "0", "queueOffset": "7"})
 
 
 @pytest.fixture
-def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(1)
-    cluster.add("%RETRY%g", queues=1)
-    return cluster
+def mq(mq: FakeCluster) -> FakeCluster:
+    mq.add("%RETRY%g", queues=1)
+    return mq
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_the_broker_is_asked_to_retry(mq: FakeCluster, instance: ClientInstance,
 @pytest.mark.parametrize("code", [ResponseCode.SYSTEM_ERROR, ResponseCode.REQUEST_CODE_NOT_SUPPORTED])
 def test_a_copy_is_sent_if_the_broker_refuses(mq: FakeCluster, instance: ClientInstance, code: int) -> None:
     mq.everywhere(BACK, says(code, "not today"))
-    mq.everywhere(COPY, STORED)
+    mq.everywhere(COPY, says(0, ext=STORED))
     message = stored(mq)
     assert SendBack(instance, "g", 16).send(message)
     request = mq.brokers[0].requests[-1]
@@ -84,7 +83,7 @@ def test_a_copy_is_sent_if_the_broker_refuses(mq: FakeCluster, instance: ClientI
 
 
 def test_a_retried_message_keeps_its_origin(mq: FakeCluster, instance: ClientInstance) -> None:
-    mq.everywhere(COPY, STORED)
+    mq.everywhere(COPY, says(0, ext=STORED))
     message = stored(mq)
     message.properties |= {"RETRY_TOPIC": "first", "ORIGIN_MESSAGE_ID": "O"}
     assert SendBack(instance, "g", 16).send_copy(message)

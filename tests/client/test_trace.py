@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -40,19 +38,9 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
+QUEUES = 1
+CLUSTER = {"config": {"traceTopicEnable": True, "recallMessageEnable": True}}
 LIMIT = 30
-_numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(in_process=True, config={"traceTopicEnable": True, "recallMessageEnable": True}) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(cluster: LocalCluster) -> str:
-    return cluster.create_topic(f"Traced-{next(_numbers)}", 1)
 
 
 def records(cluster: LocalCluster, topic: str = TRACE_TOPIC) -> list[tuple[Message, TraceContext]]:
