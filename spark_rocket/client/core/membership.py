@@ -8,7 +8,7 @@ every 20 s           ``rebalance`` of each consumer, and immediately on NOTIFY_C
 ===================  ==============================================================================================
 
 Heartbeats are sent on the event loop. The other two wait for brokers and listeners, so each has a daemon thread while
-there are members. Requests of brokers run on the callback thread of their connection: they may block and call brokers
+there are consumers. Requests of brokers run on the callback thread of their connection: they may block and call brokers
 themselves. An exception of a member's method is logged and stops nothing else.
 
 Thread-safety: all methods. After a fork the child has no members: they belong to the parent.
@@ -21,6 +21,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from spark_rocket.client.core.config import ClientConfig
@@ -93,7 +94,7 @@ class Membership:
         self.producers: dict[str, ProducerMember] = {}
         self.consumers: dict[str, ConsumerMember] = {}
         self._rebalance_now = threading.Event()
-        self._stop: threading.Event | None = None  # while there are members
+        self._stop: threading.Event | None = None  # while there are consumers
         self._tasks: set[asyncio.Task[None]] = set()
         self._regular: asyncio.Task[None] | None = None
 
@@ -128,7 +129,7 @@ class Membership:
                     remedy=f"Use that {kind}, close it first, or set another instance_name for this one.",
                 )
             table[group] = member
-            self._start()
+            self._switch()
 
     def check_filters(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Check that brokers support expressions other than tags (46). SubscriptionRefusedError if not.
@@ -169,20 +170,20 @@ class Membership:
                 )
 
     def leave_producer(self, producer: ProducerMember) -> None:
-        with self._lock:
-            if self.producers.get(producer.group) is not producer:
-                return
-            del self.producers[producer.group]
-        self._unregister(producer_group=producer.group)
-        self._stop_if_alone()
+        if self._leave(self.producers, producer.group, producer):
+            self._unregister(producer_group=producer.group)
 
     def leave_consumer(self, consumer: ConsumerMember) -> None:
+        if self._leave(self.consumers, consumer.group, consumer):
+            self._unregister(consumer_group=consumer.group)
+
+    def _leave(self, table: dict[str, Member], group: str, member: Member) -> bool:
         with self._lock:
-            if self.consumers.get(consumer.group) is not consumer:
-                return
-            del self.consumers[consumer.group]
-        self._unregister(consumer_group=consumer.group)
-        self._stop_if_alone()
+            if table.get(group) is not member:
+                return False
+            del table[group]
+            self._switch()
+            return True
 
     def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         addresses = self._routes.broker_addresses(slaves=consumer_group is not None)
@@ -253,12 +254,12 @@ class Membership:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _begin_heartbeats(self) -> None:
-        self._regular = self._spawn(self._send_heartbeats_regularly())
-
-    def _end_heartbeats(self) -> None:
-        if self._regular is not None:
+    def _switch_heartbeats(self, on: bool) -> None:
+        if on and self._regular is None:
+            self._regular = self._spawn(self._send_heartbeats_regularly())
+        elif not on and self._regular is not None:
             self._regular.cancel()
+            self._regular = None
 
     # --- timed work -------------------------------------------------------------------------------------------
 
@@ -285,33 +286,27 @@ class Membership:
             except Exception:
                 logger.exception("%s of consumer group %s failed", what, consumer.group)
 
-    def _start(self) -> None:
-        if self._stop is None:
+    def _switch(self) -> None:
+        """Start or stop the periodic tasks after a change of members, with the lock held."""
+        loop_thread().post(partial(self._switch_heartbeats, bool(self.producers or self.consumers)))
+        if not self.consumers and self._stop is not None:
+            self._stop.set()
+            self._rebalance_now.set()
+            self._stop = None
+        elif self.consumers and self._stop is None:
             self._stop = stop = threading.Event()
             wake = self._rebalance_now = threading.Event()
             config = self._config
-            loop_thread().post(self._begin_heartbeats)
             for name, interval, event, work in (
                 ("rocket-offsets", config.persist_interval, stop, self.persist_offsets),
                 ("rocket-rebalance", config.rebalance_interval, wake, self.rebalance),
             ):
                 threading.Thread(target=_repeat, args=(work, interval, event, stop), name=name, daemon=True).start()
 
-    def _stop_if_alone(self) -> None:
-        with self._lock:
-            if not self.producers and not self.consumers:
-                self._end()
-
-    def _end(self) -> None:
-        if self._stop is not None:
-            loop_thread().post(self._end_heartbeats)
-            self._stop.set()
-            self._rebalance_now.set()
-            self._stop = None
-
     def close(self) -> None:
         with self._lock:
-            self._end()
+            self.producers, self.consumers = {}, {}
+            self._switch()
 
     # --- requests of brokers ----------------------------------------------------------------------------------
 
