@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from benchmarks.lab import Lab
+from benchmarks import frames
+from benchmarks.lab import QUEUES, Lab
+from benchmarks.load import keep_sending
+from benchmarks.processes import cpu_seconds
 from benchmarks.registry import Pair, benchmark
+from benchmarks.store import varied_bodies
 from benchmarks.store_disk import fdatasync_rate
 
 SECONDS = 1.5
 RATE, MESSAGES = 1000, 2000
+SPARK_BATCHES, SPARK_BATCH = 25, 4_000
 
 
 @benchmark("broker.send.1", "broker.send.16", unit="messages/s", ceiling="an echo server for the same frames")
@@ -46,6 +52,31 @@ def batch_sends(lab: Lab, _: str) -> Pair:
         return float(done["messages"] / done["seconds"])
 
     return Pair(lambda: sends(lab.broker_port), lambda: sends(lab.echo_port()))
+
+
+@benchmark(
+    "broker.cpu.varied",
+    unit="messages/s of CPU",
+    ceiling="the same with bodies of 150 bytes (not a ceiling)",
+    target=0.67,
+)
+def cpu_of_varied_batches(lab: Lab, _: str) -> Pair:
+    """Batches of Spark's size, with bodies of 100 to 199 bytes, by the CPU of the broker's process with its index."""
+
+    def rate_of(topic: str, least: int, most: int) -> Callable[[], float]:
+        lab.topic(topic)
+        bodies = varied_bodies(least, most, batches=QUEUES, messages=SPARK_BATCH)
+        requests = [frames.batch_of(topic, queue, body) for queue, body in enumerate(bodies)]
+
+        def rate() -> float:
+            before = cpu_seconds(lab.cluster.pid)
+            keep_sending(lab.broker_port, requests, 2, seconds=60, requests=SPARK_BATCHES)
+            lab.settle(topic)
+            return SPARK_BATCHES * SPARK_BATCH / (cpu_seconds(lab.cluster.pid) - before)
+
+        return rate
+
+    return Pair(rate_of("cpu-varied", 100, 199), rate_of("cpu-equal", 150, 150))
 
 
 @benchmark(

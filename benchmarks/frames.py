@@ -45,7 +45,15 @@ def send(topic: str, queue: int, body: bytes, **more: str) -> bytes:
 
 def send_batch(topic: str, queue: int, size: int, count: int = BATCH) -> bytes:
     """Build a batch send of ``count`` messages."""
-    body = encode_batch_body([Message(topic, payload(size, row), properties_of(row)) for row in range(count)])
+    return batch_of(
+        topic,
+        queue,
+        encode_batch_body([Message(topic, payload(size, row), properties_of(row)) for row in range(count)]),
+    )
+
+
+def batch_of(topic: str, queue: int, body: bytes) -> bytes:
+    """Build a batch send of an encoded batch."""
     header = _send_header(topic, queue, "", batch=True)
     return RemotingCommand.request(RequestCode.SEND_BATCH_MESSAGE, header, body).encode()
 

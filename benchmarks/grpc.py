@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.lab import Lab
+from benchmarks.processes import cpu_seconds
 from benchmarks.registry import Pair, benchmark
 
 SECONDS = 1.5
@@ -104,11 +104,6 @@ def status_of(pid: int, name: str) -> float:
     """Return a size from a process's status, in MiB."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(status[name].split()[0]) / 1024
-
-
-def cpu_seconds(pid: int) -> float:
-    times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def held_polls(lab: Lab) -> tuple[Callable[[], dict[str, float]], Callable[[], dict[str, float]]]:

@@ -32,6 +32,8 @@ class Benchmark:
     ceiling: str
     lower_is_better: bool
     prepare: Callable[[Lab, str], Pair]
+    target: float | None = None
+    """The ratio that is aimed at, or more."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,13 @@ REGISTRY: dict[str, Benchmark] = {}
 
 
 def benchmark(
-    *names: str, unit: str, ceiling: str, lower_is_better: bool = False
+    *names: str, unit: str, ceiling: str, lower_is_better: bool = False, target: float | None = None
 ) -> Callable[[Callable[[Lab, str], Pair]], Callable[[Lab, str], Pair]]:
     """Register a function under one or several names."""
 
     def register(prepare: Callable[[Lab, str], Pair]) -> Callable[[Lab, str], Pair]:
         for name in names:
-            REGISTRY[name] = Benchmark(name, unit, ceiling, lower_is_better, prepare)
+            REGISTRY[name] = Benchmark(name, unit, ceiling, lower_is_better, prepare, target)
         return prepare
 
     return register

@@ -37,7 +37,9 @@ def into_nowhere(frame: DataFrame, rows: int) -> float:
     return rows / (time.perf_counter() - begun)
 
 
-@benchmark("spark.read.128", "spark.read.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
+@benchmark(
+    "spark.read.128", "spark.read.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch; equal rows"
+)
 def spark_read(lab: Lab, size: str) -> Pair:
     topic = lab.filled(int(size), READ_ROWS)
     spark = session(lab)
@@ -50,7 +52,9 @@ def spark_read(lab: Lab, size: str) -> Pair:
     return Pair(lambda: into_nowhere(frame, READ_ROWS), lambda: into_nowhere(made, READ_ROWS))
 
 
-@benchmark("spark.body.128", "spark.body.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
+@benchmark(
+    "spark.body.128", "spark.body.1024", unit="rows/s", ceiling="a source of one ready-made Arrow batch; equal rows"
+)
 def spark_read_bodies(lab: Lab, size: str) -> Pair:
     """Read only the bodies: ``.schema("body binary")``."""
     topic = lab.filled(int(size), READ_ROWS)
@@ -64,7 +68,7 @@ def spark_read_bodies(lab: Lab, size: str) -> Pair:
     return Pair(lambda: into_nowhere(frame, READ_ROWS), lambda: into_nowhere(made, READ_ROWS))
 
 
-@benchmark("spark.storepath.128", unit="rows/s", ceiling="a source of one ready-made Arrow batch")
+@benchmark("spark.storepath.128", unit="rows/s", ceiling="a source of one ready-made Arrow batch; equal rows")
 def spark_store_path(lab: Lab, size: str) -> Pair:
     """Read a directory that no broker uses."""
     spark = session(lab)
@@ -113,7 +117,7 @@ def _ready_batch(records: bytes | memoryview, schema: StructType | None = None) 
     return projection.conform(decode_records(records, projection.columns, broker_name="broker-a"))
 
 
-@benchmark("spark.write.128", "spark.write.1024", unit="rows/s", ceiling="a sink that only counts")
+@benchmark("spark.write.128", "spark.write.1024", unit="rows/s", ceiling="a sink that only counts; equal rows")
 def spark_write(lab: Lab, size: str) -> Pair:
     from pyspark.sql import functions as F
 

@@ -53,7 +53,7 @@ def _writer(lab: Lab, name: str, size: int, rows: int) -> Callable[[str], float]
     return write
 
 
-@benchmark("sink.once.128", "sink.once.1024", unit="rows/s", ceiling="at least once; target: at least 0.4")
+@benchmark("sink.once.128", "sink.once.1024", unit="rows/s", ceiling="at least once; equal rows", target=0.4)
 def large_epochs(lab: Lab, size: str) -> Pair:
     rows = WRITE_ROWS[int(size)]
     write = _writer(lab, f"once-{size}", int(size), rows)

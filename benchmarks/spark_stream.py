@@ -1,17 +1,19 @@
-"""Micro-batches of 1,000 rows: what a small batch costs, over few and many queues.
+"""Micro-batches and whole queries of 1,000 rows: what little data costs, over few and many queues.
 
-The ceiling is Spark's part of such a batch: an empty Python source with one partition.
+The ceiling is Spark's part: an empty Python source with one partition.
 """
 
 from __future__ import annotations
 
 import tempfile
+import time
 from functools import cache
 from statistics import median
 
 from pyspark.sql import DataFrame
 
 from benchmarks.lab import Lab
+from benchmarks.processes import child_named, descendants_cpu_seconds
 from benchmarks.registry import Pair, benchmark
 from benchmarks.spark_sources import EmptyStream
 
@@ -22,13 +24,13 @@ _TIMEOUT_S = 300
 
 
 @cache
-def _filled(lab: Lab, queues: int) -> str:
-    """Create a topic with the rows of all batches, of different lengths, in equal parts in its queues."""
+def _filled(lab: Lab, queues: int, rows: int) -> str:
+    """Create a topic with rows of different lengths, in equal parts in its queues."""
     from spark_rocket.client import Producer, Reader
     from spark_rocket.model import Message
 
-    topic = lab.topic(f"small-batches-{queues}", queues)
-    count = _ROWS * (_WARM_UP + _BATCHES) // queues + 1
+    topic = lab.topic(f"small-batches-{queues}-{rows}", queues)
+    count = -(-rows // queues)
     messages = [Message.of(topic, "x" * (100 + 7 * at % 60), keys=f"key-{at}", tags="t") for at in range(count)]
     server = lab.cluster.name_server
     with Producer("bench", name_server=server) as producer, Reader(server) as reader:
@@ -58,11 +60,43 @@ def _add_batch(lab: Lab, frame: DataFrame) -> float:
     unit="s",
     ceiling="an empty Python source with one partition",
     lower_is_better=True,
+    target=0.77,
 )
 def spark_microbatch(lab: Lab, queues: str) -> Pair:
-    options = {"nameServer": lab.cluster.name_server, "subscribe": _filled(lab, int(queues))}
+    options = {
+        "nameServer": lab.cluster.name_server,
+        "subscribe": _filled(lab, int(queues), _ROWS * (_WARM_UP + _BATCHES)),
+    }
     lab.spark.dataSource.register(EmptyStream)
     source = lab.spark.readStream.format("rocket").options(**options, startingOffsets="earliest")
     frame = source.option("maxOffsetsPerTrigger", _ROWS).load()
     empty = lab.spark.readStream.format("empty").option("batches", _WARM_UP + _BATCHES).load()
     return Pair(lambda: _add_batch(lab, frame), lambda: _add_batch(lab, empty))
+
+
+@benchmark(
+    "spark.availablenow.wall",
+    "spark.availablenow.cpu",
+    unit="s",
+    ceiling="an empty Python source with one partition",
+    lower_is_better=True,
+    target=0.87,
+)
+def spark_available_now(lab: Lab, figure: str) -> Pair:
+    """A whole query over 1,000 rows in 4 queues: its time, or the CPU time of all of Spark's Python processes."""
+    topic = _filled(lab, 4, _ROWS)
+    lab.spark.dataSource.register(EmptyStream)
+    source = lab.spark.readStream.format("rocket").options(nameServer=lab.cluster.name_server, subscribe=topic)
+    frame = source.option("startingOffsets", "earliest").load()
+    empty = lab.spark.readStream.format("empty").option("batches", 1).load()
+    spark = child_named("java")
+
+    def query(frame: DataFrame) -> float:
+        cpu, begun = descendants_cpu_seconds(spark), time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=lab.scratch) as checkpoint:
+            running = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+            assert running.trigger(availableNow=True).start().awaitTermination(_TIMEOUT_S)
+        took = time.perf_counter() - begun
+        return took if figure == "wall" else descendants_cpu_seconds(spark) - cpu
+
+    return Pair(lambda: query(frame), lambda: query(empty))
