@@ -73,13 +73,17 @@ def settle_worker() -> None:
 # Source text, run as module "__main__": cloudpickle pickles functions of that module by value.
 _UNPACK = """
 def unpack(packed):
+    import gc
+    import sys
+
+    if "spark_rocket.datasource.source" not in sys.modules:
+        gc.freeze()  # else importing the package starts a collection of all objects of PySpark: 15 ms of CPU
     try:
         import spark_rocket.datasource.source
     except ImportError as missing:
         import glob
         import importlib
         import os
-        import sys
 
         from pyspark import SparkFiles
 

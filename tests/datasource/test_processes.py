@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
 import traceback
 import weakref
 from collections.abc import Iterator
 
 import pytest
+from pyspark import cloudpickle
 
 from spark_rocket.datasource import RocketDataSource
 from spark_rocket.datasource.processes import hide_traceback, hide_traceback_while
@@ -77,3 +80,22 @@ def test_an_internal_error_keeps_its_stack_frames() -> None:
     with pytest.raises(KeyError) as caught:
         broken()
     assert frames(caught.value)[1:] == ["called", "broken"]
+
+
+_FIRST_UNPICKLING = """
+import gc, sys
+import pyspark.cloudpickle, pyspark.worker
+full = []
+gc.callbacks.append(lambda phase, info: full.append(len(gc.get_objects())) if info["generation"] == 2 else None)
+packed = bytes.fromhex(sys.argv[1])
+pyspark.cloudpickle.loads(packed)
+frozen = gc.get_freeze_count()
+pyspark.cloudpickle.loads(packed)
+print(frozen > 10_000, gc.get_freeze_count() == frozen, max(full, default=0) < 10_000)
+"""
+
+
+def test_a_new_process_freezes_the_objects_of_pyspark_once() -> None:
+    packed = cloudpickle.dumps(RocketDataSource({"subscribe": "orders"}))  # type: ignore[no-untyped-call]
+    command = [sys.executable, "-c", _FIRST_UNPICKLING, packed.hex()]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() == ["True"] * 3
