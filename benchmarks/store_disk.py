@@ -15,12 +15,12 @@ from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from benchmarks.store import BORN, SIZE, TOPIC, batch_body, open_store
+from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore
-from spark_rocket.store.config import FlushDiskType
 
 GIB = 1 << 30
 CHUNK = 4 << 20

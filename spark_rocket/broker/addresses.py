@@ -13,8 +13,9 @@ import socket
 from ipaddress import ip_address
 
 from spark_rocket.broker.replication.master import bind_ha_port
-from spark_rocket.broker.state.config import BrokerConfig, BrokerRole
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.durability import BrokerRole
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.server.sockets import own_ip

@@ -1,6 +1,7 @@
 """The message store: messages on disk in Apache RocketMQ's layout. Independent of the network."""
 
-from spark_rocket.store.config import FlushDiskType, StoreConfig
+from spark_rocket.protocol.durability import FlushDiskType
+from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.message_store import MessageStore, now_ms
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutResult, PutStatus, QueryMessageResult
 

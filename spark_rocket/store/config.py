@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from enum import Enum
 from pathlib import Path
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.protocol.setting import setting
 from spark_rocket.store.paths import StorePaths
 
@@ -49,13 +49,6 @@ def one_directory(text: str) -> None:
             f"storePathCommitLog={text} names several directories, which is not supported.",
             remedy="Give one directory with room for the entire log; join several disks with LVM or RAID.",
         )
-
-
-class FlushDiskType(Enum):
-    """When a send is acknowledged: with the bytes in the page cache, or with the bytes on disk."""
-
-    ASYNC_FLUSH = "ASYNC_FLUSH"
-    SYNC_FLUSH = "SYNC_FLUSH"
 
 
 @dataclass(frozen=True)

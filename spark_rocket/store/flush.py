@@ -29,7 +29,8 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from spark_rocket.logs import RateLimited
-from spark_rocket.store.config import FlushDiskType, StoreConfig
+from spark_rocket.protocol.durability import durability
+from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY_SIZE
 from spark_rocket.store.log.checkpoint import Checkpoint
@@ -157,7 +158,7 @@ class FlushCommitLogService:
 
     def _run(self) -> None:
         interval = self._config.flush_interval_commit_log / 1000
-        sync = self._config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        sync = durability(self._config.flush_disk_type.value).on_disk
         while not self._stop:
             woken = self._wake.wait(interval)
             self._wake.clear()

@@ -9,7 +9,7 @@ import pytest
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig, nearest_setting
 from spark_rocket.errors import ConfigError
-from spark_rocket.store.config import FlushDiskType
+from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.store.paths import StorePaths
 
 APACHE_EXAMPLE = """\

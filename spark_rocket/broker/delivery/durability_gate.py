@@ -20,9 +20,8 @@ from collections.abc import Callable
 from functools import partial
 
 from spark_rocket.broker.replication.master import ReplicationMaster
-from spark_rocket.broker.state.config import BrokerConfig, BrokerRole
+from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.store.config import FlushDiskType
 from spark_rocket.store.message_store import MessageStore
 
 StoredCallback = Callable[[ResponseCode], None]
@@ -37,9 +36,8 @@ class DurabilityGate:
         self._loop = loop
         self._store = store
         self._replication = replication
-        self._sync_flush = config.store.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._sync_master = config.broker_role is BrokerRole.SYNC_MASTER
-        self.waits = self._sync_flush or self._sync_master
+        self._sync_flush, self._sync_master = config.durability
+        self.waits = config.durability.is_durable
         """Whether responses wait for a flush or a slave at all."""
         self.waiting = 0
         """Number of pending callbacks."""

@@ -41,6 +41,7 @@ from spark_rocket.broker.state.known_settings import (
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
+from spark_rocket.protocol.durability import BrokerRole, Durability, durability
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
@@ -53,14 +54,6 @@ _log = logging.getLogger(__name__)
 
 MASTER_ID = 0
 HIDDEN = "******"
-
-
-class BrokerRole(Enum):
-    """A SYNC_MASTER acknowledges messages once a slave has them; a SLAVE copies its master's log."""
-
-    ASYNC_MASTER = "ASYNC_MASTER"
-    SYNC_MASTER = "SYNC_MASTER"
-    SLAVE = "SLAVE"
 
 
 class MessageRequestMode(Enum):
@@ -365,6 +358,11 @@ class BrokerConfig:
     def without_effect(self) -> list[str]:
         """Apache settings that are set but have no effect."""
         return sorted(name for name in self.others if is_without_effect(name))
+
+    @property
+    def durability(self) -> Durability:
+        """What an acknowledgement of this broker guarantees."""
+        return durability(self.store.flush_disk_type.value, self.broker_role.value)
 
     @property
     def is_slave(self) -> bool:

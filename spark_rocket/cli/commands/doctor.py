@@ -32,6 +32,7 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
+from spark_rocket.protocol.durability import durability
 from spark_rocket.remoting.server.sockets import is_loopback
 
 if TYPE_CHECKING:
@@ -338,7 +339,7 @@ def _check_settings(admin: Admin, broker: str) -> Iterator[Finding]:
 def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding]:
     about = f"broker {broker}, exactly once"
     flush, role = config.get("flushDiskType", "unknown"), config.get("brokerRole", "unknown")
-    if flush == "SYNC_FLUSH" or role == "SYNC_MASTER":
+    if durability(flush, role).is_durable:
         yield Finding(
             about, "ok", f"acknowledges messages when they are durable (flushDiskType={flush}, brokerRole={role})"
         )

@@ -16,6 +16,7 @@ from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import is_retriable
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.durability import durability
 
 STAGING_QUEUES = 4  # on each broker
 
@@ -72,7 +73,7 @@ def warn_of_settings(options: WriteOptions, brokers: Collection[str]) -> None:
                 log.info("durability and retention of %s are unknown: %s", broker, problem)
                 continue
             flush, role = config.get("flushDiskType", ""), config.get("brokerRole", "")
-            if flush != "SYNC_FLUSH" and role != "SYNC_MASTER":
+            if not durability(flush, role).is_durable:
                 log.warning(
                     "broker %s acknowledges messages that it could lose (flushDiskType=%s, brokerRole=%s): exactly "
                     "once holds unless its machine fails. Set flushDiskType=SYNC_FLUSH or brokerRole=SYNC_MASTER.",
