@@ -36,6 +36,7 @@ from spark_rocket.store.delay.redelivery import RETRY_MS, PutRefusedError, redel
 from spark_rocket.store.delay.timer_checkpoint import Mark, TimerCheckpoint, TimerProgress
 from spark_rocket.store.delay.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog
 from spark_rocket.store.delay.timer_slots import DueSlots, Recall
+from spark_rocket.store.delay.timer_times import DEFERRED_SLOTS, TimerTimes
 from spark_rocket.store.delay.timer_topic import TimerTopic, due_time, number_of
 from spark_rocket.store.delay.timer_wheel import (
     Slots,
@@ -50,10 +51,7 @@ from spark_rocket.store.results import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
-_PRELOAD_MS = 1_000
 _HORIZON_MS = 60_000
-_BLANK_SLOTS = 60
-_DEFERRED_SLOTS = 10
 _DAY_MS = 86_400_000
 _LATEST = 1 << 62
 
@@ -67,24 +65,13 @@ class TimerMessageStore:
         config = store.config
         self._store = store
         self._topic = TimerTopic(store)
-        self._precision = precision_ms
+        self._times = TimerTimes(precision_ms, config.timer_wheel_slots, config.timer_roll_window_slot)
         self._timer = timer
         self._wheel = TimerWheel(config.store_path / "timerwheel", precision_ms, config.timer_wheel_slots)
         self._timer_log = TimerLog(config.store_path / "timerlog", config.mapped_file_size_timer_log)
         self._checkpoint = TimerCheckpoint(config.store_path)
-        most = config.timer_wheel_slots - _BLANK_SLOTS
-        window = config.timer_roll_window_slot
-        self._window = (window if 2 <= window <= most else most) * precision_ms
-        self._span = 2 * config.timer_wheel_slots * precision_ms
         self._next_offset = 0  # of the queue: earlier messages are in the timer log
         self._replay_until = 0  # rebuild: earlier messages that are due before the read time have been delivered
-        self._read_time = 0  # slots before it are done
-        self._loaded_to = 0  # slots before it that are not done are in the heap
-        self._forced_to = 0  # load slots before it regardless of the clock
-        # Messages from this queue offset on may be in a slot later than their own time, until that slot is done. The
-        # read time does not apply to them.
-        self._late_from: int | None = None
-        self._late_slot = 0
         self._slots: Slots | None = None  # the wheel's slots, while the disk has no room for its file
         self._walk: tuple[int, int] | None = None  # the slot being loaded, and its next unit
         self._due = DueSlots()
@@ -101,22 +88,21 @@ class TimerMessageStore:
 
     def start(self, now_ms: int) -> None:
         """Load the pending messages from the files. StoreCorruptError for damage that needs an operator."""
-        checkpoint, log, store = self._checkpoint, self._timer_log, self._store
+        checkpoint, log, store, times = self._checkpoint, self._timer_log, self._store, self._times
         checkpoint.load()
         checkpoint.refuse_future(now_ms + _DAY_MS)
         log.load()
         first, end = self._topic.first, self._topic.end
         if checkpoint.existed:
-            self._delivered.find(checkpoint.last_read_time_ms - _DEFERRED_SLOTS * self._precision)
+            self._delivered.find(checkpoint.last_read_time_ms - DEFERRED_SLOTS * times.precision)
         elif end > first:
             self._delivered.find(self._topic.first_store_time)
         saved_offset = checkpoint.last_timer_queue_offset
         self._next_offset = min(max(saved_offset, first), end)
         if checkpoint.existed:
-            self._read_time = self._slot_of(checkpoint.last_read_time_ms)
+            late_from = checkpoint.master_timer_queue_offset
+            times.resume(checkpoint.last_read_time_ms, now_ms, late_from if late_from < saved_offset else None)
             self._missing = max(first - saved_offset, 0)
-            if checkpoint.master_timer_queue_offset < saved_offset:
-                self._late_from, self._late_slot = checkpoint.master_timer_queue_offset, self._read_time
         elif log.files.files:
             _log.warning(
                 "%s is missing: delivering the %d messages of %s that are not recalled or, by the log, delivered.",
@@ -126,8 +112,6 @@ class TimerMessageStore:
             )
             self._rebuild()
             return
-        if self._read_time > now_ms:  # the clock was set back: this slot has the messages sent since
-            self._forced_to = self._read_time + self._precision
         if not log.files.files and not checkpoint.last_timer_log_flush_pos:
             return
         try:
@@ -135,18 +119,18 @@ class TimerMessageStore:
                 log,
                 checkpoint.last_timer_log_flush_pos,
                 store.max_physical_offset,
-                self._read_time + self._span,
+                times.wheel_end,
                 self._topic.number_of,
             )
             log.continue_at(position)
-            slots = build_slots(log, self._read_time, self._precision, self._wheel.count)
+            slots = build_slots(log, times.read_time, times.precision, self._wheel.count)
         except TimerLogDamageError as damage:
             _log.warning("%s: rebuilding the timer log from the queue of %s.", damage, TIMER_TOPIC)
             self._replay_until = min(saved_offset, end)
             self._rebuild()
             return
         self._next_offset = min(max(self._next_offset, behind), end)
-        self._loaded_to = self._read_time
+        times.loaded_to = times.read_time
         self._slots = slots
         try:
             self._open_slots()
@@ -163,13 +147,14 @@ class TimerMessageStore:
 
     def _rebuild(self) -> None:
         """Drop timer log and wheel, and enqueue the entire queue again. Until then the checkpoint stays unchanged."""
-        if self._late_from is not None:
-            self._replay_until = min(self._replay_until, self._late_from)
+        times = self._times
+        if times.late_from is not None:
+            self._replay_until = min(self._replay_until, times.late_from)
         self._timer_log.clear(self._checkpoint.last_timer_log_flush_pos)
         self._wheel.close()
         self._next_offset = self._topic.first
         self._delivered.find(self._topic.first_store_time)
-        self._loaded_to = self._read_time
+        times.loaded_to = times.read_time
         self._walk = None
         self._due.clear()
         self._progress.forget()
@@ -199,17 +184,16 @@ class TimerMessageStore:
             self._load_one(*self._walk)
         if not self._due.begun:
             return  # the log turned out to be damaged
-        done_to = max(self._due.begun) + self._precision
+        done_to = max(self._due.begun) + self._times.precision
         batch = UnitBatch(self._timer_log, self._wheel, done_to)
         for recall in self._due.recalls_before(done_to):
             batch.add(done_to, MAGIC_DEFAULT | MAGIC_DELETE, *recall)
         for position in self._due.positions():
             unit = self._timer_log.read(position)
-            if unit is not None and self._slot_of(unit.time_ms) < done_to:
+            if unit is not None and self._times.slot_of(unit.time_ms) < done_to:
                 batch.add(done_to, unit.magic, unit.offset_py, unit.size_py, unit.topic_hash)
         batch.write()
-        self._read_time = self._loaded_to = done_to
-        self._late_slot = done_to
+        self._times.defer(done_to)
         self._due.done += len(self._due.begun)
 
     # --- delivering ---------------------------------------------------------------------------------------------
@@ -255,19 +239,19 @@ class TimerMessageStore:
         if not self._wheel.is_open:
             return self._slots is None
         first = self._due.first_due
-        return self._slot_of(time_ms) < self._loaded_to and (first is None or first > time_ms)
+        return self._times.slot_of(time_ms) < self._times.loaded_to and (first is None or first > time_ms)
 
     def counts_by_topic(self) -> Iterator[dict[int, int]]:
         """Count pending messages in the timer log by the hash code of their topic: counts of consecutive parts."""
-        return self._timer_log.counts_by_topic(self._read_time) if self._wheel.is_open else iter(())
+        return self._timer_log.counts_by_topic(self._times.read_time) if self._wheel.is_open else iter(())
 
     def runtime_info(self, now_ms: int) -> dict[str, str]:
         """Return metrics for request 28, under Apache's names."""
-        behind = 0 if self.is_done_to(now_ms) else max(now_ms - self._read_time, 0) // 1000
+        behind = 0 if self.is_done_to(now_ms) else max(now_ms - self._times.read_time, 0) // 1000
         return {
             "timerReadBehind": str(behind),  # seconds
             "timerOffsetBehind": str(max(self._topic.end - self._next_offset, 0)),
-            "timerCongestNum": str(self._wheel.count_from(self._read_time) if self._wheel.is_open else 0),
+            "timerCongestNum": str(self._wheel.count_from(self._times.read_time) if self._wheel.is_open else 0),
         }
 
     @property
@@ -289,7 +273,7 @@ class TimerMessageStore:
                 continue
             if not self._wheel.is_open:
                 self._open_wheel(views[0].store_timestamp)
-            batch = UnitBatch(self._timer_log, self._wheel, self._slot_of(now_ms))
+            batch = UnitBatch(self._timer_log, self._wheel, self._times.slot_of(now_ms))
             loaded: list[tuple[int, int, int]] = []
             for view in views:
                 self._enqueue_one(view, batch, loaded)
@@ -303,9 +287,7 @@ class TimerMessageStore:
     def _open_wheel(self, first_timestamp: int) -> None:
         """Open an empty wheel; without a read time, it starts at the queue's first message."""
         self._wheel.open()
-        if not self._read_time:
-            self._read_time = max(self._slot_of(first_timestamp) - self._precision, 0)
-        self._loaded_to = self._read_time
+        self._times.begin(first_timestamp)
 
     def _enqueue_one(self, view: RecordView, batch: UnitBatch, loaded: list[tuple[int, int, int]]) -> None:
         """Add a unit for a message to the batch, and to ``loaded`` if its slot is in memory."""
@@ -320,46 +302,28 @@ class TimerMessageStore:
             return
         if self._delivered.take(view, is_roll=True):  # it is in the queue a second time
             return
+        times = self._times
+        place = times.place(out, batch.write_time, view.queue_offset, self._replay_until)
+        if place is None:
+            return
+        slot, is_rolled = place
+        due = slot if is_rolled else due_time(properties, view.store_timestamp, out, times.precision)
         recall = find_property(properties, b"TIMER_DEL_UNIQKEY")
-        due = due_time(properties, view.store_timestamp, out, self._precision)
-        slot, magic = self._slot_of(out), MAGIC_DEFAULT
-        if slot < self._read_time:
-            # Shortly before the read time the message may be one that a stop has deferred.
-            is_done = slot < self._read_time - _DEFERRED_SLOTS * self._precision
-            if is_done and view.queue_offset < self._replay_until:
-                return
-            # The message is late, the clock was set back, or the precision has changed. Its recall comes here too.
-            slot = self._read_time
-            self._forced_to = slot + self._precision
-            self._late_slot = slot
-            if self._late_from is None:
-                self._late_from = view.queue_offset
-        elif slot - batch.write_time >= self._window:
-            magic |= MAGIC_ROLL
-            third = slot - batch.write_time - self._window < self._window // 3
-            # Close to the window's end: use half of it, so that the remaining time is not too short.
-            slot = batch.write_time + self._slot_of(self._window // 2 if third else self._window)
-            due = slot
-        if slot >= self._read_time + self._span:  # the timer lags far behind the clock
-            magic |= MAGIC_ROLL
-            slot = due = self._read_time + self._span - self._precision
+        magic = MAGIC_DEFAULT | MAGIC_ROLL if is_rolled else MAGIC_DEFAULT
         if recall is not None:
             magic |= MAGIC_DELETE
         topic_hash = java_hash(topic.decode("utf-8", "replace"))
         position = batch.add(slot, magic, view.physical_offset, view.size, topic_hash)
-        if slot < self._loaded_to or (self._walk is not None and slot == self._walk[0]):
-            if recall is not None and not magic & MAGIC_ROLL:
+        if slot < times.loaded_to or (self._walk is not None and slot == self._walk[0]):
+            if recall is not None and not is_rolled:
                 self._due.recall(slot, recall, Recall(view.physical_offset, view.size, topic_hash))
             else:
                 loaded.append((slot, due, position))
 
-    def _slot_of(self, time_ms: int) -> int:
-        return time_ms // self._precision * self._precision
-
     # --- from the wheel to the original topics ------------------------------------------------------------------
 
     def _dequeue(self, now_ms: int, deadline: float) -> int:
-        target = max(self._slot_of(now_ms + _PRELOAD_MS) + self._precision, self._forced_to)
+        target = self._times.target(now_ms)
         turns, rolled = 0, _LATEST
         while self._wheel.is_open:
             turns += 1
@@ -375,7 +339,7 @@ class TimerMessageStore:
                     rolled = first
             elif self._walk is not None:
                 self._load_one(*self._walk)
-            elif self._loaded_to < target:
+            elif self._times.loaded_to < target:
                 self._begin_slot(target)
             else:
                 break
@@ -383,23 +347,23 @@ class TimerMessageStore:
         if not self._wheel.is_open or self._next_offset < self._topic.end:
             return now_ms
         due = now_ms + _HORIZON_MS if self._due.first_due is None else self._due.first_due
-        slot = self._wheel.next_slot(self._loaded_to, now_ms + _HORIZON_MS)
-        return due if slot is None else min(due, max(slot - _PRELOAD_MS, now_ms + 1))
+        slot = self._wheel.next_slot(self._times.loaded_to, now_ms + _HORIZON_MS)
+        return due if slot is None else min(due, self._times.wake_time(slot, now_ms))
 
     def _is_of_walked_slot(self, position: int) -> bool:
         """Return whether a (deferred) unit is of the slot being loaded, so that its recalls may be missing."""
         if self._walk is None:
             return False
         unit = self._timer_log.read(position)
-        return unit is not None and self._slot_of(unit.time_ms) == self._walk[0]
+        return unit is not None and self._times.slot_of(unit.time_ms) == self._walk[0]
 
     def _begin_slot(self, target: int) -> None:
-        slot_time = self._wheel.next_slot(self._loaded_to, target)
+        slot_time = self._wheel.next_slot(self._times.loaded_to, target)
         slot = self._wheel.get(slot_time) if slot_time is not None else None
         if slot_time is None or slot is None:
-            self._loaded_to = target
+            self._times.loaded_to = target
         else:
-            self._loaded_to = slot_time
+            self._times.loaded_to = slot_time
             self._walk = (slot_time, slot.last)
 
     def _load_one(self, slot: int, position: int) -> None:
@@ -407,11 +371,11 @@ class TimerMessageStore:
         log = self._timer_log
         unit = log.read(position) if position >= log.files.min_offset else None
         if unit is None:  # the end of the chain, or files removed with their messages
-            self._walk, self._loaded_to = None, slot + self._precision
+            self._walk, self._times.loaded_to = None, slot + self._times.precision
             return
         view = self._topic.message(unit.offset_py, unit.size_py)
         is_valid = view is not None or unit.offset_py < self._store.min_physical_offset  # removed by retention
-        if self._slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_valid:
+        if self._times.slot_of(unit.time_ms) != slot or not -1 <= unit.prev_pos < position or not is_valid:
             _log.warning(
                 "%s has no valid unit of slot %d at %d: rebuilding the timer log from the queue of %s.",
                 log.files.directory,
@@ -434,14 +398,14 @@ class TimerMessageStore:
             self._due.recall(slot, recall, Recall(unit.offset_py, unit.size_py, unit.topic_hash))
         else:
             out = number_of(properties, b"TIMER_OUT_MS")
-            due = due_time(properties, view.store_timestamp, slot if out is None else out, self._precision)
+            due = due_time(properties, view.store_timestamp, slot if out is None else out, self._times.precision)
             self._due.push(slot, due, position)
 
     def _deliver_first(self, now_ms: int) -> bool:
         """Deliver the heap's first message, roll it, or skip it if it is recalled. Return whether it was rolled."""
         unit = self._timer_log.read(self._due.first_position)
         assert unit is not None  # its slot is not done, so its file still exists
-        slot = self._slot_of(unit.time_ms)
+        slot = self._times.slot_of(unit.time_ms)
         # Check the CRC: the message is stored again with a new one, which would hide damage.
         view = self._topic.message(unit.offset_py, unit.size_py, check_crc=True)
         if view is None and unit.offset_py < self._store.min_physical_offset:
@@ -465,27 +429,26 @@ class TimerMessageStore:
 
     def _close_slots(self, now_ms: int) -> None:
         """Mark past slots without pending messages as done."""
-        limit = min(self._slot_of(now_ms), self._loaded_to)
+        limit = min(self._times.slot_of(now_ms), self._times.loaded_to)
         done_to = self._due.done_to(limit)
-        if done_to <= self._read_time:
+        if done_to <= self._times.read_time:
             return
-        self._read_time = done_to
-        if done_to > self._late_slot:
-            self._late_from = None
+        self._times.finish(done_to)
         self._due.forget_before(done_to)
         self._timer_log.release()
 
     # --- on disk ------------------------------------------------------------------------------------------------
 
     def _set_mark(self) -> None:
+        late_from = self._times.late_from
         if self._wheel.is_open and self._next_offset >= self._replay_until:
             self._progress.set(
                 Mark(
-                    self._read_time,
+                    self._times.read_time,
                     self._next_offset,
                     self._timer_log.position,
                     self._due.done,
-                    self._next_offset if self._late_from is None else min(self._late_from, self._next_offset),
+                    self._next_offset if late_from is None else min(late_from, self._next_offset),
                     self._store.max_physical_offset,
                 )
             )
