@@ -27,6 +27,7 @@ import click
 from spark_rocket.cli.arguments import PATH, store_directory
 from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, print_table, size_text
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
@@ -77,14 +78,12 @@ def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[
     directory = store_directory(given)
     if not directory.is_dir():
         why = "no commitlog in it" if given.is_dir() else "it is a file" if given.exists() else "it does not exist"
-        print(f"rocket: invalid store directory {given}: {why}.", file=sys.stderr)
-        return 1
+        raise ConfigError(f"invalid store directory {given}: {why}.")
     config = None
     if conf is not None:
         if not conf.exists():
             remedy = "Give the file that the broker is started with, or an empty file if there is none."
-            print(f"rocket: -c {conf}: file not found. {remedy}", file=sys.stderr)
-            return 1
+            raise ConfigError(f"-c {conf}: file not found.", remedy=remedy)
         from spark_rocket.broker.state.config import BrokerConfig
 
         config = BrokerConfig.from_file(conf).store_config()
@@ -96,14 +95,11 @@ def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[
     except OSError as error:
         if error.filename is None and error.errno == errno.ENOSPC:  # only the output has no file name
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            print("rocket: cannot write the output: no space left on its disk.", file=sys.stderr)
-            return 1
-        remedy = _REMEDIES.get(error.errno or 0, "")
-        print(f"rocket: {error.filename or directory}: {error.strerror or error}. {remedy}".rstrip(), file=sys.stderr)
-        return 1
+            raise StateError("cannot write the output: no space left on its disk.") from None
+        text = f"{error.filename or directory}: {error.strerror or error}."
+        raise StateError(text, remedy=_REMEDIES.get(error.errno or 0, "")) from None
     except KeyboardInterrupt:
-        print("rocket: interrupted before the end.", file=sys.stderr)
-        return 1
+        raise StateError("interrupted before the end.") from None
     return status
 
 

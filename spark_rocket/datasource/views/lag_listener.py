@@ -72,18 +72,18 @@ def lags(sources: Sequence[SourceProgress]) -> tuple[dict[MessageQueue, int], di
     """Return the lag and the next offset of each queue of the rocket sources; None if the progress has none."""
     behind: dict[MessageQueue, int] = {}
     following: dict[MessageQueue, int] = {}
-    told = False
+    is_known = False
     for source in sources:
         end, latest = _positions(source.endOffset), _positions(source.latestOffset)
         if end is None or latest is None:
             continue
-        told = True
+        is_known = True
         for queue, last in latest.items():
             at = end.get(queue, 0)
             lag = max(0, last - at)
             if lag >= behind.get(queue, 0):  # two sources of a query may read the same queue
                 behind[queue], following[queue] = lag, at
-    return (behind, following) if told else None
+    return (behind, following) if is_known else None
 
 
 def _positions(text: str) -> Positions | None:
