@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from spark_rocket.attributes import pick
 from spark_rocket.cli.text import print_table
 from spark_rocket.errors import RocketError, StateError
@@ -214,15 +216,14 @@ def _json(value: object) -> object:
 # --- confirmation prompts --------------------------------------------------------------------------------------------
 
 
-def confirm(question: str, yes: bool) -> bool:
-    """Ask for confirmation unless ``yes``; print that nothing was changed if it is denied. The verb then returns 1.
+def confirm(question: str, yes: bool) -> None:
+    """Ask for confirmation unless ``yes``; if it is denied, print that nothing was changed and end with status 1.
 
     Print what will be done before. The question ends with ``?``. StateError if stdin is not a terminal.
     """
-    if yes or _is_confirmed(question):
-        return True
-    print("Nothing was changed.")
-    return False
+    if not yes and not _is_confirmed(question):
+        print("Nothing was changed.")
+        raise click.exceptions.Exit(1)
 
 
 def _is_confirmed(question: str) -> bool:
@@ -292,12 +293,13 @@ def print_failures(failed: Mapping[str, RocketError]) -> None:
         print(f"rocket: {text}", file=sys.stderr)
 
 
-def report_unavailable_masters(admin: Admin, cluster: str | None, broker: str | None = None) -> int:
-    """Print the brokers that a change did not reach because they have no master; return the exit status."""
+def report_unavailable_masters(admin: Admin, cluster: str | None, broker: str | None = None) -> None:
+    """Print the brokers that a change did not reach because they have no master; end with status 1 if there are any."""
     names = admin.unavailable_masters(cluster) if broker is None else []
     for name in names:
         print(f"rocket: {name} has no master now: not changed there.", file=sys.stderr)
-    return 1 if names else 0
+    if names:
+        raise click.exceptions.Exit(1)
 
 
 def failures_text(failed: Mapping[str, RocketError], watch: float | None) -> str:

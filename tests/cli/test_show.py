@@ -6,6 +6,7 @@ import io
 import json
 import sys
 
+import click
 import pytest
 
 from spark_rocket.cli import show
@@ -131,11 +132,13 @@ def test_watch_reports_errors_and_retries(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_questions(monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())
-    assert show.confirm("Really?", yes=True)
+    show.confirm("Really?", yes=True)
     with pytest.raises(StateError, match=r"Really\? Cannot ask for confirmation"):
         show.confirm("Really?", yes=False)
     monkeypatch.setattr(sys, "stdin", Terminal(""))  # its end, as Ctrl-D
-    assert not show.confirm("Really?", yes=False)
+    with pytest.raises(click.exceptions.Exit) as caught:
+        show.confirm("Really?", yes=False)
+    assert caught.value.exit_code == 1
     assert capsys.readouterr().out.endswith("Nothing was changed.\n")
 
 

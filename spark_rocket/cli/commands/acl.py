@@ -232,7 +232,7 @@ def update(
     unsigned_from: str | None,
     where: dict[str, str | None],
     yes: bool,
-) -> int:
+) -> None:
     """Create or change the account ACCESS_KEY. Other settings stay. Shows the changes and asks for confirmation.
 
     PERM is PUB (send), SUB (consume), 'PUB|SUB' or DENY.
@@ -245,7 +245,7 @@ def update(
     with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
         if failed:
-            return 1
+            return
         known = [one.account(key) for one in states]
         if any(one.config is None for one in states) and is_admin is None:
             raise click.UsageError("These brokers do not report their accounts: give --admin or --no-admin.")
@@ -267,14 +267,13 @@ def update(
                 show.table(rows, _CHANGES, title=f"On {_names(one)}:")
         if not changes:
             print("Already up to date.")
-            return 0
-        if not show.confirm(f"Apply these changes to account {key}?", yes):
-            return 1
+            return
+        show.confirm(f"Apply these changes to account {key}?", yes)
         done: list[str] = []
         for one, given in changes:
             for version in one.versions:
                 done += admin.update_account(key, **given, broker=version.address, failed=failed)
-        return _report(f"Updated account {key}", done, failed)
+        _report(f"Updated account {key}", done, failed)
 
 
 def _secret(secret: str | None, file: Path | None) -> str | None:
@@ -328,23 +327,22 @@ def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[d
 @connection
 @_where_options
 @yes_option
-def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> int:
+def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> None:
     """Delete the account ACCESS_KEY, after confirmation. Its next requests are refused."""
     with link.partial() as (admin, failed):
         states = admin.broker_accounts(**where, failed=failed)
         if failed:
-            return 1
+            return
         having = [one for one in states if one.config is None or one.account(key) is not None]
         if not having:
             raise _unknown(key)
         print(f"Account {key} is on {', '.join(_names(one) for one in having)}.")
         if any(_is_last_admin(one, key) for one in having):
             print("It is the last administrator. Without one, accounts can be changed only in the brokers' files.")
-        if not show.confirm(f"Delete account {key}?", yes):
-            return 1
+        show.confirm(f"Delete account {key}?", yes)
         addresses = [version.address for one in having for version in one.versions]
         done = admin.delete_account_of(key, addresses, failed=failed)
-        return _report(f"Deleted account {key}", done, failed)
+        _report(f"Deleted account {key}", done, failed)
 
 
 def _is_last_admin(one: BrokerAccounts, access_key: str) -> bool:
@@ -366,7 +364,7 @@ def white_list(
     where: dict[str, str | None],
     yes: bool,
     as_json: bool,
-) -> int:
+) -> None:
     """Show the addresses that have all permissions without a signature, or replace them with ADDRESS….
 
     ADDRESS is an address (10.0.0.7), a pattern (10.0.0.*, 10.0.*.*), a set ('10.0.0.{7,9}') or a range (10.0.0.5-20).
@@ -382,15 +380,14 @@ def white_list(
         ]
         if as_json:
             show.document(rows)
-            return 0
+            return
         show.table(rows, _WHITE, empty="No broker reports its white list.")
         if failed or not (addresses or clear):
-            return 0
+            return
         them = ", ".join(addresses) if addresses else "no address"
-        if not show.confirm(f"Grant all permissions without a signature to {them} only?", yes):
-            return 1
+        show.confirm(f"Grant all permissions without a signature to {them} only?", yes)
         done = admin.update_global_white_addrs(addresses, **where, failed=failed)
-        return _report("Updated the white list", done, failed)
+        _report("Updated the white list", done, failed)
 
 
 _WHITE = (
@@ -400,7 +397,6 @@ _WHITE = (
 )
 
 
-def _report(what: str, done: Sequence[str], failed: Failures) -> int:
+def _report(what: str, done: Sequence[str], failed: Failures) -> None:
     if done:
         print(f"{what} on {', '.join(done)} only." if failed else f"{what}.")
-    return 0

@@ -263,7 +263,7 @@ def consume(
     count: int | None,
     run_seconds: float | None,
     as_json: bool,
-) -> int:
+) -> None:
     """Consume TOPIC with a push consumer, and print throughput and latency.
 
     Latency is the time from the message's creation (by the sender's clock) to its consumption. For existing messages it
@@ -304,7 +304,6 @@ def consume(
     _print_result(
         result | {"latencyMs": meter.latencies.to_json()}, "consumed", "Latency from sender to listener", as_json
     )
-    return 0
 
 
 # --- results ---------------------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def resend(
     end: int | None,
     yes: bool,
     as_json: bool,
-) -> int:
+) -> None:
     """Resend dead letters of GROUP: those with these ids, or all of them.
 
     A copy goes to the group's retry topic, which only this group reads, or with --to-topic to the message's original
@@ -111,11 +111,10 @@ def resend(
         if not count:
             known_group(admin, group)
             print(f"Group {group} has no dead letters.", file=sys.stderr)
-            return 0
+            return
         where = "their topics, for all groups" if to_topic else f"group {group}"
         many = f"up to {count_text(count)}" if is_all and (begin or end) else count_text(count)
-        if not show.confirm(f"Resend {many} dead letter{'s' if count > 1 else ''} to {where}?", yes):
-            return 1
+        show.confirm(f"Resend {many} dead letter{'s' if count > 1 else ''} to {where}?", yes)
         sent = 0
         try:
             with Bar(is_bytes=False, what="dead letters") as bar:
@@ -128,7 +127,6 @@ def resend(
         finally:
             if not as_json:
                 print(f"Resent {count_text(sent)} dead letter{'s' if sent != 1 else ''} to {where}.")
-    return 0
 
 
 def _dead_letter(admin: Admin, group: str, msg_id: str) -> MessageExt:

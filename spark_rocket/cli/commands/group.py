@@ -317,14 +317,14 @@ def _values(body: Body) -> dict[str, Any]:
 @cluster_option
 def create(
     link: Link, names: tuple[str, ...], ordered: bool | None, attempts: int | None, cluster_name: str | None
-) -> int:
+) -> None:
     """Create consumer groups on every broker of the name server, or change existing ones."""
     with link.admin() as admin:
         for name in names:
             retries = None if attempts is None else attempts - 1
             admin.create_group(name, ordered=ordered, retry_max_times=retries, cluster=cluster_name)
             print(_description(admin, name))
-        return show.report_unavailable_masters(admin, cluster_name)
+        show.report_unavailable_masters(admin, cluster_name)
 
 
 def _description(admin: Admin, name: str) -> str:
@@ -343,7 +343,7 @@ def _description(admin: Admin, name: str) -> str:
 @yes_option
 def delete(
     link: Link, names: tuple[str, ...], keep_offsets: bool, topics: bool, cluster_name: str | None, yes: bool
-) -> int:
+) -> None:
     """Delete consumer groups with their settings and offsets, after confirmation."""
     with link.admin() as admin:
         for name in names:
@@ -354,9 +354,8 @@ def delete(
         them = f"group {names[0]}" if len(names) == 1 else f"these {len(names)} groups"
         what = "settings only" if keep_offsets else "settings and offsets"
         more = ", retry topic and dead letters" if topics else ""
-        if not show.confirm(f"Delete {them}: {what}{more}?", yes):
-            return 1
+        show.confirm(f"Delete {them}: {what}{more}?", yes)
         for name in names:
             gone = admin.delete_group(name, offsets=not keep_offsets, topics=topics, cluster=cluster_name)
             print(f"Deleted group {name}{', and topics ' + ', '.join(gone) if gone else ''}.")
-        return show.report_unavailable_masters(admin, cluster_name)
+        show.report_unavailable_masters(admin, cluster_name)

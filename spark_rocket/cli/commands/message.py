@@ -429,16 +429,14 @@ def resend(link: Link, topic: str, msg_id: str, group: str | None, client: str |
             return _consume(admin, found, group, client, yes, as_json)
         origin = admin.origin_topic(found)
         target = f"group {group}" if group is not None else f"topic {origin}, for all of its groups"
-        if not show.confirm(f"Resend message {found.msg_id} to {target}?", yes):
-            return 1
+        show.confirm(f"Resend message {found.msg_id} to {target}?", yes)
         result = admin.resend(found, group=group)
     _print_result(result, as_json)
     return 0
 
 
 def _consume(admin: Admin, found: MessageExt, group: str, client: str, yes: bool, as_json: bool) -> int:
-    if not show.confirm(f"Let {client} of group {group} consume message {found.msg_id} now?", yes):
-        return 1
+    show.confirm(f"Let {client} of group {group} consume message {found.msg_id} now?", yes)
     result = admin.consume_directly(group, client, found)
     if as_json:
         show.document(result.to_value())

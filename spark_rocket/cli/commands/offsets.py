@@ -201,7 +201,7 @@ def reset(
     as_json: bool,
     yes: bool,
     dry_run: bool,
-) -> int:
+) -> None:
     """Reset the offsets of a group to a time, an end, an offset, a checkpoint, another group or a file.
 
     Shows the present and the new offset of each queue, and asks for confirmation. Without --online, a group with online
@@ -227,9 +227,8 @@ def reset(
         if dry_run:
             if not as_json:
                 print("Nothing was changed (--dry-run).")
-            return 0
-        if not show.confirm(f"Set the offsets of group {group} in {len(plan)} queues?", yes):
-            return 1
+            return
+        show.confirm(f"Set the offsets of group {group} in {len(plan)} queues?", yes)
         for topic, targets in by_topic.items():
             # Brokers of 4.x reset online members only to a time.
             if online and queue is None and where.timestamp_ms is not None:
@@ -238,7 +237,6 @@ def reset(
                 admin.reset_offsets_to(group, targets, online=online)
     if not as_json:
         print(f"Set the offsets of group {group} in {len(plan)} queues.")
-    return 0
 
 
 def _like_reset(

@@ -90,8 +90,7 @@ def change_settings(
         near = get_close_matches(name, known, 2)
         suggestion = f" Did you mean {' or '.join(near)}?" if near else ""
         print(f"Unknown setting {name}.{suggestion}")
-    if not show.confirm(f"Apply to {what}?", yes):
-        return 1
+    show.confirm(f"Apply to {what}?", yes)
     remark = change()
     unknown = sorted(wanted.keys() - look().keys())
     if unknown:
@@ -211,7 +210,7 @@ _CLEAN = {
 @click.argument("what", type=click.Choice(list(_CLEAN)))
 @connection
 @yes_option
-def clean(link: Link, broker: str, what: str, yes: bool) -> int:
+def clean(link: Link, broker: str, what: str, yes: bool) -> None:
     """Let a broker delete files now instead of at its next cleanup.
 
     \b
@@ -219,8 +218,7 @@ def clean(link: Link, broker: str, what: str, yes: bool) -> int:
     queues  files of consume queues whose messages are deleted
     topics  the queues of deleted topics
     """
-    if not show.confirm(f"Let {broker} delete {_CLEAN[what]}?", yes):
-        return 1
+    show.confirm(f"Let {broker} delete {_CLEAN[what]}?", yes)
     with link.admin() as admin:
         doing = {
             "log": admin.delete_expired_commit_log,
@@ -229,7 +227,6 @@ def clean(link: Link, broker: str, what: str, yes: bool) -> int:
         }
         doing[what](broker)
     print(f"Sent the request to {broker}.")
-    return 0
 
 
 # --- drain -----------------------------------------------------------------------------------------------------------
@@ -279,8 +276,7 @@ def drain(link: Link, broker_name: str, yes: bool, quiet: float, drain_timeout: 
             )
         if not brokers.keys() - {broker_name}:
             print(f"{broker_name} is the only broker: while it is drained, no messages can be sent.")
-        if not show.confirm(f"Stop new messages to {broker_name}?", yes):
-            return 1
+        show.confirm(f"Stop new messages to {broker_name}?", yes)
         topics = admin.wipe_write_perm(broker_name)
         print(
             f"Draining {topics} topics of {broker_name}. Waiting for {quiet:g} s without new messages.",
@@ -419,15 +415,13 @@ def set_entry(link: Link, namespace: str, key: str, value: str) -> None:
 @_key
 @connection
 @yes_option
-def delete_entry(link: Link, namespace: str, key: str, yes: bool) -> int:
+def delete_entry(link: Link, namespace: str, key: str, yes: bool) -> None:
     """Delete KEY from NAMESPACE at every name server."""
     with link.admin() as admin:
         print(f"{namespace}/{key} is {_entry(admin, namespace, key)}.")
-        if not show.confirm("Delete it?", yes):
-            return 1
+        show.confirm("Delete it?", yes)
         admin.delete_kv_config(namespace, key)
     print("Deleted.")
-    return 0
 
 
 def _entry(admin: Admin, namespace: str, key: str) -> str:

@@ -94,8 +94,7 @@ def ledger(link: Link, ledger: str, broker: str | None, as_json: bool, yes: bool
     with link.admin() as admin, link.reader() as reader:
         if broker is not None:
             question = f"Make {ledger} on broker {broker} the ledger? The decisions of another one are not known then."
-            if not show.confirm(question, yes):
-                return 1
+            show.confirm(question, yes)
             with Producer("rocket_ledger", **link.options(), member=False) as producer:
                 replace_ledger(admin, reader, producer, ledger, broker)
         found = ledger_evidence(admin, reader, ledger)

@@ -245,7 +245,7 @@ def stats(link: Link, topic: str | None, is_all: bool, as_json: bool, watch: flo
     help="number of write queues, if lower: the first step to remove queues of a topic in use",
 )
 @_setting_options
-def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | None, given: dict[str, Any]) -> int:
+def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | None, given: dict[str, Any]) -> None:
     """Create topics on every broker of the name server, or change existing ones."""
     perm = PERM_READ | PERM_WRITE if given["perm"] is None else given["perm"]
     with link.admin() as admin:
@@ -263,7 +263,7 @@ def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | 
             each = f" on each of {len(brokers)} brokers" if len(brokers) > 1 else ""
             count = f"{queues} queue{'s' * (queues != 1)}"
             print(f"Topic {name} has {count}{was}{written}{each}, message type: {message_type}.")
-        return show.report_unavailable_masters(admin, given["cluster"], given["broker"])
+        show.report_unavailable_masters(admin, given["cluster"], given["broker"])
 
 
 @topic.command(short_help="change settings of a topic")
@@ -275,7 +275,7 @@ def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | 
 @json_option
 def update(
     link: Link, topic: str, queues: int | None, write_queues: int | None, given: dict[str, Any], as_json: bool
-) -> int:
+) -> None:
     """Change settings of a topic on every broker that has it. Other settings stay.
 
     To remove queues of a topic in use, first reduce the write queues (--write-queues). When every group has consumed
@@ -293,9 +293,8 @@ def update(
         written = queues if write_queues is None else write_queues
         changed = admin.update_topic(topic, read_queues=queues, write_queues=written, **given)
         now = _settings({name: admin.topic_config(topic, broker=name) or config for name, config in changed.items()})
-        status = show.report_unavailable_masters(admin, given["cluster"], given["broker"])
-    show.rows(now, _SETTINGS, as_json)
-    return status
+        show.rows(now, _SETTINGS, as_json)
+        show.report_unavailable_masters(admin, given["cluster"], given["broker"])
 
 
 @topic.command(short_help="delete topics with their messages")
@@ -303,7 +302,7 @@ def update(
 @connection
 @cluster_option
 @yes_option
-def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bool) -> int:
+def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bool) -> None:
     """Delete topics with all their messages, on brokers and name servers, after confirmation."""
     with link.admin() as admin:
         for name in names:
@@ -312,12 +311,11 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
             read = f", consumed by {', '.join(groups)}" if groups else ""
             print(f"Topic {name} has {count_text(messages)} message{'s' * (messages != 1)}{read}.")
         them = f"topic {names[0]}" if len(names) == 1 else f"these {len(names)} topics"
-        if not show.confirm(f"Delete {them} with all messages?", yes):
-            return 1
+        show.confirm(f"Delete {them} with all messages?", yes)
         for name in names:
             admin.delete_topic(name, cluster=cluster_name)
             print(f"Deleted topic {name}.")
-        return show.report_unavailable_masters(admin, cluster_name)
+        show.report_unavailable_masters(admin, cluster_name)
 
 
 def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:
