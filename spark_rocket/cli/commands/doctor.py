@@ -123,11 +123,11 @@ def _findings(
     yield check_module()
     yield check_workers_python()
     addresses: list[str] = []
-    yield from check_servers(link, topic, addresses.append)
+    yield from _guarded("name server", check_servers(link, topic, addresses.append))
     if grpc is not None:
         yield from check_grpc(link, grpc, topic)
     if sink is not None:
-        yield from check_exactly_once(link, topic, *sink)
+        yield from _guarded(f"topic {sink[1]}", check_exactly_once(link, topic, *sink))
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import ask_executors
 
@@ -235,48 +235,41 @@ def check_workers_python() -> Finding:
 # --- the servers -----------------------------------------------------------------------------------------------------
 
 
+def _guarded(about: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield findings; an error ends them, as the last one."""
+    try:
+        yield from findings
+    except RocketError as error:
+        yield Finding(about, "wrong", error.message, error.remedy)
+
+
 def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
     """Check name server, brokers and topic from this machine. ``found`` is called with each server's address."""
-    from spark_rocket.client.core.config import ClientConfig
-
-    try:
-        servers = ClientConfig.of(link.name_server).name_servers
-    except RocketError as error:
-        yield Finding("name server", "wrong", error.message, error.remedy)
-        return
-    for server in servers:
-        found(server)
     with link.admin() as admin:
-        try:
-            clusters = admin.cluster_info()
-        except RocketError as error:
-            yield Finding("name server", "wrong", error.message, error.remedy)
-            return
-        count = len(clusters.broker_addr_table)
+        servers = admin.name_servers
+        for server in servers:
+            found(server)
+        brokers = admin.brokers()
+        count = len({broker.name for broker in brokers})
         yield Finding("name server", "ok", f"{';'.join(servers)} responds with {count} broker{'s' * (count != 1)}")
-        if not clusters.broker_addr_table:
-            yield Finding(
-                "brokers", "wrong", "none is registered", "Start a broker with this name server (namesrvAddr)."
-            )
-        for name, data in sorted(clusters.broker_addr_table.items()):
-            for broker_id, address in sorted(data.broker_addrs.items()):
-                found(address)
-                about = f"broker {name} ({'master' if broker_id == 0 else 'slave'})"
-                finding = check_address(about, address, servers)
-                if finding.grade != "wrong":
-                    try:
-                        admin.runtime_info(address)  # any account may send this request
-                    except RocketError as error:
-                        finding = Finding(about, "wrong", error.message, error.remedy)
-                yield finding
+        if not brokers:
+            remedy = "Start a broker with this name server (namesrvAddr)."
+            yield Finding("brokers", "wrong", "none is registered", remedy)
+        for broker in brokers:
+            found(broker.address)
+            about = f"broker {broker.name} ({'master' if broker.is_master else 'slave'})"
+            finding = check_address(about, broker.address, servers)
+            if finding.grade != "wrong" and (error := broker.failure) is not None:
+                finding = Finding(about, "wrong", error.message, error.remedy)
+            yield finding
         if topic is not None:
-            try:
-                queues = admin.offsets(topic)
-            except RocketError as error:
-                yield Finding(f"topic {topic}", "wrong", error.message, error.remedy)
-            else:
-                count = sum(high - low for low, high in queues.values())
-                yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
+            yield from _guarded(f"topic {topic}", _check_topic(admin, topic))
+
+
+def _check_topic(admin: Admin, topic: str) -> Iterator[Finding]:
+    queues = admin.offsets(topic)
+    count = sum(high - low for low, high in queues.values())
+    yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
 
 
 def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str) -> Iterator[Finding]:
@@ -287,18 +280,14 @@ def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str)
     from spark_rocket.datasource.exactly_once.replace import ledger_evidence
 
     with link.admin() as admin:
-        try:
-            brokers = {*admin.cluster_info().broker_addr_table}
-            if topic is not None:
-                brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
-            for broker in sorted(brokers):
-                yield from _check_settings(admin, broker)
-            with link.reader() as reader:
-                evidence = ledger_evidence(admin, reader, ledger)
-        except RocketError as error:
-            yield Finding(f"topic {ledger}", "wrong", error.message, error.remedy)
-        else:
-            yield _place_finding(ledger, evidence)
+        brokers = {*admin.cluster_info().broker_addr_table}
+        if topic is not None:
+            brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
+        for broker in sorted(brokers):
+            about = f"broker {broker}, exactly once"
+            yield from _guarded(about, _check_settings(admin, broker))
+        with link.reader() as reader:
+            yield _place_finding(ledger, ledger_evidence(admin, reader, ledger))
 
 
 def _place_finding(ledger: str, evidence: Sequence[Evidence]) -> Finding:
@@ -328,12 +317,7 @@ def _brokers_of(admin: Admin, topic: str) -> set[str]:
 
 
 def _check_settings(admin: Admin, broker: str) -> Iterator[Finding]:
-    try:
-        config = admin.broker_config(broker)
-    except RocketError as error:
-        yield Finding(f"broker {broker}, exactly once", "wrong", error.message, error.remedy)
-    else:
-        yield from check_durability(broker, config)
+    yield from check_durability(broker, admin.broker_config(broker))
 
 
 def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding]:
