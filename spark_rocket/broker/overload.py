@@ -147,7 +147,6 @@ class BrokerOverload:
             )
 
     def settings_changed(self) -> None:
-        """Apply changed settings."""
         set_limits(self._server.limits, self._config)
         self._server.request_queue.changed()
 
@@ -159,7 +158,6 @@ class BrokerOverload:
     # --- called by processors, if ``sends`` or ``pulls`` is not None ------------------------------------------------
 
     def check_send(self) -> None:
-        """Raise RefusedError while sends are refused."""
         if self._page_cache is not None and not 0 < self._until - self._clock() <= _MAX_PAUSE_MS:
             self._page_cache = None
             self._decide()
@@ -168,7 +166,6 @@ class BrokerOverload:
             raise RefusedError(self.sends, ResponseCode.SYSTEM_BUSY)
 
     def check_pull(self) -> None:
-        """Raise RefusedError while pulls are refused."""
         if self.pulls is not None:
             self.stats.refused[PULL, "memory" if self._memory_is_high else "unread"] += 1
             raise RefusedError(self.pulls, ResponseCode.SYSTEM_BUSY)
@@ -182,7 +179,6 @@ class BrokerOverload:
     # --- events ---------------------------------------------------------------------------------------------------
 
     def append_took(self, milliseconds: int) -> None:
-        """Handle an append that took longer than ``osPageCacheBusyTimeOutMills``."""
         if not self._config.broker_fast_failure_enable or milliseconds > _CLOCK_CHANGE_MS:
             return
         self.stats.page_cache_busy += 1

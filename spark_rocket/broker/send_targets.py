@@ -143,7 +143,6 @@ class SendTargets:
 
 
 def check_size(config: BrokerConfig, body: bytes | bytearray | memoryview) -> None:
-    """Raise RefusedError for a message body that is too large."""
     if len(body) > config.store.max_message_size:
         raise RefusedError(
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "

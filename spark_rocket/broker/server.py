@@ -107,7 +107,6 @@ class Broker:
 
     @property
     def connections(self) -> int:
-        """The number of connections."""
         return len(self._server.channels) if self._server is not None else 0
 
     @property
@@ -177,7 +176,6 @@ class Broker:
         )
 
     def _run(self, parts: BrokerParts) -> None:
-        """Start the periodic work."""
         config, store, saver = self.config, parts.store, parts.saver
         # Deferred, so that the caller can start its name server first, as `rocket up` does.
         parts.loop.call_soon(parts.registration.start)
@@ -226,7 +224,6 @@ class Broker:
             )
 
     def _access_control(self) -> AccessControl:
-        """Load the accounts; ConfigError for an invalid file."""
         from spark_rocket.broker.acl.control import AccessControl, topic_at  # imported only if needed: it loads YAML
 
         return AccessControl(
@@ -334,7 +331,6 @@ class Broker:
                 parts.store.close()
 
     def channel_closed(self, channel: Channel) -> None:
-        """Drop the state of a closed connection."""
         parts = self._parts
         if parts is not None:
             parts.held_pulls.channel_closed(channel)

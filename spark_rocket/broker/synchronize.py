@@ -265,7 +265,6 @@ class SlaveSynchronize:
         self._may_have_orphans = self._may_have_orphans or changed
 
     async def _drop_deleted(self, address: str) -> None:
-        """Delete the queues of topics that the master has deleted."""
         orphans = False
         for topic in sorted(self.store.topics() - self.topics.table.keys()):
             queues = self.store.queues(topic)
@@ -291,7 +290,6 @@ class SlaveSynchronize:
         self._may_have_orphans = orphans
 
     def _end_of(self, address: str, topic: str, queues: list[int]) -> int:
-        """The highest end offset of these queues on the master."""
         end = 0
         for queue_id in queues:
             header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)

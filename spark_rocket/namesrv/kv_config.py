@@ -126,7 +126,6 @@ class KVConfigManager:
         return self._table.get(namespace, {}).get(key)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Delete a value in memory."""
         entries = self._table.get(namespace, {})
         before = entries.pop(key, None)
         if before is not None:
@@ -136,13 +135,11 @@ class KVConfigManager:
             self._is_saved = False
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All entries of a namespace; None if it does not exist."""
         entries = self._table.get(namespace)
         return None if entries is None else dict(entries)
 
     @property
     def is_saved(self) -> bool:
-        """Whether the file has all changes."""
         return self._is_saved or self._path is None
 
     def save(self) -> None:

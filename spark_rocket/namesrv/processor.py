@@ -76,7 +76,6 @@ class NamesrvProcessor:
         self._settings = {"orderMessageEnable": "false", "enableTopicList": "true"}
 
     def handlers(self) -> dict[int, Handler]:
-        """Code -> handler, for a RemotingServer."""
         code = RequestCode
         return {
             code.PUT_KV_CONFIG: self.put_kv_config,

@@ -384,7 +384,6 @@ class RouteInfoManager:
     # --- topics -----------------------------------------------------------------------------------------------
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """The route of a topic; None if no live broker has it."""
         queues = self._topics.queues(topic)
         brokers = [self._brokers[each.broker_name] for each in queues if each.broker_name in self._brokers]
         if not brokers:
@@ -409,7 +408,6 @@ class RouteInfoManager:
                     )
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Delete a topic, everywhere or on one cluster's brokers."""
         self._topics.remove(topic, self._clusters.get(cluster, ()) if cluster else None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:

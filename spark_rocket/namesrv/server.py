@@ -43,7 +43,6 @@ _QUEUES = {"broker": Queue(), OTHER: Queue(), "client": Queue(50_000)}  # Apache
 
 
 def name_server_limits() -> Limits:
-    """The limits of a name server."""
     kinds: dict[int, str] = {**_BROKERS, RequestCode.GET_ROUTEINFO_BY_TOPIC: "client"}
     return Limits(max_connections=20_000, first_request=_FIRST_REQUEST_S, queues=_QUEUES, kinds=kinds)
 
@@ -90,17 +89,14 @@ class NameServer:
 
     @property
     def serves(self) -> bool:
-        """Whether the server is started."""
         return self._scanner is not None and not self._scanner.cancelled()
 
     @property
     def connections(self) -> int:
-        """The number of connections."""
         return len(self._server.channels)
 
     @property
     def overload(self) -> OverloadStats:
-        """Counters of refused requests."""
         return self._server.overload
 
     async def bind(self) -> None:

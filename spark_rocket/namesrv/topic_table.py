@@ -96,7 +96,6 @@ class TopicTable:
         return [queues for queues in found if queues is not None]
 
     def remove(self, topic: str, broker_names: Iterable[str] | None = None) -> None:
-        """Remove a topic from all or some of its brokers."""
         names = self._brokers_of.get(topic)
         if names is None:
             return

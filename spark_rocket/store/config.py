@@ -119,7 +119,6 @@ class StoreConfig:
 
     @property
     def paths(self) -> StorePaths:
-        """Directories of the store's parts."""
         given = (self.store_path_commit_log, self.store_path_consume_queue, self.store_path_index)
         return StorePaths.of(self.store_path, *(Path(text).expanduser() if text else None for text in given))
 

@@ -50,7 +50,6 @@ _REMEDIES = {
 
 
 def now_ms() -> int:
-    """Return the wall-clock time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
@@ -361,7 +360,6 @@ class MessageStore:
     # --- topics and metrics -------------------------------------------------------------------------------------
 
     def topics(self) -> set[str]:
-        """Return the topics that have had a message."""
         return {topic for topic, _ in self._queues.known()}
 
     def queue_keys(self) -> list[tuple[str, int]]:
@@ -395,12 +393,10 @@ class MessageStore:
 
     @property
     def max_physical_offset(self) -> int:
-        """End of the commit log."""
         return self._log.max_offset
 
     @property
     def min_physical_offset(self) -> int:
-        """Beginning of the commit log."""
         return self._log.min_offset
 
     def first_store_time(self) -> int:

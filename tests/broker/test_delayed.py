@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.delivery.delayed import DelayRules, Waiting
+from spark_rocket.broker.delivery.delayed import DelayRules, PendingPlace
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
@@ -45,22 +45,22 @@ def rules(**settings: object) -> DelayRules:
     return DelayRules(BrokerConfig.from_properties(settings), lambda: NOW)
 
 
-def timer(due: int) -> Waiting:
-    return Waiting(TIMER, 0, due, due + 1)
+def timer(due: int) -> PendingPlace:
+    return PendingPlace(TIMER, 0, due, due + 1)
 
 
 LEVELS = [
-    ({"DELAY": "1"}, Waiting(SCHEDULE, 0, NOW + 1000), {"DELAY": "1", **REAL}),
-    ({"DELAY": "18"}, Waiting(SCHEDULE, 17, NOW + 7_200_000), {"DELAY": "18", **REAL}),
-    ({"DELAY": "+19"}, Waiting(SCHEDULE, 17, NOW + 7_200_000), {"DELAY": "18", **REAL}),
+    ({"DELAY": "1"}, PendingPlace(SCHEDULE, 0, NOW + 1000), {"DELAY": "1", **REAL}),
+    ({"DELAY": "18"}, PendingPlace(SCHEDULE, 17, NOW + 7_200_000), {"DELAY": "18", **REAL}),
+    ({"DELAY": "+19"}, PendingPlace(SCHEDULE, 17, NOW + 7_200_000), {"DELAY": "18", **REAL}),
     ({"DELAY": "0"}, None, {"DELAY": "0"}),
     ({"DELAY": "-3"}, None, {"DELAY": "-3"}),
     ({"DELAY": ""}, None, {"DELAY": ""}),
     ({"k": "v"}, None, {"k": "v"}),
-    ({"DELAY": "2", "REAL_TOPIC": "mine"}, Waiting(SCHEDULE, 1, NOW + 5000), {"DELAY": "2", **REAL}),
+    ({"DELAY": "2", "REAL_TOPIC": "mine"}, PendingPlace(SCHEDULE, 1, NOW + 5000), {"DELAY": "2", **REAL}),
     (
         {"TIMER_DELIVER_MS": "x", "DELAY": "2", "TIMER_DELAY_SEC": "1", "TIMER_DELAY_MS": "1", "k": "v"},
-        Waiting(SCHEDULE, 1, NOW + 5000),
+        PendingPlace(SCHEDULE, 1, NOW + 5000),
         {"DELAY": "2", "k": "v", **REAL},
     ),
 ]
@@ -81,7 +81,7 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("properties", "waiting", "stored"), LEVELS)
-def test_a_delay_level(properties: dict[str, str], waiting: Waiting | None, stored: dict[str, str]) -> None:
+def test_a_delay_level(properties: dict[str, str], waiting: PendingPlace | None, stored: dict[str, str]) -> None:
     properties = dict(properties)
     assert rules().apply(properties, "T", 3) == waiting
     assert properties == stored
@@ -143,7 +143,7 @@ def test_a_time_that_is_not_a_number(name: str, text: str, complaint: str) -> No
 
 
 def test_effects_of_the_settings() -> None:
-    assert rules(messageDelayLevel="1s 3d").apply({"DELAY": "7"}, "T", 3) == Waiting(SCHEDULE, 1, NOW + 3 * DAY)
+    assert rules(messageDelayLevel="1s 3d").apply({"DELAY": "7"}, "T", 3) == PendingPlace(SCHEDULE, 1, NOW + 3 * DAY)
     for given, taken in ((100, 100), (150, 100), (200, 200), (499, 200), (500, 500), (5000, 1000), (1, 100)):
         assert rules(timerPrecisionMs=given).apply({"TIMER_DELAY_MS": "1749"}, "T", 3) == timer(
             (NOW + 1748) // taken * taken

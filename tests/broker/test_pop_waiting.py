@@ -10,7 +10,7 @@ from spark_rocket.broker.delivery.filters import ALL, PullFilter
 from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES
-from spark_rocket.broker.pop.waiting import Held, Kind, Place, PopLongPollingService
+from spark_rocket.broker.pop.waiting import Held, PollingKey, PollingKind, PopLongPollingService
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
@@ -298,7 +298,7 @@ def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None
             raise OSError("no file left")
 
         request = RemotingCommand.request(200050)
-        scene.waiting.hold_at(Place("T", "G", -1), scene.channel, request, NOW, 60_000, fail)
+        scene.waiting.hold_at(PollingKey("T", "G", -1), scene.channel, request, NOW, 60_000, fail)
         scene.hold("a")
         scene.arrive(G=1)
         await settle()
@@ -313,7 +313,7 @@ def test_notifications_are_woken_by_the_number_of_messages() -> None:
         told: list[int] = []
         for number in range(4):
             request = RemotingCommand.request(200054)
-            place = Place("T", "G", -1, Kind.NOTIFICATION)
+            place = PollingKey("T", "G", -1, PollingKind.NOTIFICATION)
             scene.waiting.hold_at(place, scene.channel, request, NOW, 60_000, lambda number=number: told.append(number))
         scene.hold("a pop", takes=2)
         assert scene.waiting.polling_num("T", "G", -1) == 1

@@ -13,7 +13,7 @@ from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import REMEDIES, check_store, remedy_of
-from spark_rocket.store.tools.view import Problem
+from spark_rocket.store.tools.view import StoreProblem
 from tests.golden import extract_store
 from tests.kit.clock import Clock
 from tests.store.helpers import golden, opened, overwrite, put, put_batch, small
@@ -272,7 +272,7 @@ def test_a_prepared_file_of_a_killed_writer_is_accepted(config: StoreConfig) -> 
 
 @pytest.mark.parametrize("kind", sorted(REMEDIES))
 def test_every_kind_of_damage_has_a_remedy(kind: str) -> None:
-    assert remedy_of(Problem(kind, Path("store"), ""), StorePaths.of(Path("store"))).endswith(".")
+    assert remedy_of(StoreProblem(kind, Path("store"), ""), StorePaths.of(Path("store"))).endswith(".")
 
 
 def test_remedies_for_wrong_files_depend_on_their_owner(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_remedies_for_wrong_files_depend_on_their_owner(tmp_path: Path) -> None:
             ("it has 5 bytes, but such files here have 6", word),
             ("it cannot be read: Permission denied", "as the user"),
         ):
-            assert remedy in remedy_of(Problem("files", tmp_path / place, text), StorePaths.of(tmp_path))
+            assert remedy in remedy_of(StoreProblem("files", tmp_path / place, text), StorePaths.of(tmp_path))
 
 
 def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> None:

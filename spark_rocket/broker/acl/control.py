@@ -51,7 +51,6 @@ class AccessControl(AccountControl):
         }
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-        """Wrap the handlers in the check."""
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
 
     def _guard(self, code: int, handler: Handler) -> Handler:

@@ -34,7 +34,7 @@ TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
-class Waiting(NamedTuple):
+class PendingPlace(NamedTuple):
     """Where and until when (ms) a message is pending; the time for its recall handle, or None if it has none."""
 
     topic: str
@@ -51,7 +51,7 @@ class DelayRules:
         self._clock = clock
         self._levels = config.store.delay_levels()
 
-    def apply(self, properties: dict[str, str], topic: str, queue_id: int) -> Waiting | None:
+    def apply(self, properties: dict[str, str], topic: str, queue_id: int) -> PendingPlace | None:
         """Change ``properties`` to those to store and return the place; None if the message is not delayed.
 
         Raises RefusedError with Apache's code if a time is not a number or, with Apache's remark, too far in the
@@ -64,7 +64,7 @@ class DelayRules:
             level = min(level, len(self._levels))
             properties["DELAY"] = str(level)
             _remember(properties, topic, queue_id)
-            return Waiting(SCHEDULE_TOPIC, level - 1, self._clock() + self._levels[level - 1])
+            return PendingPlace(SCHEDULE_TOPIC, level - 1, self._clock() + self._levels[level - 1])
         if "TIMER_OUT_MS" in properties or not is_timed(properties):
             return None
         recalled = properties.get("TIMER_DEL_UNIQKEY")
@@ -88,7 +88,7 @@ class DelayRules:
         due = (deliver - 1) // precision * precision
         properties["TIMER_OUT_MS"] = str(due)
         _remember(properties, topic, queue_id)
-        return Waiting(TIMER_TOPIC, 0, due, None if topic.startswith(RETRY_PREFIX) else due + 1)
+        return PendingPlace(TIMER_TOPIC, 0, due, None if topic.startswith(RETRY_PREFIX) else due + 1)
 
     def _deliver_time(self, properties: dict[str, str], now: int) -> int:
         for name, factor in (("TIMER_DELAY_SEC", 1000), ("TIMER_DELAY_MS", 1)):
@@ -124,7 +124,6 @@ def _number(name: str, text: str) -> int:
 
 
 def is_timed(properties: dict[str, str]) -> bool:
-    """Whether the message has a delivery time."""
     return any(name in properties for name in TIMER_PROPERTIES)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from spark_rocket.broker.delivery.delayed import Waiting
+from spark_rocket.broker.delivery.delayed import PendingPlace
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 #: Maximum delay of sends and pulls by one slice of deliveries; a large message may exceed it.
@@ -30,8 +30,7 @@ class DeliveryTimers:
         timer = self.by_topic[topic] = WallClockTimer(self._loop, self._clock, deliver, _SLICE_SECONDS)
         return timer
 
-    def expect(self, waiting: Waiting) -> None:
-        """Schedule the delivery of a stored message."""
+    def expect(self, waiting: PendingPlace) -> None:
         timer = self.by_topic.get(waiting.topic)
         if timer is not None:
             timer.expect(waiting.due)

@@ -93,7 +93,6 @@ class AckGatherer:
         return self._due
 
     def is_acked(self, key: Key, offset: int) -> bool:
-        """Whether the cache has an ack of a message."""
         entry = self._acked.get(key)
         return entry is not None and bool(entry.acked >> (offset - key[3]) & 1)
 

@@ -71,7 +71,6 @@ class CheckPoint:
 
     @property
     def is_done(self) -> bool:
-        """Whether all messages are acked."""
         return self.acked == (1 << len(self.diffs)) - 1
 
     def ack(self, offsets: Iterable[int]) -> None:
@@ -85,7 +84,6 @@ class CheckPoint:
                 self.acked |= 1 << diffs.index(diff)
 
     def open_offsets(self) -> list[int]:
-        """The offsets of unacked messages."""
         start = self.key[3]
         return [start + diff for at, diff in enumerate(self.diffs) if not self.acked >> at & 1]
 
@@ -99,7 +97,6 @@ class Ack(NamedTuple):
 
 
 def encode_check_point(point: CheckPoint) -> bytes:
-    """Encode the body of a check point in the revive log."""
     topic, group, queue_id, start, popped = point.key
     suspend = '"sp":true,' if point.suspend else ""
     return (

@@ -69,11 +69,9 @@ class OrderInfo(Body):
     attempt_id: str | None = field(default=None, metadata={"wire": "a"})
 
     def offsets(self) -> list[int]:
-        """The queue offsets of the messages."""
         return [at if index == 0 else self.offset_list[0] + at for index, at in enumerate(self.offset_list)]
 
     def open_offsets(self, committed: int) -> list[int]:
-        """The queue offsets of unacked messages."""
         bits = self.commit_offset_bit
         if bits == (1 << len(self.offset_list)) - 1:
             return []
@@ -193,7 +191,6 @@ class ConsumerOrderInfoManager:
         self._changed(topic, group, queue_id, info)
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
-        """Remove the state of a queue: no messages are in flight."""
         key = topic + _SEPARATOR + group
         if self.table.get(key, {}).pop(queue_id, None) is not None:
             self._touch(key)
@@ -203,7 +200,6 @@ class ConsumerOrderInfoManager:
         self._remove([key for key in self.table if key.partition(_SEPARATOR)[0] == topic])
 
     def remove_group(self, group: str) -> None:
-        """Remove a group that was deleted with its offsets."""
         self._remove([key for key in self.table if key.partition(_SEPARATOR)[2] == group])
 
     def _remove(self, keys: list[str]) -> None:

@@ -80,7 +80,6 @@ class ReviveLog:
         self._place = b"\x02REAL_TOPIC\x01%s\x02REAL_QID\x01" % self.topic.encode()
 
     def put_check_point(self, point: CheckPoint, queue_id: int) -> PutResult:
-        """Write a check point."""
         return self._put(TAG_CHECK_POINT, encode_check_point(point), point.revive_time - ACK_INTERVAL, queue_id)
 
     def put_ack(self, key: Key, broker_name: str, offsets: list[int], revive_time: int, queue_id: int) -> PutResult:

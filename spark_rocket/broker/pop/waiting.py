@@ -1,10 +1,10 @@
 """Long polling: pops and notifications without messages are held until one arrives or their timeout expires.
 
-Requests for the same :class:`Place` are queued in one line, the oldest first. A message that arrives in a queue of the
-topic, or in the group's retry topics for it, wakes the first request of each matching line: one pop of every group, not
-all of them. That request is run again. If it calls ``hold`` again, there was no message for it: it keeps its position
-and its remaining time, and the others are not woken because they would not find a message either. If it is completed,
-others are woken only by a call of ``more``. Notifications do not consume messages: each arrival wakes one.
+Requests for the same :class:`PollingKey` are queued in one line, the oldest first. A message that arrives in a queue of
+the topic, or in the group's retry topics for it, wakes the first request of each matching line: one pop of every group,
+not all of them. That request is run again. If it calls ``hold`` again, there was no message for it: it keeps its
+position and its remaining time, and the others are not woken because they would not find a message either. If it is
+completed, others are woken only by a call of ``more``. Notifications do not consume messages: each arrival wakes one.
 
 A run examines a part of a topic with many queues (turns.py). After a wake-up, the oldest request of a line runs in
 consecutive iterations of the loop until all parts are examined: at rest, no queue has a message for a held request.
@@ -48,7 +48,7 @@ _MIN_HELD_MS = 50  # as Apache's: requests with less time left are not held
 _BACK_OFF_S = 0.05
 
 
-class Kind(IntEnum):
+class PollingKind(IntEnum):
     """Type of a held request. Lines of different types are woken independently."""
 
     POP = 0
@@ -64,18 +64,18 @@ class Held(Enum):
     TIMED_OUT = 2
 
 
-class Place(NamedTuple):
+class PollingKey(NamedTuple):
     """What a request waits for. ``queue_id`` -1: every queue; ``tag_codes`` None: any tag."""
 
     topic: str
     group: str
     queue_id: int
-    kind: Kind = Kind.POP
+    kind: PollingKind = PollingKind.POP
     tag_codes: frozenset[int] | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Waiter:
+class _HeldPop:
     """A held request."""
 
     channel: Channel
@@ -93,8 +93,8 @@ class _Line:
     ``arrivals``: number of messages since the last run; ``parts``: number of runs until all queues are examined.
     """
 
-    place: Place
-    waiters: dict[_Waiter, None] = field(default_factory=dict)
+    place: PollingKey
+    waiters: dict[_HeldPop, None] = field(default_factory=dict)
     arrivals: int = 0
     parts: int = 0
     is_woken: bool = False
@@ -115,11 +115,11 @@ class PopLongPollingService:
         self._config = config
         self._clock = clock
         self._queues_of = queues_of
-        self._lines: dict[Place, _Line] = {}
-        self._by_channel: dict[Channel, dict[_Waiter, None]] = {}
+        self._lines: dict[PollingKey, _Line] = {}
+        self._by_channel: dict[Channel, dict[_HeldPop, None]] = {}
         self._woken: deque[_Line] = deque()
         self._is_serving = False
-        self._running: _Waiter | None = None
+        self._running: _HeldPop | None = None
         self._held_again = False
         self.watched: dict[str, dict[_Line, None]] = {}
         self._quota = StateQuota(HELD_POPS)
@@ -129,13 +129,13 @@ class PopLongPollingService:
 
     def hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest, again: Callable[[], None]) -> Held:
         """Hold a pop; ``again`` is called when there may be a message, or when the timeout expires."""
-        kind = Kind.ORDER if pop.order else Kind.POP
-        place = Place(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
+        kind = PollingKind.ORDER if pop.order else PollingKind.POP
+        place = PollingKey(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
         return self.hold_at(place, channel, request, pop.born_time, pop.poll_time, again)
 
     def hold_at(
         self,
-        place: Place,
+        place: PollingKey,
         channel: Channel,
         request: RemotingCommand,
         born_time: int,
@@ -170,7 +170,7 @@ class PopLongPollingService:
             return Held.FULL
         request.body = b""  # the view would keep the complete receive buffer in memory
         request.ext_fields = {}
-        waiter = _Waiter(channel, request, line, again, weight)
+        waiter = _HeldPop(channel, request, line, again, weight)
         self._quota.add(channel, weight)
         line.waiters[waiter] = None
         self._by_channel.setdefault(channel, {})[waiter] = None
@@ -183,7 +183,7 @@ class PopLongPollingService:
         return sum(
             len(line.waiters)
             for line in self.watched.get(topic, ())
-            if line.place[:3] == (topic, group, queue_id) and line.place.kind is not Kind.NOTIFICATION
+            if line.place[:3] == (topic, group, queue_id) and line.place.kind is not PollingKind.NOTIFICATION
         )
 
     # --- waking -------------------------------------------------------------------------------------------------
@@ -277,23 +277,23 @@ class PopLongPollingService:
                 return
             self._forget(waiter)
             arrivals -= 1
-            if line.place.kind is not Kind.NOTIFICATION or not arrivals:
+            if line.place.kind is not PollingKind.NOTIFICATION or not arrivals:
                 return
         if behind:
             self._loop.call_later(_BACK_OFF_S, self._wake, line, arrivals)
 
-    def _parts_of(self, place: Place) -> int:
+    def _parts_of(self, place: PollingKey) -> int:
         """The number of runs that examine all queues of a place."""
         topics = _topics(place)[place.queue_id >= 0 :]  # one queue, and all of the retry topics
         return max((parts_of(self._queues_of(topic)) for topic in topics), default=1)
 
-    def _end(self, waiter: _Waiter) -> None:
+    def _end(self, waiter: _HeldPop) -> None:
         """Run a request for the last time: its timeout has expired."""
         if waiter.timer is not None:
             self._forget(waiter)
             self._run(waiter)
 
-    def _run(self, waiter: _Waiter) -> bool:
+    def _run(self, waiter: _HeldPop) -> bool:
         """Run a request again; return whether it is still held."""
         self._running, self._held_again = waiter, False
         try:
@@ -305,13 +305,13 @@ class PopLongPollingService:
             self._running = None
         return self._held_again
 
-    def _open(self, place: Place) -> _Line:
+    def _open(self, place: PollingKey) -> _Line:
         line = self._lines[place] = _Line(place)
         for topic in _topics(place):
             self.watched.setdefault(topic, {})[line] = None
         return line
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _forget(self, waiter: _HeldPop) -> None:
         if waiter.timer is None:
             return
         waiter.timer.cancel()
@@ -333,15 +333,15 @@ class PopLongPollingService:
                     del self.watched[topic]
 
 
-def _weight(place: Place, request: RemotingCommand) -> int:
+def _weight(place: PollingKey, request: RemotingCommand) -> int:
     """How often a request counts: once more for each 16 tags or 128 characters of its filter, and for a long name."""
     names = weight_of(place.topic, place.group)
     return names + len(place.tag_codes or ()) // 16 + len(request.ext_fields.get("exp") or "") // 128
 
 
-def _topics(place: Place) -> tuple[str, ...]:
+def _topics(place: PollingKey) -> tuple[str, ...]:
     """The topics that wake a line. Ordered pops do not read retry topics: messages stay in their own queue."""
     topic, group = place.topic, place.group
-    if place.kind is Kind.ORDER:
+    if place.kind is PollingKind.ORDER:
         return (topic,)
     return (topic, retry_topic(topic, group, v2=False), retry_topic(topic, group, v2=True))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_rocket.broker.delivery.delayed import Waiting
+from spark_rocket.broker.delivery.delayed import PendingPlace
 from spark_rocket.broker.delivery.timers import DeliveryTimers
 from spark_rocket.broker.processors.base import Processor, handles
 from spark_rocket.broker.state.config import BrokerConfig
@@ -85,7 +85,7 @@ class EndTransactionProcessor(Processor):
         result = self.transactions.resume(self.store.look_message_by_offset(offset))
         if result.status is not PutStatus.PUT_OK:
             raise _refused(f"Put message back to {HALF_TOPIC} failed. {result.reason}")
-        self.timers.expect(Waiting(HALF_TOPIC, 0, self.clock()))
+        self.timers.expect(PendingPlace(HALF_TOPIC, 0, self.clock()))
         return RemotingCommand.response(request)
 
     def _is_too_late(self, half: Half) -> bool:

@@ -105,7 +105,6 @@ class GroupAdminProcessor(Processor):
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:
-    """Raise RefusedError for an invalid group."""
     problem = group_problem(group.group_name)
     if not 0 <= group.retry_queue_nums <= MAX_QUEUES:
         problem = problem or f"Invalid retryQueueNums {group.retry_queue_nums}: use 0 to {MAX_QUEUES}."

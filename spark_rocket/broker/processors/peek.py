@@ -35,7 +35,7 @@ from spark_rocket.broker.delivery.filters import PullFilter
 from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.turns import QueueTurns, place_of
-from spark_rocket.broker.pop.waiting import Held, Kind, Place, PopLongPollingService
+from spark_rocket.broker.pop.waiting import Held, PollingKey, PollingKind, PopLongPollingService
 from spark_rocket.broker.processors.base import Processor, handles, respond_to_held
 from spark_rocket.broker.processors.pop import check_queue, pop_filter
 from spark_rocket.broker.state.config import BrokerConfig
@@ -101,11 +101,12 @@ class PeekProcessor(Processor):
     def _look(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
     ) -> RemotingCommand | None:
-        """Respond, or hold the request (again) if there is no message."""
         answer = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
         if not answer.has_msg:
             queue_id = max(header.queue_id, -1)
-            place = Place(header.topic, header.consumer_group, queue_id, Kind.NOTIFICATION, wanted.tag_codes)
+            place = PollingKey(
+                header.topic, header.consumer_group, queue_id, PollingKind.NOTIFICATION, wanted.tag_codes
+            )
             again = partial(self._again, channel, request, header, wanted)
             held = self.held.hold_at(place, channel, request, header.born_time, header.poll_time, again)
             if held is Held.HELD:

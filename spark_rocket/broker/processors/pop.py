@@ -128,7 +128,6 @@ class PopMessageProcessor(Processor):
         return _answer(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
 
     def _again(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> None:
-        """Run a held request again."""
         if not channel.is_active:
             return
 

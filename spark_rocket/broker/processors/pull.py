@@ -270,7 +270,6 @@ class PullMessageProcessor(Processor):
         return settings.broker_id
 
     def _examine(self, pull: _Pull) -> GetMessageResult:
-        """Read the messages that match an SQL92 filter."""
         assert pull.wanted.matches is not None
         most = self.config.store.max_filter_message_size // ENTRY_SIZE
         place = (pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes)

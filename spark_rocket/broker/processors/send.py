@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.delivery.delayed import DelayRules, Waiting, delay_level, is_timed
+from spark_rocket.broker.delivery.delayed import DelayRules, PendingPlace, delay_level, is_timed
 from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.delivery.timers import DeliveryTimers
 from spark_rocket.broker.overload import BrokerOverload
@@ -185,7 +185,7 @@ class SendMessageProcessor(Processor):
             self.timers.expect(waiting)
         return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
 
-    def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: Waiting | None) -> None:
+    def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: PendingPlace | None) -> None:
         self.stats.puts += result.count
         size = result.end_physical_offset - result.physical_offset
         target.counts.add(_message_type(properties, waiting), result.count, size)
@@ -200,7 +200,7 @@ class SendMessageProcessor(Processor):
         result: PutResult,
         unique_key: str | None,
         properties: str,
-        waiting: Waiting | None,
+        waiting: PendingPlace | None,
     ) -> RemotingCommand | None:
         if request.flag & 2:
             return None  # one-way: no response to delay for the disk or the name servers
@@ -238,7 +238,7 @@ class SendMessageProcessor(Processor):
 
     def _properties_to_store(
         self, properties: str, topic: str, queue_id: int, reconsume_times: int
-    ) -> tuple[str, str, Waiting | None]:
+    ) -> tuple[str, str, PendingPlace | None]:
         """The properties with UNIQ_KEY and those of the broker; the unique key; where the message is pending."""
         waiting = None
         if (
@@ -262,11 +262,13 @@ class SendMessageProcessor(Processor):
         trace_on = "true" if config.trace_on else "false"
         return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{config.broker_cluster_name}"
 
-    def _unusual(self, properties: str, topic: str, queue_id: int, reconsume_times: int) -> tuple[str, Waiting | None]:
+    def _unusual(
+        self, properties: str, topic: str, queue_id: int, reconsume_times: int
+    ) -> tuple[str, PendingPlace | None]:
         """Process special properties: refuse or drop them as Apache's broker does, or make the message pending."""
         values = _without_broker_properties(decode_properties(properties))
         values.pop("POP_CK", None)
-        waiting: Waiting | None
+        waiting: PendingPlace | None
         if not reconsume_times and _is_transactional(values):
             if not values.get("UNIQ_KEY"):
                 values["UNIQ_KEY"] = self._unique_key()
@@ -351,7 +353,7 @@ def _without_broker_properties(values: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name not in ("MSG_REGION", "TRACE_ON", "CLUSTER")}
 
 
-def _message_type(properties: str, waiting: Waiting | None) -> int:
+def _message_type(properties: str, waiting: PendingPlace | None) -> int:
     if waiting is not None and waiting.topic == HALF_TOPIC:
         return TRANSACTION
     if SHARDING_KEY in properties and SHARDING_KEY in decode_properties(properties):

@@ -263,7 +263,6 @@ class ReplicationMaster:
         self._expiring: asyncio.TimerHandle | None = None
 
     async def start(self, sock: socket.socket) -> None:
-        """Listen on a bound socket."""
         gate = TlsGate(self._config.server_tls(), lambda: SlaveConnection(self), name=f"HA port of {self.name}")
         self._server = await self.loop.create_server(gate.newcomer, sock=sock)
         self._tick()
@@ -300,7 +299,6 @@ class ReplicationMaster:
 
     @property
     def slaves(self) -> list[SlaveConnection]:
-        """Connections to which the log is sent."""
         return [connection for connection in self._connections if connection.next_offset >= 0]
 
     # --- waiting senders ------------------------------------------------------------------------------------------

@@ -291,7 +291,6 @@ class ReplicationSlave:
         self.problem = ""
 
     def grew(self) -> None:
-        """Handle growth of the log."""
         self._retry_delay = _FIRST_RETRY_DELAY_S
         for future in self._grown:
             if not future.done():

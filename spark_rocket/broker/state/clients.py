@@ -84,11 +84,9 @@ class Members:
             yield from clients.values()
 
     def silent_since(self, limit: int) -> list[ClientInfo]:
-        """Members whose last heartbeat was before a monotonic time."""
         return [info for clients in self._by_channel.values() for info in clients.values() if info.heard < limit]
 
     def channels(self) -> list[Channel]:
-        """The members' connections, without duplicates."""
         return list(self._by_channel)
 
     def get(self, channel: Channel, client_id: str) -> ClientInfo | None:
@@ -111,7 +109,6 @@ class Members:
         return dropped
 
     def has(self, channel: Channel) -> bool:
-        """Whether a member has this connection."""
         return channel in self._by_channel
 
 

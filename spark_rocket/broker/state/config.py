@@ -329,7 +329,6 @@ class BrokerConfig:
         return own + sorted(self.tls_settings().properties().items()) + others
 
     def to_text(self) -> str:
-        """Render all settings as properties text."""
         return render_properties(self.to_properties())
 
     def tls_settings(self) -> TlsSettings:
@@ -351,7 +350,6 @@ class BrokerConfig:
 
     @property
     def proxy_settings(self) -> dict[str, str]:
-        """Settings of the gRPC proxy that are set."""
         return {name: text for name, text in self.others.items() if name in PROXY_SETTINGS}
 
     @property

@@ -98,7 +98,6 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         return self.creation_problem("maxAutoCreateGroups", self._config.max_auto_create_groups)
 
     def put(self, config: SubscriptionGroupConfig) -> None:
-        """Add a group or replace its settings."""
         self._put(config.group_name, config)
 
     def snapshot(self, start: int = 0, most: int | None = None) -> dict[str, Any]:
@@ -134,7 +133,6 @@ class MessageRequestModeManager:
         return self.table.get(topic, {}).get(group)
 
     def put(self, mode: SetMessageRequestModeRequestBody) -> None:
-        """Set a mode; RefusedError if there are too many."""
         most, count = STATE_LIMITS[REQUEST_MODES].total, sum(map(len, self.table.values()))
         if count >= most and self.get(mode.topic, mode.consumer_group) is None:
             raise RefusedError(

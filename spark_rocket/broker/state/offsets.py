@@ -81,7 +81,6 @@ class ConsumerOffsetManager:
         self._groups.setdefault(topic, set()).add(group)
 
     def _table_replaced(self) -> None:
-        """Count and index again."""
         self._count = sum(map(len, self.table.values()))
         self._topics.clear()
         self._groups.clear()
@@ -135,7 +134,6 @@ class ConsumerOffsetManager:
         return offset
 
     def clone(self, source: str, destination: str, topic: str) -> None:
-        """Copy one group's offsets of a topic to another group."""
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets:
             self._check_room(len(offsets))
@@ -174,11 +172,9 @@ class ConsumerOffsetManager:
             )
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics in which a group has offsets."""
         return {topic for topic in self._topics.get(group, ()) if topic + _SEPARATOR + group in self.table}
 
     def groups_of(self, topic: str) -> set[str]:
-        """Groups that have offsets in a topic."""
         return {group for group in self._groups.get(topic, ()) if topic + _SEPARATOR + group in self.table}
 
     def remove_group(self, group: str) -> None:

@@ -76,8 +76,8 @@ class GroupCounts:
     dead_letters: int = 0
 
 
-class Rates(NamedTuple):
-    """Rates per second, over three windows each.
+class BrokerRates(NamedTuple):
+    """BrokerRates per second, over three windows each.
 
     ``puts``: messages stored; ``found``, ``missed``, ``total``: pulls with messages, without, and both;
     ``transferred``: messages delivered.
@@ -110,7 +110,6 @@ class BrokerStats:
         self.windows = StatsWindows(self)
 
     def topic(self, topic: str) -> TopicCounts:
-        """Return the counts of a topic; the caller may hold on to them."""
         counts = self.topics.get(topic)
         if counts is None:
             counts = self.topics[topic] = TopicCounts()
@@ -123,7 +122,6 @@ class BrokerStats:
         return counts
 
     def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a deleted topic."""
         self.topics.pop(topic, None)
         for key in [key for key in self.groups if key[1] == topic]:
             del self.groups[key]
@@ -131,7 +129,6 @@ class BrokerStats:
         self.rolled_back.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
-        """Drop the counts of a deleted group."""
         for key in [key for key in self.groups if key[0] == group]:
             del self.groups[key]
 
@@ -159,11 +156,10 @@ class BrokerStats:
         """Messages per second enqueued in the timer and delivered by it, over 10 s."""
         return self._rate(4, SAMPLE_SECONDS), self._rate(5, SAMPLE_SECONDS)
 
-    def rates(self) -> Rates:
-        """Rates over 10 s, 1 min and 10 min."""
+    def rates(self) -> BrokerRates:
         puts, gets, missed, found = ([self._rate(kind, window) for window in _WINDOWS] for kind in range(4))
         total = [one + other for one, other in zip(found, missed, strict=True)]
-        return Rates(puts, found, missed, total, gets)
+        return BrokerRates(puts, found, missed, total, gets)
 
     def _rate(self, kind: int, window: int) -> float:
         steps = min(window // SAMPLE_SECONDS, len(self._samples) - 1)
@@ -185,7 +181,6 @@ class Window(NamedTuple):
 
     @property
     def average(self) -> float:
-        """Average per message."""
         return self.sum / self.messages if self.messages else 0.0
 
 
@@ -252,16 +247,13 @@ class StatsWindows:
         return self.window((topic, ""), MESSAGES).per_second
 
     def put_size(self, topic: str) -> float:
-        """Bytes stored per second."""
         return self.window((topic, ""), BYTES).per_second
 
     def get_tps(self, group: str, topic: str) -> float:
         return self.window((topic, group), MESSAGES).per_second
 
     def get_size(self, group: str, topic: str) -> float:
-        """Bytes delivered per second."""
         return self.window((topic, group), BYTES).per_second
 
     def send_back_nums(self, group: str, topic: str) -> int:
-        """Messages sent back."""
         return self.window((topic, group), SEND_BACKS).sum

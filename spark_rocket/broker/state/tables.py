@@ -32,9 +32,7 @@ PAGE_ENTRIES = 5_000
 
 
 class _Settings(Protocol):
-    def to_value(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        ...
+    def to_value(self) -> dict[str, Any]: ...
 
 
 T = TypeVar("T", bound=_Settings)
@@ -52,7 +50,6 @@ class CachedTexts(dict[str, str]):
         return ",".join([self[key] for key in table])
 
     def add(self, key: str, value: object) -> None:
-        """Cache the JSON of an entry."""
         nested = dumps_fastjson({"": {key: value}}, pretty=True).decode()
         self[key] = nested[nested.index("{", 1) + 1 : -len("\n\t}\n}")]
 

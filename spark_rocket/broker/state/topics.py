@@ -145,7 +145,6 @@ class TopicConfigManager(VersionedTable[TopicConfig]):
         return 0 if config is None else config.read_queue_nums
 
     def put(self, config: TopicConfig) -> None:
-        """Add a topic or replace its settings."""
         self._put(config.topic_name, config)
 
     def ensure(self, topic: str, queues: int = 1, perm: int = PERM_READ_WRITE) -> TopicConfig:
@@ -220,7 +219,6 @@ def new_topic(name: str, queues: int, perm: int = PERM_READ_WRITE) -> TopicConfi
 def illegal_queue(
     config: TopicConfig, queue_id: int, group: str, code: ResponseCode = ResponseCode.INVALID_PARAMETER
 ) -> RefusedError:
-    """Create the error for a queue that the topic does not have."""
     return RefusedError(
         f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}] topicConfig.readQueueNums:"
         f"[{config.read_queue_nums}] consumer:[{group}]",

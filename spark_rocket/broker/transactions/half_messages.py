@@ -84,7 +84,6 @@ class Half(NamedTuple):
         return timeout if seconds < 0 else seconds * 1000
 
     def copy_properties(self, *, checked: bool) -> bytes:
-        """The properties of its next copy."""
         properties = self.properties
         if checked:
             times = b"%d" % (self.check_times + 1)
@@ -153,7 +152,6 @@ def number(text: bytes | None, default: int) -> int:
 
 
 def op_body(half_offsets: Iterable[int]) -> bytes:
-    """The body of an op message for these decided half messages."""
     return ",".join(map(str, sorted(half_offsets))).encode()
 
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
 
-from spark_rocket.broker.delivery.delayed import TIMER_PROPERTIES, Waiting
+from spark_rocket.broker.delivery.delayed import TIMER_PROPERTIES, PendingPlace
 from spark_rocket.broker.state.clients import ClientManager
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
@@ -183,7 +183,7 @@ class TransactionalMessageService:
 
     # --- sending ------------------------------------------------------------------------------------------------
 
-    def prepare(self, properties: dict[str, str], topic: str, queue_id: int, now_ms: int) -> Waiting:
+    def prepare(self, properties: dict[str, str], topic: str, queue_id: int, now_ms: int) -> PendingPlace:
         """Make a message to ``topic`` a half message; return its place. Delays and delivery times are removed."""
         if self._config.reject_transaction_message:
             raise RefusedError(
@@ -195,7 +195,7 @@ class TransactionalMessageService:
             properties[_TRANSACTION_ID] = unique_key
         properties["REAL_TOPIC"] = topic
         properties["REAL_QID"] = str(queue_id)
-        return Waiting(HALF_TOPIC, 0, now_ms + self._config.transaction_time_out + 1)
+        return PendingPlace(HALF_TOPIC, 0, now_ms + self._config.transaction_time_out + 1)
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
@@ -233,7 +233,6 @@ class TransactionalMessageService:
         return result
 
     def rollback(self, half: Half) -> PutResult:
-        """Store only the decision."""
         record = half.record
         queue = self._queue(record.queue_id)
         offsets = {record.queue_offset, queue.copies.get(half.first, record.queue_offset)}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
     from spark_rocket.store.config import StoreConfig
     from spark_rocket.store.tools.stats import Files, QueueStats, StoreStats
-    from spark_rocket.store.tools.view import Problem
+    from spark_rocket.store.tools.view import StoreProblem
 
 _SHOWN_PER_KIND = 10
 _REMEDIES = {
@@ -146,12 +146,12 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]
     return ((key, list(values)) for key, values in groups.items())
 
 
-def _order(problem: Problem) -> tuple[int, str, Path, int]:
+def _order(problem: StoreProblem) -> tuple[int, str, Path, int]:
     known = _KINDS.index(problem.kind) if problem.kind in _KINDS else len(_KINDS)
     return known, problem.kind, problem.path, problem.offset
 
 
-def _first_of_each_kind(problems: Iterable[Problem]) -> Iterable[Problem]:
+def _first_of_each_kind(problems: Iterable[StoreProblem]) -> Iterable[StoreProblem]:
     shown: Counter[str] = Counter()
     for problem in problems:
         shown[problem.kind] += 1

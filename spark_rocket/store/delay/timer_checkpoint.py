@@ -100,11 +100,9 @@ class TimerCheckpoint:
             )
 
     def encode(self) -> bytes:
-        """Encode the fields into 56 bytes."""
         return FIELDS.pack(*(getattr(self, name) for name in _NAMES))
 
     def save(self) -> None:
-        """Write the fields durably."""
         new = not self.path.exists()
         if new:
             make_directory(self.path.parent)
@@ -140,7 +138,6 @@ class TimerProgress:
         self._saved: Mark | None = None
 
     def set(self, mark: Mark) -> None:
-        """Set the newest mark."""
         self._mark = mark
 
     def forget(self) -> None:

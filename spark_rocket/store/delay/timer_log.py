@@ -193,7 +193,6 @@ class TimerLog:
         self._latest.clear()
 
     def flush(self, start: int, end: int) -> None:
-        """Flush the range between two positions."""
         for file in self.files.files:
             if file.file_from_offset < end and start < file.file_from_offset + self.files.file_size:
                 file.flush()

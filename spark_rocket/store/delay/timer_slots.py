@@ -86,7 +86,6 @@ class DueSlots:
         return min((slot for slot, count in self._remaining.items() if count and slot < limit), default=limit)
 
     def forget_before(self, slot: int) -> None:
-        """Remove the slots before a slot; they are done."""
         for table in (self._remaining, self._recalls):
             for done in [other for other in table if other < slot]:
                 del table[done]

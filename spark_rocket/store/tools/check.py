@@ -41,7 +41,7 @@ from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck
 from spark_rocket.store.tools.check_timer import check_timer
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Problem, Progress, StoreView, ViewedQueue, read_error_text, view_store
+from spark_rocket.store.tools.view import Progress, StoreProblem, StoreView, ViewedQueue, read_error_text, view_store
 
 _BROKER = "Start and stop its broker, which fixes this."
 _REBUILD = "`rocket store rebuild DIR` rebuilds queues and index from the log."
@@ -77,7 +77,7 @@ def check_store(
     *,
     progress: Progress | None = None,
     notes: list[str] | None = None,
-) -> list[Problem]:
+) -> list[StoreProblem]:
     """Return all problems of the store in ``path``.
 
     Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults. A sentence for
@@ -91,7 +91,7 @@ def check_store(
         return problems
 
 
-def remedy_of(problem: Problem, paths: StorePaths) -> str:
+def remedy_of(problem: StoreProblem, paths: StorePaths) -> str:
     """Return what to do about a problem of the store with these directories."""
     of_queue = problem.path.is_relative_to(paths.consume_queue)
     if problem.kind in REMEDIES:
@@ -109,7 +109,7 @@ class _Seen:
 
     first: int
     next: int
-    wrong: list[Problem]
+    wrong: list[StoreProblem]
 
 
 class _Check:
@@ -131,9 +131,9 @@ class _Check:
         self._no_queues = not view.queues and any("RocksDB" in note for note in view.unchecked())
 
     def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
-        self._problems.append(Problem(kind, path, text, offset))
+        self._problems.append(StoreProblem(kind, path, text, offset))
 
-    def run(self) -> list[Problem]:
+    def run(self) -> list[StoreProblem]:
         path = self._view.path
         if self._view.is_killed:
             self._add("abort", abort_path(path), "the last owner did not stop cleanly: start and stop the broker first")
@@ -198,13 +198,15 @@ class _Check:
         if seen is None:
             seen = self._seen[key] = _Seen(offset, offset, [])
             if offset and not self._log.min_offset:
-                seen.wrong.append(Problem("offsets", path, f"the first message in the log is number {offset}, not 0"))
+                seen.wrong.append(
+                    StoreProblem("offsets", path, f"the first message in the log is number {offset}, not 0")
+                )
         elif offset < seen.next:  # the topic was deleted and recreated: drop problems of the old one
             seen.wrong.clear()
             seen.first = offset
         elif offset > seen.next:
             text = f"messages {seen.next} to {offset - 1} are not in the log"
-            seen.wrong.append(Problem("offsets", path, text))
+            seen.wrong.append(StoreProblem("offsets", path, text))
         seen.next = offset + count
         queue = self._view.queue(*key)
         if queue is None or not queue.is_sound:
@@ -220,7 +222,7 @@ class _Check:
             if at < count:
                 here = has[at : at + 1].tolist() or "nothing"
                 text = f"entry {offset + at} is {here}, but its record requires {must[at : at + 1].tolist()}"
-                seen.wrong.append(Problem("entry", path, text, offset + at))
+                seen.wrong.append(StoreProblem("entry", path, text, offset + at))
 
     def _check_begin(self) -> None:
         ends = QueueEnds(self._view.path)

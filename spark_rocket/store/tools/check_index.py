@@ -17,7 +17,7 @@ from spark_rocket.store.index.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, I
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.tools.salvage import Damage
-from spark_rocket.store.tools.view import Problem, ViewedFile, read_error_text
+from spark_rocket.store.tools.view import StoreProblem, ViewedFile, read_error_text
 
 _ENTRIES_PER_READ = 1 << 18  # entries per read
 _NOTHING = np.zeros(0, np.int64)
@@ -44,7 +44,7 @@ class ViewedIndexFile(IndexFile):
 class IndexCheck:
     """The index files of a store, against its log."""
 
-    def __init__(self, config: StoreConfig, problems: list[Problem], unknown: list[str] | None = None) -> None:
+    def __init__(self, config: StoreConfig, problems: list[StoreProblem], unknown: list[str] | None = None) -> None:
         """``unknown``: list for a note that the index was not checked, if its file sizes are unknown."""
         self._config = config
         self._problems = problems
@@ -82,7 +82,7 @@ class IndexCheck:
         self._held: tuple[Ints, Ints] = (_NOTHING, _NOTHING)
 
     def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
-        self._problems.append(Problem(kind, path, text, offset))
+        self._problems.append(StoreProblem(kind, path, text, offset))
 
     # --- each file's own structure ------------------------------------------------------------------------------
 

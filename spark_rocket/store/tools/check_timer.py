@@ -13,28 +13,28 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.delay.timer_wheel import TimerLogDamageError, TimerWheel, build_slots, find_end
-from spark_rocket.store.tools.view import Problem
+from spark_rocket.store.tools.view import StoreProblem
 
 _PRECISIONS = (1_000, 500, 200, 100)
 
 
-def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: bool = False) -> list[Problem]:
+def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: bool = False) -> list[StoreProblem]:
     """Return all problems of the timer's files of a stopped store."""
     checkpoint = TimerCheckpoint(config.store_path)
     log = TimerLog(config.store_path / "timerlog", _file_size(config))
     wheel = TimerWheel(config.store_path / "timerwheel", _PRECISIONS[0], config.timer_wheel_slots)
     size = wheel.path.stat().st_size if wheel.path.exists() else 0
-    problems: list[Problem] = []
+    problems: list[StoreProblem] = []
     try:
         checkpoint.load()
     except StoreCorruptError as error:
-        problems.append(Problem("timer", checkpoint.path, error.message))
+        problems.append(StoreProblem("timer", checkpoint.path, error.message))
     try:
         log.load()
     except StoreCorruptError as error:
-        return [*problems, Problem("timer", log.files.directory, error.message)]
+        return [*problems, StoreProblem("timer", log.files.directory, error.message)]
     if size not in (0, wheel.size):
-        problems.append(Problem("timer", wheel.path, f"it has {size} bytes, not {wheel.size}"))
+        problems.append(StoreProblem("timer", wheel.path, f"it has {size} bytes, not {wheel.size}"))
     flushed = checkpoint.last_timer_log_flush_pos
     if flushed < log.files.min_offset:
         log.close()
@@ -46,7 +46,7 @@ def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: boo
             log, wheel, checkpoint.last_read_time_ms, is_readable=size == wheel.size and not is_killed
         )
     except TimerLogDamageError as damage:
-        problems.append(Problem("timer", log.files.directory, str(damage)))
+        problems.append(StoreProblem("timer", log.files.directory, str(damage)))
     log.close()
     return problems
 
@@ -58,16 +58,16 @@ def _file_size(config: StoreConfig) -> int:
     return max(sizes, default=0) or config.mapped_file_size_timer_log
 
 
-def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readable: bool) -> list[Problem]:
+def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readable: bool) -> list[StoreProblem]:
     """Compare the wheel with one derived from the log. Its precision can only be derived from both together."""
     if not log.files.files:
         return []
-    found: list[Problem] = []
+    found: list[StoreProblem] = []
     for precision in _PRECISIONS:
         try:
             slots = build_slots(log, read_time // precision * precision, precision, wheel.count)
         except TimerLogDamageError as damage:
-            found = found or [Problem("timer", log.files.directory, str(damage))]
+            found = found or [StoreProblem("timer", log.files.directory, str(damage))]
             continue
         used = np.flatnonzero(slots["time"])
         if not len(used) or not is_readable:
@@ -78,5 +78,7 @@ def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readabl
             return []
         if not found:
             time = int(slots["time"][used][wrong[0]]) * precision
-            found = [Problem("timer", wheel.path, f"{len(wrong)} slots do not lead to their units, one is of {time}")]
+            found = [
+                StoreProblem("timer", wheel.path, f"{len(wrong)} slots do not lead to their units, one is of {time}")
+            ]
     return found

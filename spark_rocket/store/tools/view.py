@@ -4,8 +4,8 @@ Files are opened for reading only and never changed, so a read-only mount or a b
 open, no broker can start on the directory: the view holds a shared ``flock``, which blocks our brokers, and a shared
 POSIX lock on the lock file's first byte, which blocks Java's.
 
-A file with a wrong name or size, or without read permission, is a :class:`Problem`; the others are still read. Sizes
-that are not configured are derived from the files (:func:`read_file_sizes`).
+A file with a wrong name or size, or without read permission, is a :class:`StoreProblem`; the others are still read.
+Sizes that are not configured are derived from the files (:func:`read_file_sizes`).
 
 Thread-safety: for one thread. RocketMQ has no equivalent.
 """
@@ -92,7 +92,7 @@ def _size(sizes: Counter[int], usual: int) -> tuple[int, bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class StoreProblem:
     """``kind`` is a short stable word; ``offset`` is a physical offset or an entry's number, or −1."""
 
     kind: str
@@ -144,22 +144,22 @@ class ViewedFiles(MappedFileQueue):
     """Consecutive files and their problems; a file may be missing in the middle."""
 
     def __init__(
-        self, directory: Path, file_size: int, *, setting: str, problems: list[Problem], is_guessed: bool = False
+        self, directory: Path, file_size: int, *, setting: str, problems: list[StoreProblem], is_guessed: bool = False
     ) -> None:
         super().__init__(directory, file_size, setting=setting)
         self._problems = problems
         self._expected = "such files here have" if is_guessed else f"{setting} is"
-        self.gaps: list[Problem] = []
+        self.gaps: list[StoreProblem] = []
         """Problems of files that are too short, or missing between others."""
-        self.unreadable: list[Problem] = []
+        self.unreadable: list[StoreProblem] = []
         """Problems of permissions, or of the disk."""
         self._by_offset: dict[int, MappedFile] = {}
         self._loaded = False
         self.sound = True
 
-    def _wrong(self, path: Path, text: str) -> Problem:
+    def _wrong(self, path: Path, text: str) -> StoreProblem:
         self.sound = False
-        self._problems.append(Problem("files", path, text))
+        self._problems.append(StoreProblem("files", path, text))
         return self._problems[-1]
 
     def load(self) -> None:
@@ -234,9 +234,9 @@ class StoreView:
 
     def __init__(self, paths: StorePaths, config: StoreConfig | None) -> None:
         path = self.path = paths.root
-        self.problems: list[Problem] = []
+        self.problems: list[StoreProblem] = []
         if not paths.commit_log.is_dir() and (path / "checkpoint").exists():
-            self.problems.append(Problem("files", paths.commit_log, _NO_LOG))
+            self.problems.append(StoreProblem("files", paths.commit_log, _NO_LOG))
         sizes = FileSizes(config, True, True, True) if config else read_file_sizes(paths)
         self.config = sizes.config.at(paths)
         self.index_size_known, self.sizes_are_known = sizes.knows_index, sizes.are_known
@@ -246,7 +246,7 @@ class StoreView:
         try:
             self.deleted.load()
         except StoreCorruptError as error:
-            self.problems.append(Problem("files", self.deleted.path, error.message))
+            self.problems.append(StoreProblem("files", self.deleted.path, error.message))
         self.log = ViewedFiles(
             self.config.commit_log_path,
             self.config.mapped_file_size_commit_log,
@@ -262,12 +262,12 @@ class StoreView:
     def _find_queues(self) -> None:
         for topic_directory in self._inside(self.config.consume_queue_path):
             if not topic_directory.is_dir():
-                self.problems.append(Problem("files", topic_directory, "this is not a topic's directory"))
+                self.problems.append(StoreProblem("files", topic_directory, "this is not a topic's directory"))
                 continue
             for directory in self._inside(topic_directory):
                 if not directory.name.isdecimal() or not directory.is_dir():
                     text = "this is not a queue's directory: their names are numbers"
-                    self.problems.append(Problem("files", directory, text))
+                    self.problems.append(StoreProblem("files", directory, text))
                     continue
                 key = topic_directory.name, int(directory.name)
                 size = self.config.mapped_file_size_consume_queue
@@ -286,7 +286,7 @@ class StoreView:
         try:
             return sorted(directory.iterdir()) if directory.is_dir() else []
         except OSError as error:
-            self.problems.append(Problem("files", directory, read_error_text(error)))
+            self.problems.append(StoreProblem("files", directory, read_error_text(error)))
             return []
 
     def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:
