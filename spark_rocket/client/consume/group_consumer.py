@@ -312,12 +312,12 @@ class GroupConsumer(Client, ABC):
         self.rebalances += 1
         shares = {}
         for topic in self._subscriptions.topics():
-            try:
-                mine = self._share.queues_of(topic)
-            except RocketError as error:
-                logger.info("queues of topic %s not rebalanced: %s", topic, error)
-                continue
-            with self._balancing:
+            with self._balancing:  # a share determined earlier must not replace a later one
+                try:
+                    mine = self._share.queues_of(topic)
+                except RocketError as error:
+                    logger.info("queues of topic %s not rebalanced: %s", topic, error)
+                    continue
                 if mine is not None and topic in self._subscriptions:
                     self._queues.own(mine, topic)  # marks nothing: the last delivered messages may still be in use
                     shares[topic] = mine

@@ -21,9 +21,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spark_rocket.client.consume.listeners import (
@@ -47,7 +49,65 @@ MAX_TURN_SECONDS = 60.0  # per queue, while others are pending
 LOCK_RETRY_SECONDS = 0.1
 
 
-class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
+class ConsumeInOrder(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
+    """Base class of the services that consume a queue on one thread at a time."""
+
+    def __init__(
+        self,
+        listener: Callable[..., object],
+        parts: ServiceParts,
+        threads: int,
+        max_reconsume_times: int,
+        pause_ms: int,
+    ) -> None:
+        super().__init__(listener, parts, threads)
+        self._max_reconsume_times = max_reconsume_times
+        self._pause_ms = pause_ms
+        self._busy: set[ProcessQueue] = set()
+        self._busy_lock = threading.Lock()
+
+    def _context(self, queue: MessageQueue) -> ConsumeOrderlyContext:
+        return ConsumeOrderlyContext(queue)
+
+    def _consume_soon(self, process_queue: ProcessQueue) -> None:
+        """Queue the queue for a thread, unless it already is."""
+        with self._busy_lock:
+            if process_queue in self._busy:
+                return
+            self._busy.add(process_queue)
+        self._work.put(process_queue)
+
+    def _consume(self, process_queue: ProcessQueue) -> None:
+        try:
+            pause = self._consume_queue(process_queue)
+        except Exception:
+            logger.exception("results of messages of %s lost; the messages are consumed again", process_queue.queue)
+            process_queue.give_back()
+            pause = self._pause_ms / 1000
+        if process_queue.dropped:
+            with self._busy_lock:
+                self._busy.discard(process_queue)
+            self._queues.released(process_queue)
+        elif pause is not None:
+            self._call_later(pause, lambda: self._work.put(process_queue))  # until then no thread works on the queue
+
+    @abstractmethod
+    def _consume_queue(self, process_queue: ProcessQueue) -> float | None:
+        """Consume the pending messages; return the seconds until to continue, None if that is triggered elsewhere."""
+
+    @abstractmethod
+    def _has_pending(self, process_queue: ProcessQueue) -> bool:
+        """Whether there are messages to consume."""
+
+    def _rest(self, process_queue: ProcessQueue) -> None:
+        """Leave a queue without messages until it receives some."""
+        with self._busy_lock:
+            self._busy.discard(process_queue)
+        if self._has_pending(process_queue):  # added in the meantime
+            self._consume_soon(process_queue)
+
+
+class ConsumeOrderly(ConsumeInOrder):
     """Ordered consumption of messages. ``needs_locks``: whether queues must be locked; False for broadcasting."""
 
     statuses = (ConsumeOrderlyStatus,)
@@ -65,16 +125,10 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
         pause_ms: int,
         needs_locks: bool,
     ) -> None:
-        super().__init__(listener, parts, threads)
+        super().__init__(listener, parts, threads, max_reconsume_times, pause_ms)
         self._batch_size = batch_size
         self._flow = flow
-        self._max_reconsume_times = max_reconsume_times
-        self._pause_ms = pause_ms
         self._needs_locks = needs_locks
-        self._busy: set[ProcessQueue] = set()
-        self._busy_lock = threading.Lock()
-
-    # --- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         process_queue.put(self._decoder.messages(process_queue, found), found.next_offset)
@@ -83,35 +137,10 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
     def is_full(self, process_queue: ProcessQueue) -> bool:
         return self._flow.is_full(process_queue)
 
-    def _consume_soon(self, process_queue: ProcessQueue) -> None:
-        """Queue the queue for a thread, unless it already is."""
-        with self._busy_lock:
-            if process_queue in self._busy:
-                return
-            self._busy.add(process_queue)
-        self._work.put(process_queue)
-
-    def _context(self, queue: MessageQueue) -> ConsumeOrderlyContext:
-        return ConsumeOrderlyContext(queue)
-
-    # --- consuming ----------------------------------------------------------------------------------------------
-
-    def _consume(self, process_queue: ProcessQueue) -> None:
-        try:
-            pause = self._consume_queue(process_queue)
-        except Exception:
-            logger.exception("results of messages of %s lost; the messages are consumed again", process_queue.queue)
-            process_queue.give_back()
-            pause = self._pause_ms / 1000
-        if process_queue.dropped:
-            with self._busy_lock:
-                self._busy.discard(process_queue)
-            self._queues.released(process_queue)
-        elif pause is not None:
-            self._call_later(pause, lambda: self._work.put(process_queue))  # until then no thread works on the queue
+    def _has_pending(self, process_queue: ProcessQueue) -> bool:
+        return process_queue.count > 0
 
     def _consume_queue(self, process_queue: ProcessQueue) -> float | None:
-        """Consume the pending messages; return the seconds until to continue, None if that is triggered elsewhere."""
         started = time.monotonic()
         while not process_queue.dropped and not self._closing:
             if self._needs_locks and (not process_queue.locked or process_queue.is_lock_expired()):
@@ -132,10 +161,7 @@ class ConsumeOrderly(ConsumeService[ProcessQueue, ConsumeOrderlyContext]):
                         return context.pause(self._pause_ms)
                     process_queue.commit()
             if not messages:
-                with self._busy_lock:
-                    self._busy.discard(process_queue)
-                if process_queue.count:  # added in the meantime
-                    self._consume_soon(process_queue)
+                self._rest(process_queue)
                 return None
             self._queues.has_room(process_queue)
         return None
@@ -165,21 +191,17 @@ MAX_PENDING_BYTES = 16 << 20  # of all queues; above it each queue has at most o
 DECODERS = 2
 
 
+@dataclass(slots=True, eq=False)
 class _BatchQueue:
-    """The pending pulls of one queue."""
+    """The pending pulls of one queue. ``given_back``: number of messages of the first pull."""
 
-    __slots__ = ("busy", "found", "given_back", "process_queue", "rounds", "size")
-
-    def __init__(self, process_queue: ProcessQueue) -> None:
-        self.process_queue = process_queue
-        self.found: deque[PullResult] = deque()
-        self.size = 0
-        self.busy = False
-        self.rounds = 0
-        self.given_back = 0  # number of messages of the first pull
+    found: deque[PullResult] = field(default_factory=deque)
+    size: int = 0
+    rounds: int = 0
+    given_back: int = 0
 
 
-class ConsumeBatches(ConsumeService[_BatchQueue, ConsumeOrderlyContext]):
+class ConsumeBatches(ConsumeInOrder):
     """Ordered consumption of Arrow record batches."""
 
     statuses = (ConsumeOrderlyStatus, ConsumeConcurrentlyStatus)
@@ -188,9 +210,7 @@ class ConsumeBatches(ConsumeService[_BatchQueue, ConsumeOrderlyContext]):
     def __init__(
         self, listener: BatchListener, parts: ServiceParts, *, threads: int, max_reconsume_times: int, pause_ms: int
     ) -> None:
-        super().__init__(listener, parts, threads)
-        self._max_reconsume_times = max_reconsume_times
-        self._pause_ms = pause_ms
+        super().__init__(listener, parts, threads, max_reconsume_times, pause_ms)
         self._pending: dict[ProcessQueue, _BatchQueue] = {}
         self._lock = threading.Lock()
         self._decoding = ThreadPoolExecutor(DECODERS, thread_name_prefix="rocket-decode")
@@ -199,52 +219,36 @@ class ConsumeBatches(ConsumeService[_BatchQueue, ConsumeOrderlyContext]):
         super().close(timeout)  # first stop the threads that wait for decoded batches
         self._decoding.shutdown(wait=False)
 
+    def _has_pending(self, process_queue: ProcessQueue) -> bool:
+        pending = self._pending.get(process_queue)
+        return pending is not None and bool(pending.found)
+
     def is_full(self, process_queue: ProcessQueue) -> bool:
         with self._lock:
-            pending = self._pending.get(process_queue)
-            if pending is None or not pending.found:
+            if not self._has_pending(process_queue):
                 return False
             held = sum(one.size for other, one in self._pending.items() if not other.dropped)
-            return len(pending.found) >= MAX_PENDING_PULLS or held >= MAX_PENDING_BYTES
+            return len(self._pending[process_queue].found) >= MAX_PENDING_PULLS or held >= MAX_PENDING_BYTES
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
         with self._lock:
             for dropped in [other for other in self._pending if other.dropped]:
                 del self._pending[dropped]
-            pending = self._pending.setdefault(process_queue, _BatchQueue(process_queue))
+            pending = self._pending.setdefault(process_queue, _BatchQueue())
             if not pending.found and found.status is not PullStatus.FOUND:
                 process_queue.put((), found.next_offset)
                 return
             pending.found.append(found)  # empty results too: commits must not pass pending messages before them
             pending.size += len(found.records)
-            if pending.busy:
-                return
-            pending.busy = True
-        self._work.put(pending)
+        self._consume_soon(process_queue)
 
-    def _context(self, queue: MessageQueue) -> ConsumeOrderlyContext:
-        return ConsumeOrderlyContext(queue)
-
-    # --- consuming ----------------------------------------------------------------------------------------------
-
-    def _consume(self, pending: _BatchQueue) -> None:
-        try:
-            pause = self._consume_queue(pending)
-        except Exception:
-            logger.exception("consumption of messages of %s failed", pending.process_queue.queue)
-            pause = self._pause_ms / 1000
-        if pause is not None:
-            self._call_later(pause, lambda: self._work.put(pending))
-
-    def _consume_queue(self, pending: _BatchQueue) -> float | None:
-        """Consume the pending pulls of a queue; return the seconds until the retry of a failed batch."""
-        process_queue = pending.process_queue
+    def _consume_queue(self, process_queue: ProcessQueue) -> float | None:
         while not process_queue.dropped and not self._closing:
-            with self._lock:
-                if not pending.found:
-                    pending.busy = False
-                    return None
-                found = pending.found[0]
+            pending = self._pending.get(process_queue)
+            if pending is None or not pending.found:
+                self._rest(process_queue)
+                return None
+            found = pending.found[0]
             context = ConsumeOrderlyContext(process_queue.queue)
             done = all(
                 not len(batch) or self._call_counted(batch, [], context)
@@ -254,7 +258,7 @@ class ConsumeBatches(ConsumeService[_BatchQueue, ConsumeOrderlyContext]):
                 return None
             if not done:
                 pending.rounds += 1
-                if pending.rounds <= self._max_reconsume_times or not self._give_back(pending, found):
+                if pending.rounds <= self._max_reconsume_times or not self._give_back(process_queue, pending, found):
                     return context.pause(self._pause_ms)
             pending.rounds = pending.given_back = 0
             with self._lock:
@@ -270,12 +274,11 @@ class ConsumeBatches(ConsumeService[_BatchQueue, ConsumeOrderlyContext]):
         while (batch := self._decoding.submit(next, batches, None).result()) is not None:
             yield batch
 
-    def _give_back(self, pending: _BatchQueue, found: PullResult) -> bool:
+    def _give_back(self, process_queue: ProcessQueue, pending: _BatchQueue, found: PullResult) -> bool:
         """Send each message to the retry topic after the last round; in broadcasting, skip them."""
-        messages = self._decoder.messages(pending.process_queue, found)
+        messages = self._decoder.messages(process_queue, found)
         if self._send_back is None:
-            queue = pending.process_queue.queue
-            logger.warning("skipped %d messages of %s: not consumed", len(messages), queue)
+            logger.warning("skipped %d messages of %s: not consumed", len(messages), process_queue.queue)
             return True
         for message in messages[pending.given_back :]:
             if not self._send_back.send(message):
