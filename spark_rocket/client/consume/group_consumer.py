@@ -393,7 +393,6 @@ _RESULTS = {
 
 
 def answer_tools(instance: ClientInstance) -> None:
-    """Handle requests of tools for the consumers of an instance."""
 
     def consumer(group: str) -> GroupConsumer | None:
         found = instance.members.consumers.get(group)
@@ -461,7 +460,6 @@ def _consume(consumer: GroupConsumer, records: bytes, broker_name: str) -> Consu
 
 
 def stacks() -> str:
-    """Return the stacks of all threads of this process."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n\n".join(
         f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"

@@ -187,7 +187,6 @@ class ConsumerStats:
         self._topics: dict[str, _TopicCounts] = {}
 
     def pulled(self, topic: str, messages: int, seconds: float) -> None:
-        """Count a pull with messages and its duration."""
         with self._lock:
             counts = self._now(topic)
             counts.pulls += 1
@@ -218,7 +217,6 @@ class ConsumerStats:
         return minute[-1]
 
     def status(self, topic: str) -> ConsumeStatus:
-        """Return the current statistics."""
         with self._lock:
             known = self._topics.get(topic)
             if known is None:

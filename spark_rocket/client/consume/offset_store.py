@@ -57,7 +57,6 @@ class OffsetStore(ABC):
 
 
 def make_offset_store(reader: Reader, group: str, model: MessageModel, instance_name: str) -> OffsetStore:
-    """Create the offset store of a group's consumer."""
     if model is MessageModel.CLUSTERING:
         return RemoteOffsetStore(reader, group)
     return LocalOffsetStore(local_directory() / (instance_name or "DEFAULT"), group)

@@ -157,7 +157,6 @@ class OwnedQueues:
             return self._table.running()
 
     def count_of(self, topic: str) -> int:
-        """Return the number of running queues of a topic."""
         return sum(one.queue.topic == topic for one in self.process_queues())
 
     def positions(self) -> dict[MessageQueue, int]:
@@ -296,7 +295,6 @@ class OwnedQueues:
         return responds
 
     def has_room(self, process_queue: ProcessQueue) -> None:
-        """Continue the pulls of a queue after messages were consumed."""
         if process_queue.puller is not None:
             process_queue.puller.has_room()
 

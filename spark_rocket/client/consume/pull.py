@@ -118,7 +118,6 @@ class PullOptions(TypedDict, total=False):
 
 
 def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOptions) -> RemotingCommand:
-    """Build a PULL_MESSAGE request (11)."""
     suspend_ms, sql = options.get("suspend_ms", 0), options.get("sql")
     header = PullMessageRequestHeader(
         consumer_group=group,
@@ -138,7 +137,6 @@ def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOpti
 
 
 def pull_seconds(options: PullOptions, usual: float) -> float:
-    """Return the timeout of a pull in seconds."""
     seconds = options.get("timeout") or usual
     suspend_ms = options.get("suspend_ms", 0)
     return seconds + suspend_ms / 1000 + SUSPEND_MARGIN_S if suspend_ms > 0 else seconds

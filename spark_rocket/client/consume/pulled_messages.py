@@ -126,7 +126,6 @@ class PulledMessages:
             return position
 
     def wake(self) -> None:
-        """Wake waiting polls."""
         with self._changed:
             self._changed.notify_all()
         for wake in tuple(self.wakers):

@@ -186,7 +186,6 @@ class PushConsumer(GroupConsumer):
         self._queues.suspended = True
 
     def resume(self) -> None:
-        """Continue after ``suspend``."""
         self._queues.suspended = False
 
     def _every(self, seconds: float, chore: Callable[[], None]) -> None:
@@ -260,7 +259,6 @@ class PushConsumer(GroupConsumer):
 
 
 def _add_figures(exposition: Exposition, consumer: PushConsumer, client_id: str) -> None:
-    """Add a consumer's metrics; see ``core.metrics``."""
     group = label_text({"client_id": client_id, "consumer_group": consumer.group})
     exposition.add("rocket_client_rebalances_total", group, consumer.rebalances)
     by_topic = {topic: [0, 0, 0, 0] for topic in consumer.topics()}

@@ -266,7 +266,6 @@ class ConsumeService(ABC, Generic[Work, Context]):
             thread.start()
 
     def stop(self) -> None:
-        """Prevent new listener calls."""
         self._closing = True
 
     def is_own_thread(self, thread: threading.Thread) -> bool:

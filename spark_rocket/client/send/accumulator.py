@@ -107,7 +107,6 @@ class Accumulator:
         self._closed = False
 
     def holds(self, key: Key) -> bool:
-        """Whether there are messages with a key."""
         return key in self._batches
 
     def add(

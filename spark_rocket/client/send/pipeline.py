@@ -85,7 +85,6 @@ class InFlight:
         )
 
     def release(self, count: int) -> None:
-        """Release slots."""
         with self.lock:
             self.count -= count
             if self._waiting and self.count <= self._wake_at:
@@ -162,7 +161,6 @@ class Pipeline:
     def send_oneway(
         self, out: Outgoing, message: Message | Sequence[Message], fixed: MessageQueue | None, deadline: float
     ) -> None:
-        """Send without a response."""
         queue, address = (fixed, "") if fixed else self.router.choose(out.topic, None, deadline)
         if self.hooks is not None:
             self.hooks.before(SendContext(self.group, message, queue, "oneway"))
@@ -171,7 +169,6 @@ class Pipeline:
         self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(left(deadline)))
 
     def close(self) -> None:
-        """End all sends."""
         self.closed = True
         for send in self.in_flight.sends():
             send.end(None, _closed())
@@ -185,7 +182,6 @@ class Pipeline:
         return not self.instance.remoting.is_loop_thread()
 
     def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
-        """Return the error for a broker's response."""
         error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
         if isinstance(error, TopicNotFoundError):
             self.instance.routes.forget(topic)

@@ -87,7 +87,6 @@ class RequestFuture(Promise[MessageExt]):
         return Future.cancel(self)
 
     def expire(self) -> None:
-        """Fail with a timeout."""
         self.fail(
             RequestTimeoutError(
                 f"No reply to the request to {self.message.topic} within {self._timeout:g} s.",
@@ -97,7 +96,6 @@ class RequestFuture(Promise[MessageExt]):
         )
 
     def sent(self, sent: Future[SendResult]) -> None:
-        """Handle the result of the request's own send."""
         error = sent.exception()
         if error is not None:
             self.fail(error)
@@ -112,7 +110,6 @@ class Replies:
 
     @classmethod
     def of(cls, instance: ClientInstance) -> Replies:
-        """Return the handler of the instance."""
         replies = instance.members.handlers.setdefault(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, cls(instance))
         assert isinstance(replies, cls)
         return replies
@@ -130,7 +127,6 @@ class Replies:
             future.expire()
 
     def __call__(self, address: str, request: RemotingCommand) -> RemotingCommand:
-        """Handle a reply."""
         reply = reply_of(request)
         future = self._pending.pop(reply.properties.get(CORRELATION_ID, ""), None)
         if future is None:

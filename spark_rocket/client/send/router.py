@@ -166,7 +166,6 @@ class Router:
         return self._routes.known(topic) is not None and not (self._member and topic not in self._registered)
 
     def address(self, queue: MessageQueue, deadline: float) -> str:
-        """Return the address of the queue's master."""
         return self._routes.master(queue, left(deadline))
 
     def refresh(self, topic: str, deadline: float) -> None:

@@ -42,7 +42,6 @@ class SendStats:
         return counts
 
     def sent(self, topic: str, messages: int, size: int, seconds: float) -> None:
-        """Count stored messages."""
         counts = self.topics.get(topic) or self.of(topic)
         counts.messages += messages
         counts.bytes += size
@@ -50,7 +49,6 @@ class SendStats:
         counts.ok[_bucket(seconds)] += 1
 
     def failed(self, topic: str, seconds: float) -> None:
-        """Count a failed attempt."""
         counts = self.of(topic)
         counts.failed_seconds += seconds
         counts.failed[_bucket(seconds)] += 1
@@ -66,7 +64,6 @@ def _bucket(seconds: float) -> int:
 
 
 def add_send_stats(exposition: Exposition, stats: SendStats, client_id: str, group: str) -> None:
-    """Add the metrics of a producer."""
     who = label_text({"client_id": client_id, "producer_group": group})
     for topic, counts in list(stats.topics.items()):
         labels = f"{who},{label_text({'topic': topic})}"
