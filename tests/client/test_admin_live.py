@@ -131,13 +131,13 @@ def test_paged_lists_are_merged() -> None:
     topics, groups = ([f"{kind}{number:02}" for number in range(25)] for kind in "tg")
 
     def part(names: list[str], seq: str, table: str, name: str, total: str) -> Answer:
-        def answer(request: RemotingCommand) -> RemotingCommand:
+        def respond(request: RemotingCommand) -> RemotingCommand:
             first = int(request.ext_fields[seq])
             assert ("dataVersion" in request.ext_fields) == (first > 0)
             body = json.dumps({table: {one: {name: one} for one in names[first : first + 10]}}).encode()
             return RemotingCommand.response(request, 0, None, {total: str(len(names))}, body)
 
-        return answer
+        return respond
 
     try:
         info = ClusterInfo({"b0": BrokerData("c", "b0", {0: fakes.brokers[0].address})}, {"c": ["b0"]})

@@ -98,16 +98,16 @@ class Page:
         return self.change("DELETE", path, body, status)
 
     def change(self, method: str, path: str, body: dict[str, Any] | None, status: int) -> Any:
-        answer = self.http.request(method, path, json=body or {}, headers={"X-CSRF-Token": self.csrf})
-        return self._value(answer, status)
+        response = self.http.request(method, path, json=body or {}, headers={"X-CSRF-Token": self.csrf})
+        return self._value(response, status)
 
     @staticmethod
-    def _value(answer: httpx.Response, status: int) -> Any:
-        assert answer.status_code == status, answer.text
-        value = answer.json()
+    def _value(response: httpx.Response, status: int) -> Any:
+        assert response.status_code == status, response.text
+        value = response.json()
         if status >= 400:
             assert set(value["error"]) == {"code", "text", "remedy", "response"}
-            assert "Traceback" not in answer.text
+            assert "Traceback" not in response.text
             return value["error"]
         return value
 

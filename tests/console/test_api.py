@@ -70,8 +70,8 @@ def test_addresses_in_links_must_be_brokers_of_the_cluster(page: Page) -> None:
     """Otherwise an attacker with a link could get a request signed by the console's account."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setblocking(False)
-        answer = page.get("/api/broker", 404, address=f"127.0.0.1:{listener.getsockname()[1]}")
-        assert answer["code"] == "NO_SUCH_BROKER"
+        response = page.get("/api/broker", 404, address=f"127.0.0.1:{listener.getsockname()[1]}")
+        assert response["code"] == "NO_SUCH_BROKER"
         with pytest.raises(BlockingIOError):
             listener.accept()
 
@@ -325,10 +325,10 @@ def test_one_message_with_body_properties_and_times(page: Page) -> None:
 def test_bytes_and_scripts_are_shown_literally_and_downloaded(page: Page) -> None:
     raw = place(by_key(page, "payments", "raw"))
     assert page.get("/api/message", **raw)["body"]["kind"] == "binary"
-    answer = page.http.get("/api/message/body", params=raw)
-    assert answer.content == bytes(range(256))
-    assert answer.headers["content-type"] == "application/octet-stream"
-    assert answer.headers["content-disposition"].startswith("attachment")
+    response = page.http.get("/api/message/body", params=raw)
+    assert response.content == bytes(range(256))
+    assert response.headers["content-type"] == "application/octet-stream"
+    assert response.headers["content-disposition"].startswith("attachment")
     harm = place(by_key(page, "payments", "harm"))
     assert page.get("/api/message", **harm)["message"]["properties"][SCRIPT] == SCRIPT
 

@@ -217,7 +217,7 @@ def test_queries_of_clients_do_not_occupy_all_threads(
     def slow(*_: object, **__: object) -> None:
         begun.release()
         ended.wait(WAIT)
-        raise BrokerError("no answer", response_code=207)
+        raise BrokerError("no response", response_code=207)
 
     monkeypatch.setattr(Admin, "consumer_running_info", slow)
     pages = [Page(console) for _ in range(3)]

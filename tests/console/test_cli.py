@@ -85,9 +85,9 @@ def test_rocket_console_on_all_addresses_requires_a_login(cluster: LocalCluster,
         rocket.until(r"OPEN TO OTHERS, behind a login: listening on every address of this machine \(0\.0\.0\.0\)")
         assert "rocket console" in httpx.get(f"{url}/groups").text
         assert httpx.get(f"{url}/api/overview").status_code == 401
-        answer = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})
-        assert answer.status_code == 200
-        topics = httpx.get(f"{url}/api/topics", cookies=dict(answer.cookies))
+        response = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})
+        assert response.status_code == 200
+        topics = httpx.get(f"{url}/api/topics", cookies=dict(response.cookies))
         assert topics.status_code == 200
         assert "correct horse" not in rocket.said
         assert rocket.end() == 0
@@ -156,8 +156,8 @@ def test_with_a_login_the_console_uses_the_brokers_account(tmp_path: Path) -> No
     try:
         url = rocket.until(r"Console: (http://127\.0\.0\.1:\d+)")[1]
         assert httpx.get(f"{url}/api/topics").status_code == 401
-        answer = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})
-        cookies = dict(answer.cookies)
+        response = httpx.post(f"{url}/api/login", json={"user": "admin", "password": "correct horse"})
+        cookies = dict(response.cookies)
         data = eventually(
             lambda: httpx.get(f"{url}/api/topics?kind=all", cookies=cookies).json(), lambda data: data["rows"]
         )

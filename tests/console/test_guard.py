@@ -44,10 +44,10 @@ class Browser:
         async def ask() -> httpx.Response:
             transport = httpx.ASGITransport(self.app, client=(self._peer, 1234))
             async with httpx.AsyncClient(transport=transport, base_url=self._base, cookies=self.cookies) as client:
-                answer = await client.request(method, path, headers=headers, **more)
+                response = await client.request(method, path, headers=headers, **more)
                 self.cookies = dict(client.cookies)
-                self.last_cookie = answer.headers.get("set-cookie", "")
-                return answer
+                self.last_cookie = response.headers.get("set-cookie", "")
+                return response
 
         return asyncio.run(ask())
 
@@ -55,8 +55,8 @@ class Browser:
         return self("POST", "/api/login", json={"user": user, "password": password})
 
 
-def code(answer: httpx.Response) -> str:
-    return str(answer.json()["error"]["code"])
+def code(response: httpx.Response) -> str:
+    return str(response.json()["error"]["code"])
 
 
 # --- hosts and origins ----------------------------------------------------------------------------------------------
@@ -72,8 +72,8 @@ def test_a_loopback_console_accepts_names_of_the_machine(host: str) -> None:
 )
 def test_a_foreign_name_that_resolves_to_loopback_is_refused(host: str) -> None:
     for path in ("/api/session", "/", "/static/main.js", "/api/overview"):
-        answer = Browser()("GET", path, headers={"host": host})
-        assert (answer.status_code, code(answer)) == (421, "WRONG_HOST")
+        response = Browser()("GET", path, headers={"host": host})
+        assert (response.status_code, code(response)) == (421, "WRONG_HOST")
 
 
 def test_a_path_in_the_host_header_hides_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +90,8 @@ def test_a_path_in_the_host_header_hides_no_path(monkeypatch: pytest.MonkeyPatch
             for method, path in (("GET", "/api/topics"), ("POST", "/api/groups/g/plan")):
                 headers = {"host": name + more, "content-type": "application/json"}
                 for ask in asks:
-                    answer = ask(method, path, headers=headers, content=b"{}" if method == "POST" else None)
-                    assert answer.status_code in (401, 421), (method, headers)
+                    response = ask(method, path, headers=headers, content=b"{}" if method == "POST" else None)
+                    assert response.status_code in (401, 421), (method, headers)
 
 
 def test_names_can_be_allowed() -> None:
@@ -158,10 +158,10 @@ def test_files_are_cached_by_browsers_until_they_change() -> None:
     paths = re.findall(r'"(/static/[0-9a-f]{16}/[^"]+)"', ask("GET", "/topics").text)
     assert len(paths) > 5
     for path in paths:
-        answer = ask("GET", path)
-        assert answer.status_code == 200
-        assert "immutable" in answer.headers["cache-control"]
-        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        response = ask("GET", path)
+        assert response.status_code == 200
+        assert "immutable" in response.headers["cache-control"]
+        assert "script-src 'self'" in response.headers["content-security-policy"]
 
 
 def test_only_files_of_the_package_are_served() -> None:
@@ -176,16 +176,16 @@ def test_large_requests_are_not_read() -> None:
     token = ask("GET", "/api/session").json()["csrf"]
     headers = {"x-csrf-token": token, "content-type": "application/json"}
     most = ROUTE_LIMITS["POST", "/api/messages"].max_body_bytes
-    answer = ask("POST", "/api/messages", headers=headers, content=b" " * (most + 1))
-    assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
+    response = ask("POST", "/api/messages", headers=headers, content=b" " * (most + 1))
+    assert (response.status_code, code(response)) == (413, "TOO_LARGE")
 
 
 def test_read_only_refuses_changes() -> None:
     ask = Browser(read_only=True)
     token = ask("GET", "/api/session").json()["csrf"]
     for method, path in (("POST", "/api/topics"), ("DELETE", "/api/groups/g"), ("POST", "/api/messages")):
-        answer = ask(method, path, headers={"x-csrf-token": token}, json={})
-        assert (answer.status_code, code(answer)) == (403, "READ_ONLY")
+        response = ask(method, path, headers={"x-csrf-token": token}, json={})
+        assert (response.status_code, code(response)) == (403, "READ_ONLY")
 
 
 # --- login ----------------------------------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ def test_without_a_session_no_data_is_served() -> None:
         "readOnly": False,
     }
     for path in ("/api/overview", "/api/topics", "/api/health", "/api/message/body", "/api/nothing"):
-        answer = ask("GET", path)
-        assert (answer.status_code, code(answer)) == (401, "LOGIN_REQUIRED")
+        response = ask("GET", path)
+        assert (response.status_code, code(response)) == (401, "LOGIN_REQUIRED")
     assert ask("GET", "/api/alive").json() == {"status": "UP"}
     ask.cookies = {"rocket-console": "made up"}
     assert code(ask("GET", "/api/overview")) == "LOGIN_REQUIRED"
@@ -241,8 +241,8 @@ def test_with_tls_the_cookie_is_secure() -> None:
 
 def test_a_wrong_password_and_an_unknown_user_get_the_same_error() -> None:
     ask = Browser(users=USERS)
-    answers = [ask.login("ada", "wrong"), ask.login("unknown", PASSWORD), ask.login("ada", PASSWORD + "x" * 2000)]
-    assert {(answer.status_code, answer.text) for answer in answers} == {(401, answers[0].text)}
+    responses = [ask.login("ada", "wrong"), ask.login("unknown", PASSWORD), ask.login("ada", PASSWORD + "x" * 2000)]
+    assert {(response.status_code, response.text) for response in responses} == {(401, responses[0].text)}
     assert not ask.cookies
     assert code(ask("POST", "/api/login", json={"user": ["ada"], "password": None})) == "BAD_REQUEST"
 
@@ -263,8 +263,8 @@ def test_concurrent_attempts_are_counted_before_hashing() -> None:
         transport = httpx.ASGITransport(ask.app, client=("192.0.2.9", 1234))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
             wrong = {"user": "ada", "password": "wrong"}
-            answers = await asyncio.gather(*(client.post("/api/login", json=wrong) for _ in range(15)))
-        return sorted(answer.status_code for answer in answers)
+            responses = await asyncio.gather(*(client.post("/api/login", json=wrong) for _ in range(15)))
+        return sorted(response.status_code for response in responses)
 
     assert asyncio.run(guess_at_once()) == [401] * FREE_FAILURES + [429] * (15 - FREE_FAILURES)
     assert ask.login().status_code == 200  # of another address
@@ -289,9 +289,9 @@ def test_login_requests_are_small(users: dict[str, str]) -> None:
             pieces += 1
             yield b" " * 1024
 
-    answer = ask("POST", "/api/login", content=body(), headers={"content-type": "application/json"})
-    assert (answer.status_code, code(answer)) == (413, "TOO_LARGE")
-    assert "4,096 bytes" in answer.text
+    response = ask("POST", "/api/login", content=body(), headers={"content-type": "application/json"})
+    assert (response.status_code, code(response)) == (413, "TOO_LARGE")
+    assert "4,096 bytes" in response.text
     assert pieces <= 6
 
 
@@ -299,8 +299,8 @@ def test_requests_of_delayed_addresses_are_not_read() -> None:
     ask = Browser(users=USERS)
     for _ in range(FREE_FAILURES):
         ask.login("ada", "wrong")
-    answer = ask("POST", "/api/login", content=b"no JSON", headers={"content-type": "application/json"})
-    assert (answer.status_code, code(answer)) == (429, "TOO_MANY_ATTEMPTS")
+    response = ask("POST", "/api/login", content=b"no JSON", headers={"content-type": "application/json"})
+    assert (response.status_code, code(response)) == (429, "TOO_MANY_ATTEMPTS")
 
 
 def test_delays_expire_and_apply_to_networks() -> None:
