@@ -98,7 +98,7 @@ class _Login:
                 raise Refused("Missing user or password.", remedy="Give user and password.")
             if not await self._is_user(user, password, peer):
                 log.warning("login as %r from %s failed", user[:80], peer)
-                raise Refused("Invalid user or password.", remedy="Check both.", status=401, code="LOGIN_FAILED")
+                raise Refused("Invalid user or password.", remedy="Check both.", code="LOGIN_FAILED")
         except Refused as error:
             return failure(describe(error))
         token, session = self._sessions.begin(user, peer)
@@ -111,7 +111,7 @@ class _Login:
 
     async def _is_user(self, user: str, password: str, peer: str) -> bool:
         if self._waiting >= MAX_PENDING_LOGINS:
-            raise Refused("Too many concurrent logins.", remedy="Retry later.", status=429, code="TOO_MANY_ATTEMPTS")
+            raise Refused("Too many concurrent logins.", remedy="Retry later.", code="TOO_MANY_ATTEMPTS")
         self._sessions.attempt(peer)
         self._waiting += 1
         try:
@@ -133,9 +133,7 @@ async def _alive(request: Request) -> Response:
 
 
 async def _nothing(request: Request) -> Response:
-    return failure(
-        describe(Refused("Unknown path.", remedy="See `rocket help console`.", status=404, code="NOT_FOUND"))
-    )
+    return failure(describe(Refused("Unknown path.", remedy="See `rocket help console`.", code="NOT_FOUND")))
 
 
 def _cluster_routes(context: Context) -> list[Route]:

@@ -88,7 +88,7 @@ class Guard:
             if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
                 raise _from_elsewhere()
             if path not in OPEN_PATHS and session is None:
-                raise Refused("You are not logged in.", remedy="Log in.", status=401, code="LOGIN_REQUIRED")
+                raise Refused("You are not logged in.", remedy="Log in.", code="LOGIN_REQUIRED")
         if request.method not in _SAFE:
             self._check_change(request, host, session)
 
@@ -103,7 +103,6 @@ class Guard:
             raise Refused(
                 f"Host {host[:80]!r} is not allowed.",
                 remedy="Use the address printed at its start, or start it with --allowed-host NAME.",
-                status=421,
                 code="WRONG_HOST",
             )
 
@@ -116,7 +115,7 @@ class Guard:
         ):
             raise _from_elsewhere()
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused("The request is not JSON.", remedy="Send application/json.", status=415, code="NOT_JSON")
+            raise Refused("The request is not JSON.", remedy="Send application/json.", code="NOT_JSON")
         if request.scope["path"] == "/api/login":
             return  # no session exists yet, thus no token
         given = headers.get("x-csrf-token", "")
@@ -124,17 +123,13 @@ class Guard:
             raise Refused(
                 "Invalid CSRF token: the console was restarted, or the page is not its own.",
                 remedy="Reload the page.",
-                status=403,
                 code="WRONG_TOKEN",
             )
 
 
 def _from_elsewhere() -> Refused:
     return Refused(
-        "The request comes from a page of another site.",
-        remedy="Use the console's own page.",
-        status=403,
-        code="WRONG_ORIGIN",
+        "The request comes from a page of another site.", remedy="Use the console's own page.", code="WRONG_ORIGIN"
     )
 
 

@@ -49,7 +49,6 @@ class Links:
             raise Refused(
                 f"Too many pending requests to the cluster ({self._waiting}).",
                 remedy="Retry in a few seconds; the overview shows unresponsive brokers.",
-                status=503,
                 code="CONSOLE_BUSY",
             )
         self._waiting += 1

@@ -122,10 +122,7 @@ class Sessions:
         left = last + PAUSE_SECONDS - self._clock()
         if failures >= FREE_FAILURES and left > 0:
             raise Refused(
-                "Too many failed login attempts.",
-                remedy=f"Wait {left:.0f} seconds.",
-                status=429,
-                code="TOO_MANY_ATTEMPTS",
+                "Too many failed login attempts.", remedy=f"Wait {left:.0f} seconds.", code="TOO_MANY_ATTEMPTS"
             )
 
     def is_user(self, user: str, password: str) -> bool:

@@ -44,14 +44,27 @@ class Trouble:
         return pick(self, "code text remedy response")
 
 
+_STATUSES = {
+    401: ("LOGIN_FAILED", "LOGIN_REQUIRED"),
+    403: ("READ_ONLY", "SECRET_SETTING", "UNSAFE_SETTING", "WRONG_ORIGIN", "WRONG_TOKEN"),
+    404: ("NOT_FOUND", "NO_SUCH_BROKER", "NO_SUCH_SETTING"),
+    409: ("ACCOUNTS_CHANGED", "ACCOUNT_EXISTS", "NOT_APPLIED", "NO_SUCH_ACCOUNT", "OWN_ACCOUNT", "SETTING_CHANGED"),
+    413: ("TOO_LARGE",),
+    421: ("WRONG_HOST",),
+    429: ("TOO_MANY_ATTEMPTS",),
+    503: ("CONSOLE_BUSY",),
+}
+_STATUS_OF = {code: status for status, codes in _STATUSES.items() for code in codes}
+
+
 class Refused(RocketError):  # noqa: N818 - it is a response
-    """A request that the console refuses, with an HTTP ``status``."""
+    """A request that the console refuses. Its code determines the HTTP status, 400 by default."""
 
     code = "BAD_REQUEST"
 
-    def __init__(self, message: str, *, remedy: str = "", status: int = 400, code: str | None = None) -> None:
-        super().__init__(message, remedy=remedy, code=code)
-        self.status = status
+    @property
+    def status(self) -> int:
+        return _STATUS_OF.get(self.code, 400)
 
 
 def describe(error: BaseException) -> Trouble:
@@ -102,16 +115,13 @@ async def read_json(request: Request, most: int, max_values: int) -> dict[str, A
         body += piece
         if len(body) > most:
             raise Refused(
-                f"The request has more than {most:,} bytes.",
-                remedy="Send a smaller request.",
-                status=413,
-                code="TOO_LARGE",
+                f"The request has more than {most:,} bytes.", remedy="Send a smaller request.", code="TOO_LARGE"
             )
     try:
         json_codec.check_values(body, max_values)
         value = json_codec.loads(bytes(body) or b"{}")
     except ProtocolError as error:
-        raise Refused(error.message, remedy=error.remedy, status=413, code="TOO_LARGE") from None
+        raise Refused(error.message, remedy=error.remedy, code="TOO_LARGE") from None
     except (ValueError, RecursionError):
         raise Refused("The request is not JSON.", remedy="Send a JSON object.", code="NOT_JSON") from None
     if not isinstance(value, dict):

@@ -104,10 +104,13 @@ class AccountApi:
             known = admin.acl_config(address).account(account)
             if known is None:
                 if not is_new:
-                    raise _conflict("NO_SUCH_ACCOUNT", f"Broker {address} has no account {account}.", "Create it.")
+                    text = f"Broker {address} has no account {account}."
+                    raise Refused(text, remedy="Create it.", code="NO_SUCH_ACCOUNT")
             elif is_new:
-                raise _conflict(
-                    "ACCOUNT_EXISTS", f"Account {account} exists on {address}.", "Change it, or use another access key."
+                raise Refused(
+                    f"Account {account} exists on {address}.",
+                    remedy="Change it, or use another access key.",
+                    code="ACCOUNT_EXISTS",
                 )
             else:
                 _check_unchanged(request, _account(known), f"Account {account}")
@@ -242,18 +245,16 @@ class AccountApi:
 
 
 def _own_access(text: str) -> Refused:
-    return _conflict("OWN_ACCOUNT", text, "Confirm on the page that the console may lose its access.")
-
-
-def _conflict(code: str, text: str, remedy: str) -> Refused:
-    return Refused(text, remedy=remedy, status=409, code=code)
+    return Refused(text, remedy="Confirm on the page that the console may lose its access.", code="OWN_ACCOUNT")
 
 
 def _check_unchanged(request: ApiRequest, now: object, what: str) -> None:
     """Refuse a change if what the page showed, ``from``, is no longer so."""
     if "from" in request.body and request.body["from"] != now:
-        raise _conflict(
-            "ACCOUNTS_CHANGED", f"{what} has changed in the meantime.", "Check the page, and change it again if needed."
+        raise Refused(
+            f"{what} has changed in the meantime.",
+            remedy="Check the page, and change it again if needed.",
+            code="ACCOUNTS_CHANGED",
         )
 
 

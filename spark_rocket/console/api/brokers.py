@@ -47,21 +47,18 @@ class BrokerApi:
             raise Refused(
                 f"{name} cannot be changed in the console.",
                 remedy="Set it in the broker's broker.conf and restart the broker.",
-                status=403,
                 code="UNSAFE_SETTING",
             )
         if is_secret(name, now) or is_secret(name, value):
             raise Refused(
                 f"{name} is a secret.",
                 remedy="Set it in the broker's broker.conf and restart the broker.",
-                status=403,
                 code="SECRET_SETTING",
             )
         if now != before:
             raise Refused(
                 f"{name} has changed to {now} in the meantime.",
                 remedy="Check the new value, and change it again if needed.",
-                status=409,
                 code="SETTING_CHANGED",
             )
         if not value.isprintable():
@@ -71,7 +68,6 @@ class BrokerApi:
             raise Refused(
                 f"Broker {address} accepted the change, but {name} still has the value {before}.",
                 remedy="Set it in the broker's broker.conf and restart the broker.",
-                status=409,
                 code="NOT_APPLIED",
             )
         return {
@@ -85,7 +81,6 @@ class BrokerApi:
             raise Refused(
                 f"Broker {address} has no setting {name[:80]!r}.",
                 remedy="Select a setting of its page.",
-                status=404,
                 code="NO_SUCH_SETTING",
             )
         return settings[name]

@@ -95,7 +95,6 @@ class ClientApi:
             raise Refused(
                 f"Too many pending queries of running information ({MAX_RUNNING_QUERIES}).",
                 remedy="Retry in a few seconds.",
-                status=503,
                 code="CONSOLE_BUSY",
             )
         try:

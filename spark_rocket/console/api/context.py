@@ -122,10 +122,7 @@ class Context:
     def _note(self, changes: str, parsed: ApiRequest, request: Request) -> None:
         if self.settings.read_only:
             raise Refused(
-                "This console is read-only.",
-                remedy="Start it without --read-only to make changes.",
-                status=403,
-                code="READ_ONLY",
+                "This console is read-only.", remedy="Start it without --read-only to make changes.", code="READ_ONLY"
             )
         what = {name: parsed.body[name] for name in _LOGGED if name in parsed.body}
         peer = request.client.host if request.client else "?"
@@ -137,7 +134,6 @@ class Context:
             raise Refused(
                 f"No broker of this cluster is at {address[:80]!r}.",
                 remedy="Open it from the overview.",
-                status=404,
                 code="NO_SUCH_BROKER",
             )
         return address
