@@ -14,7 +14,7 @@ from spark_rocket.protocol.record.spans import Bytes, Ints, copy_spans, java_has
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"LONG_NAME_OF_A_PROPERTY")
 PIECES = st.sampled_from([*NAMES, b"\x01", b"\x02", b"a", b"\0", b" ", "é".encode(), b"NAME", b"\xff"])
-lengths = st.integers(0, 20) | st.integers(0, 1200) | st.just(32)
+lengths = st.integers(0, 20) | st.integers(0, 1200) | st.just(32) | st.integers(4000, 9000)
 
 
 def joined(texts: list[bytes], gap: int = 0) -> tuple[Bytes, Ints, Ints]:

@@ -27,6 +27,7 @@ odd = st.lists(st.sampled_from(PARTS), max_size=8).map(b"".join)
 contents = (
     st.binary(max_size=9)
     | st.binary(min_size=500, max_size=1100)
+    | st.binary(min_size=4000, max_size=5000)
     | st.sampled_from([b"", b"TAGS\x01no\x02", bytes(40)])
 )
 Batch = list[tuple[int, bytes, bytes]]
