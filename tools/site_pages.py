@@ -139,7 +139,7 @@ def with_widths_and_labels(table: str) -> str:
     rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in table.split("</tr>")]
     names = [html.escape(text(cell)) for cell in rows[0]]
     columns = zip(*(row for row in rows if len(row) == len(names)), strict=True)
-    words = [max((len(word) for cell in column for word in text(cell).split()), default=0) for column in columns]
+    words = [max((characters(word) for cell in column for word in text(cell).split()), default=0) for column in columns]
     words[-1] = max(words[-1], _MIN_TEXT_CHARACTERS)
     limits = [_MAX_NAME_CHARACTERS, *[_MAX_WORD_CHARACTERS] * (len(names) - 2), _MIN_TEXT_CHARACTERS]
     widths = [_CELL_PADDING_REM + min(word, limit) * _CHARACTER_REM for word, limit in zip(words, limits, strict=True)]
@@ -152,6 +152,11 @@ def with_widths_and_labels(table: str) -> str:
     return f'<table data-columns="{len(names)}">' + "</tr>".join(map(opened, table.split("</tr>"))).removeprefix(
         "<table>"
     )
+
+
+def characters(word: str) -> int:
+    """Return the width of a word; a Chinese character is as wide as two others."""
+    return sum(2 if character >= "\u2e80" else 1 for character in word)
 
 
 def text(cell: str) -> str:
