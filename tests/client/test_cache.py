@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -98,3 +99,27 @@ async def test_it_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> N
     for at in range(9):
         await world.cache.get(f"invented {at}")
     assert world.cache.last("d") == "first"
+
+
+async def test_a_forked_process_does_not_wait_for_requests_of_its_parent(world: World) -> None:
+    task = world.cache.refresh("a")
+    world.cache.after_fork()
+    assert await world.cache.get("a") == "first"
+    assert world.asked == ["a", "a"]
+    await task
+
+
+async def test_other_threads_pass_refreshes_to_the_loop() -> None:
+    posted: list[Callable[[], object]] = []
+    world = World()
+    world.cache = Cache(world.load, fresh=20.0, monotonic=lambda: world.now, post=posted.append)
+    await world.cache.get("a")
+    world.now, world.says = 20.1, "second"
+    for _ in range(3):
+        assert await asyncio.to_thread(world.cache.peek, "a") == "first"
+    (refresh,) = posted
+    refresh()
+    assert await world.cache.get("a") == "first"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert world.cache.peek("a") == "second"

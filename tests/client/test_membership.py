@@ -94,6 +94,23 @@ def test_a_group_is_joined_once(instance: ClientInstance) -> None:
     assert instance.members.consumers == {"c": first}, "a stranger cannot take it away"
 
 
+def test_the_address_of_the_client_is_looked_up_by_the_caller(
+    instance: ClientInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow name service must not block the event loop."""
+    threads: list[threading.Thread] = []
+
+    def own_ip(name_server: str) -> str:
+        threads.append(threading.current_thread())
+        return "10.0.0.1"
+
+    monkeypatch.setattr("spark_rocket.client.core.instance._own_ip", own_ip)
+    instance.members.join_producer(Producer("p"), wait=False)
+    instance.members.send_heartbeats()
+    assert threads == [threading.current_thread()]
+    assert instance.client_id.startswith("10.0.0.1@")
+
+
 def test_named_instances_share_nothing(mq: FakeCluster) -> None:
     address = mq.name_server.address
     first = acquire(ClientConfig.of(address, instance_name="a"))

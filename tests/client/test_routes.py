@@ -236,6 +236,10 @@ async def test_a_cached_route_survives_name_servers_that_lost_it(world: World) -
     assert world.routes.cached("t") is before, "no use waits for an unavailable name server again"
     await world.settle()
     assert world.asked() == ["t"]
+    world.answers.clear()
+    world.add("t")
+    assert await world.routes.refresh("t") is before, "unchanged"
+    world.answers["ns:1"] = None
     world.routes.forget("t")
     with pytest.raises(NameServerUnreachableError):
         await world.routes.route("t")

@@ -90,6 +90,7 @@ class ClientInstance:
 
     def after_fork(self) -> None:
         self._begin()
+        self.name_servers.after_fork()
         self._routes.after_fork()
         self.members.after_fork()
 

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from spark_rocket.client.core.config import ClientConfig
-from spark_rocket.client.core.heartbeats import send_heartbeat, unregister
+from spark_rocket.client.core.heartbeats import UNREGISTER_TIMEOUT_S, register
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
 from spark_rocket.client.core.routes import RouteTable
 from spark_rocket.errors import GroupInUseError, RemotingError, RocketError, SubscriptionRefusedError
@@ -37,9 +37,12 @@ from spark_rocket.protocol.wire.bodies.client import (
     ProducerData,
     SubscriptionData,
 )
-from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
+from spark_rocket.protocol.wire.headers.membership import (
+    NotifyConsumerIdsChangedRequestHeader,
+    UnregisterClientRequestHeader,
+)
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.event_loop import loop_thread
 
@@ -122,6 +125,7 @@ class Membership:
         self.send_heartbeats()
 
     def _join(self, table: dict[str, Member], group: str, member: Member, kind: str) -> None:
+        self._client_id()  # looks up an address, which must not block the event loop
         with self._lock:
             if table.get(group, member) is not member:
                 raise GroupInUseError(
@@ -186,37 +190,30 @@ class Membership:
             return True
 
     def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        header = UnregisterClientRequestHeader(
+            client_id=self._client_id(), producer_group=producer_group, consumer_group=consumer_group
+        )
         addresses = self._routes.broker_addresses(slaves=consumer_group is not None)
+        connected = [address for address in addresses if self._remoting.is_connected(address)]
+        what = f"unregistration of {header.client_id}"
         loop_thread().run(
-            _all(
-                unregister(
-                    self._ask, each, self._client_id(), producer_group=producer_group, consumer_group=consumer_group
-                )
-                for each in addresses
-                if self._remoting.is_connected(each)
-            )
+            self._ask_each(connected, RequestCode.UNREGISTER_CLIENT, header.to_ext(), b"", what, UNREGISTER_TIMEOUT_S)
         )
 
-    async def _ask(
-        self,
-        broker: str,
-        code: int,
-        ext: dict[str, str],
-        body: bytes = b"",
-        seconds: float = 3.0,
-        language: LanguageCode = LanguageCode.PYTHON,
-    ) -> RemotingCommand:
-        return await self._remoting.requests.invoke(broker, RemotingCommand.request(code, ext, body), seconds)
+    async def _ask_each(
+        self, addresses: list[str], code: int, ext: dict[str, str], body: bytes, what: str, seconds: float
+    ) -> None:
+        ask = self._remoting.requests.invoke
+        each = ((address, RemotingCommand.request(code, dict(ext), body)) for address in addresses)
+        await asyncio.gather(*(register(address, what, ask(address, request, seconds)) for address, request in each))
 
     # --- heartbeats -------------------------------------------------------------------------------------------
 
     def heartbeat_data(self) -> HeartbeatData:
-        with self._lock:
-            producers, consumers = list(self.producers), list(self.consumers.values())
         return HeartbeatData(
             self._client_id(),
-            [ProducerData(group) for group in producers],
-            [consumer.consumer_data() for consumer in consumers],
+            [ProducerData(group) for group in list(self.producers)],
+            [consumer.consumer_data() for consumer in list(self.consumers.values())],
         )
 
     def send_heartbeats(self) -> None:
@@ -235,10 +232,10 @@ class Membership:
                 return
             addresses = self._routes.broker_addresses(slaves=bool(data.consumer_data_set))
             for gone in self._known_addresses.difference(addresses):
-                self._remoting.requests.disconnect(gone)
+                self._remoting.disconnect(gone)
             self._known_addresses = set(addresses)
-            body = data.to_json()
-            await _all(send_heartbeat(self._ask, each, body, self._config.request_timeout) for each in addresses)
+            body, seconds = data.to_json(), self._config.request_timeout
+            await self._ask_each(addresses, RequestCode.HEART_BEAT, {}, body, "a heartbeat", seconds)
 
     async def _send_heartbeats_regularly(self) -> None:
         while True:
@@ -334,7 +331,3 @@ def _repeat(work: Callable[[], None], interval: float, wake: threading.Event, st
             return
         wake.clear()
         work()
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    await asyncio.gather(*works)

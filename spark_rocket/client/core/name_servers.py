@@ -64,6 +64,10 @@ class NameServers:
     def __str__(self) -> str:
         return self._url or ";".join(self.addresses)
 
+    def after_fork(self) -> None:
+        """Leave requests in flight to the parent process."""
+        self._looked_up.after_fork()
+
     def close(self) -> None:
         self._looked_up.close()
 

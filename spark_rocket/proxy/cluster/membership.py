@@ -19,10 +19,11 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
-from spark_rocket.client.core.heartbeats import send_heartbeat, unregister
+from spark_rocket.client.core.heartbeats import UNREGISTER_TIMEOUT_S, register
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, ProducerData
-from spark_rocket.protocol.wire.codes import LanguageCode
+from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
+from spark_rocket.protocol.wire.headers.membership import UnregisterClientRequestHeader
 from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
 
 _log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Membership:
         language = LanguageCode[client.language]
         await asyncio.gather(
             *(
-                send_heartbeat(self._cluster.ask, broker, data.to_json(), REQUEST_SECONDS, language)
+                self._ask(broker, "heartbeat", RequestCode.HEART_BEAT, {}, data.to_json(), REQUEST_SECONDS, language)
                 for broker, data in works
                 if only in (None, broker)
             )
@@ -103,19 +104,26 @@ class Membership:
         return self._cluster.spawn(self._leave(client_id, list(producer_groups), dict(consumers)))
 
     async def _leave(self, client_id: str, producer_groups: list[str], consumers: dict[str, ConsumerData]) -> None:
-        works: list[tuple[str, str | None, str | None]] = [
-            (broker, topic, None) for topic in producer_groups for broker in await self._brokers((topic,))
+        works = [
+            (broker, UnregisterClientRequestHeader(client_id=client_id, producer_group=topic))
+            for topic in producer_groups
+            for broker in await self._brokers((topic,))
         ]
         works += [
-            (broker, None, group)
+            (broker, UnregisterClientRequestHeader(client_id=client_id, consumer_group=group))
             for group, data in consumers.items()
             for broker in await self._brokers(one.topic for one in data.subscription_data_set)
         ]
         await _in_parallel(
-            unregister(self._cluster.ask, broker, client_id, producer_group=topic, consumer_group=group)
-            for broker, topic, group in works
+            self._ask(
+                broker, "unregistration", RequestCode.UNREGISTER_CLIENT, header.to_ext(), b"", UNREGISTER_TIMEOUT_S
+            )
+            for broker, header in works
             if broker not in self._cluster.unavailable
         )
+
+    async def _ask(self, broker: str, what: str, *request: Any) -> None:
+        await register(broker, what, self._cluster.ask(broker, *request))
 
     async def _brokers(self, topics: Iterable[str]) -> list[str]:
         """Return the known brokers of topics."""
