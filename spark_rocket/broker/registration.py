@@ -150,8 +150,8 @@ class NameServerRegistration:
         for server in self._servers:
             if server.healthy:
                 with suppress(RemotingError):
-                    answer = await self._client.invoke(server.address, request, _ROUTE_TIMEOUT_S)
-                    return await _queues_in(answer.body)
+                    response = await self._client.invoke(server.address, request, _ROUTE_TIMEOUT_S)
+                    return await _queues_in(response.body)
         raise RocketError("No name server responds.")
 
     # --- one name server ----------------------------------------------------------------------------------------
@@ -232,12 +232,12 @@ class NameServerRegistration:
         refused: RocketError | None = None
         for body in bodies:
             timeout = self._timeout + len(body) / _BYTES_PER_SECOND
-            answer = await self._client.invoke(address, self._registration(body), timeout)
-            if answer.code != ResponseCode.SUCCESS:  # the other parts may be accepted
-                refused = refused or RocketError(f"Response code {answer.code}: {answer.remark or ''}")
+            response = await self._client.invoke(address, self._registration(body), timeout)
+            if response.code != ResponseCode.SUCCESS:  # the other parts may be accepted
+                refused = refused or RocketError(f"Response code {response.code}: {response.remark or ''}")
             elif not is_master:
-                response = RegisterBrokerResponseHeader.from_ext(answer.ext_fields)
-                self._on_master(response.ha_server_addr, response.master_addr)
+                header = RegisterBrokerResponseHeader.from_ext(response.ext_fields)
+                self._on_master(header.ha_server_addr, header.master_addr)
         if refused is not None:
             raise refused
 
@@ -263,10 +263,10 @@ class NameServerRegistration:
             config.broker_name, self._broker_addr, config.broker_cluster_name, config.broker_id
         )
         request = RemotingCommand.request(RequestCode.QUERY_DATA_VERSION, header.to_ext(), version.to_json())
-        answer = await self._client.invoke(address, request, self._timeout)
-        if answer.code != ResponseCode.SUCCESS:
+        response = await self._client.invoke(address, request, self._timeout)
+        if response.code != ResponseCode.SUCCESS:
             return True
-        return bool(QueryDataVersionResponseHeader.from_ext(answer.ext_fields).changed)
+        return bool(QueryDataVersionResponseHeader.from_ext(response.ext_fields).changed)
 
     def _bodies(self) -> tuple[DataVersion, list[bytes]]:
         """The version of the topics, and the bodies of the requests (103) of one registration, uncompressed."""
@@ -305,10 +305,10 @@ class NameServerRegistration:
         body = TopicRouteData(queue_datas=[queues]).to_json()
         ext = RegisterTopicRequestHeader(topic=topic).to_ext()
         request = RemotingCommand.request(RequestCode.REGISTER_TOPIC_IN_NAMESRV, ext, body)
-        answer = await self._client.invoke(address, request, self._timeout)
-        if answer.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
-            raise RocketError(f"Response code {answer.code}: {answer.remark or ''}")
-        return answer.code == ResponseCode.SUCCESS
+        response = await self._client.invoke(address, request, self._timeout)
+        if response.code not in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+            raise RocketError(f"Response code {response.code}: {response.remark or ''}")
+        return response.code == ResponseCode.SUCCESS
 
     async def _unregister(self, address: str) -> None:
         config = self._config

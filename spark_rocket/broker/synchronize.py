@@ -212,13 +212,13 @@ class SlaveSynchronize:
     # --- requests: on a thread of the executor ------------------------------------------------------------------------
 
     def _request(self, code: RequestCode, address: str, ext: dict[str, str] | None = None) -> RemotingCommand:
-        answer = self._client.invoke(address, RemotingCommand.request(code, ext or {}), _TIMEOUT_S)
-        if answer.code != ResponseCode.SUCCESS:
+        response = self._client.invoke(address, RemotingCommand.request(code, ext or {}), _TIMEOUT_S)
+        if response.code != ResponseCode.SUCCESS:
             raise BrokerError(
-                f"{address} responded to {code.name} with code {answer.code}: {answer.remark or 'no remark'}.",
-                response_code=answer.code,
+                f"{address} responded to {code.name} with code {response.code}: {response.remark or 'no remark'}.",
+                response_code=response.code,
             )
-        return answer
+        return response
 
     def _fetch_modes(self, address: str) -> Table | None:
         """Fetch the request modes; None from a master before 5.0."""
@@ -239,19 +239,19 @@ class SlaveSynchronize:
             ext = {position: str(len(entries))}
             if version is not None:
                 ext["dataVersion"] = dumps_fastjson(version).decode()
-            answer = self._request(code, address, ext)
-            part = _table(answer)
+            response = self._request(code, address, ext)
+            part = _table(response)
             if page == 0:
                 table, version = part, part.get("dataVersion")
             elif part.get("dataVersion") != version:
                 raise BrokerError(f"{name} of {address} changed between two pages.")
             before = len(entries)
             entries.update(part.get(name) or {})
-            if len(entries) >= int(answer.ext_fields.get(total, 0)):
+            if len(entries) >= int(response.ext_fields.get(total, 0)):
                 return {**table, name: entries}
             if len(entries) == before:
                 break
-        raise BrokerError(f"{address} sent only {len(entries)} of {answer.ext_fields.get(total)} entries of {name}.")
+        raise BrokerError(f"{address} sent only {len(entries)} of {response.ext_fields.get(total)} entries of {name}.")
 
     # --- application: on the loop ---------------------------------------------------------------------------------
 
@@ -293,8 +293,8 @@ class SlaveSynchronize:
         end = 0
         for queue_id in queues:
             header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)
-            answer = self._request(RequestCode.GET_MAX_OFFSET, address, header.to_ext())
-            end = max(end, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset)
+            response = self._request(RequestCode.GET_MAX_OFFSET, address, header.to_ext())
+            end = max(end, GetMaxOffsetResponseHeader.from_ext(response.ext_fields).offset)
         return end
 
     def _is_untouched(self, topic: str) -> bool:
@@ -370,8 +370,8 @@ class SlaveSynchronize:
             self.saver.save(name)
 
 
-def _table(answer: RemotingCommand) -> Table:
-    value = loads_tolerant(answer.body) if answer.body else {}
+def _table(response: RemotingCommand) -> Table:
+    value = loads_tolerant(response.body) if response.body else {}
     if not isinstance(value, dict):
         raise ProtocolError("The master's response is not a JSON object.")
     return value

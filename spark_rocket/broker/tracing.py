@@ -79,14 +79,14 @@ class BrokerTracing:
             }
             span = self._tracer.start_span(f"store {topic}", parent, SpanKind.SERVER, attributes)
             try:
-                answer = handler(channel, request)
-                if answer is not None:
-                    if "queueOffset" in answer.ext_fields:
-                        span.set_attribute("messaging.rocketmq.queue_offset", int(answer.ext_fields["queueOffset"]))
-                    if answer.code:
-                        span.set_attribute("error.type", str(answer.code))
-                        span.set_status(Status(StatusCode.ERROR, answer.remark or ""))
-                return answer
+                response = handler(channel, request)
+                if response is not None:
+                    if "queueOffset" in response.ext_fields:
+                        span.set_attribute("messaging.rocketmq.queue_offset", int(response.ext_fields["queueOffset"]))
+                    if response.code:
+                        span.set_attribute("error.type", str(response.code))
+                        span.set_status(Status(StatusCode.ERROR, response.remark or ""))
+                return response
             except Exception as error:
                 span.set_attribute("error.type", type(error).__name__)
                 span.set_status(Status(StatusCode.ERROR, str(error)))

@@ -3,7 +3,7 @@
 The file is JSON, ``{"configTable":{namespace:{key:value}}}``. The old file is copied to ``.bak`` and then replaced
 atomically: after a crash the file is the old or the new one, never a part.
 
-Every registration of a broker is answered with a complete namespace (ORDER_TOPIC_CONFIG), and every save writes the
+Every registration of a broker gets a complete namespace (ORDER_TOPIC_CONFIG), and every save writes the
 complete file. So the sizes of a value, a namespace and all namespaces are bounded, in bytes of their JSON. The name
 server saves once for all changes of one iteration of its event loop, and responds to them after that.
 

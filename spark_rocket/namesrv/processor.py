@@ -56,7 +56,7 @@ from spark_rocket.remoting.server.server import Handler, failure_of
 
 logger = logging.getLogger(__name__)
 
-_answer = RemotingCommand.response
+_response = RemotingCommand.response
 
 # Header fields of 5.x brokers and clients that are started with rocketmq.zone and rocketmq.zone.mode.
 _ZONE_NAME, _ZONE_MODE = "__ZONE_NAME", "__ZONE_MODE"
@@ -118,7 +118,7 @@ class NamesrvProcessor:
     def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = RegisterBrokerRequestHeader.from_ext(request.ext_fields)
         if header.body_crc32 and zlib.crc32(request.body) & 0x7FFFFFFF != header.body_crc32:
-            return _answer(request, ResponseCode.SYSTEM_ERROR, "crc32 not match: the body was changed on its way")
+            return _response(request, ResponseCode.SYSTEM_ERROR, "crc32 not match: the body was changed on its way")
         compressed = bool(header.compressed)
         if not request.body:  # brokers before 3.0.11 send none
             return self._register(channel, request, header, RegisterBrokerBody())
@@ -130,11 +130,11 @@ class NamesrvProcessor:
             try:
                 if isinstance(read, Exception):
                     raise read
-                answer = self._register(channel, request, header, read)
+                response = self._register(channel, request, header, read)
             except Exception as error:
-                answer = failure_of(channel, request, error)
+                response = failure_of(channel, request, error)
             if not request.is_oneway:
-                channel.write(answer)
+                channel.write(response)
 
         self._large.read(channel, channel.remote_addr.rpartition(":")[0], request, compressed, done)
         return None
@@ -163,18 +163,18 @@ class NamesrvProcessor:
         )
         ext = RegisterBrokerResponseHeader(registered.ha_server_addr, registered.master_addr).to_ext()
         order = self._kv.namespace(ORDER_TOPIC_CONFIG)
-        return _answer(request, ext_fields=ext, body=b"" if order is None else KVTable(order).to_json())
+        return _response(request, ext_fields=ext, body=b"" if order is None else KVTable(order).to_json())
 
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = UnRegisterBrokerRequestHeader.from_ext(request.ext_fields)
         self._large.withdraw(channel)
         self._routes.unregister_broker(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
-        return _answer(request)
+        return _response(request)
 
     def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = BrokerHeartbeatRequestHeader.from_ext(request.ext_fields)
         self._routes.heartbeat(header.cluster_name, header.broker_addr)
-        return _answer(request)
+        return _response(request)
 
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryDataVersionRequestHeader.from_ext(request.ext_fields)
@@ -183,26 +183,26 @@ class NamesrvProcessor:
         if not changed:  # the broker will not register now, so this counts as its heartbeat
             self._routes.heartbeat(header.cluster_name, header.broker_addr)
         ext = QueryDataVersionResponseHeader(changed).to_ext()
-        return _answer(request, ext_fields=ext, body=b"" if known is None else known.to_json())
+        return _response(request, ext_fields=ext, body=b"" if known is None else known.to_json())
 
     def get_broker_member_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetBrokerMemberGroupRequestHeader.from_ext(request.ext_fields)
         members = self._routes.member_group(header.broker_name)
         group = BrokerMemberGroup(header.cluster_name, header.broker_name, members)
-        return _answer(request, body=GetBrokerMemberGroupResponseBody(group).to_json())
+        return _response(request, body=GetBrokerMemberGroupResponseBody(group).to_json())
 
     def get_cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return _answer(request, body=self._routes.cluster_info().to_json())
+        return _response(request, body=self._routes.cluster_info().to_json())
 
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = WipeWritePermOfBrokerRequestHeader.from_ext(request.ext_fields)
         count = self._routes.set_write_permission(header.broker_name, allowed=False)
-        return _answer(request, ext_fields=WipeWritePermOfBrokerResponseHeader(count).to_ext())
+        return _response(request, ext_fields=WipeWritePermOfBrokerResponseHeader(count).to_ext())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = AddWritePermOfBrokerRequestHeader.from_ext(request.ext_fields)
         count = self._routes.set_write_permission(header.broker_name, allowed=True)
-        return _answer(request, ext_fields=AddWritePermOfBrokerResponseHeader(count).to_ext())
+        return _response(request, ext_fields=AddWritePermOfBrokerResponseHeader(count).to_ext())
 
     # --- topics -----------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class NamesrvProcessor:
         header = GetRouteInfoRequestHeader.from_ext(request.ext_fields)
         route = self._routes.route(header.topic)
         if route is None:
-            return _answer(
+            return _response(
                 request,
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic}{SEE_FAQ}",
@@ -221,34 +221,34 @@ class NamesrvProcessor:
         if self._is_on("orderMessageEnable"):
             route.order_topic_conf = self._kv.get(ORDER_TOPIC_CONFIG, header.topic)
         standard = request.version >= STANDARD_JSON_VERSION or bool(header.accept_standard_json_only)
-        return _answer(request, body=route.to_json(standard=standard))
+        return _response(request, body=route.to_json(standard=standard))
 
     def get_all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         if not self._is_on("enableTopicList"):
-            return _answer(request, ResponseCode.SYSTEM_ERROR, "disable")
-        return _answer(request, body=TopicList(self._routes.topics()).to_json())
+            return _response(request, ResponseCode.SYSTEM_ERROR, "disable")
+        return _response(request, body=TopicList(self._routes.topics()).to_json())
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = RegisterTopicRequestHeader.from_ext(request.ext_fields)
         route = body_of(request, TopicRouteData)
         self._routes.register_topic(header.topic, route.queue_datas)
-        return _answer(request)
+        return _response(request)
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = DeleteTopicFromNamesrvRequestHeader.from_ext(request.ext_fields)
         self._routes.delete_topic(header.topic, header.cluster_name)
-        return _answer(request)
+        return _response(request)
 
     def get_topics_by_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetTopicsByClusterRequestHeader.from_ext(request.ext_fields)
-        return _answer(request, body=TopicList(self._routes.topics_of_cluster(header.cluster)).to_json())
+        return _response(request, body=TopicList(self._routes.topics_of_cluster(header.cluster)).to_json())
 
     def get_system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topics, address = self._routes.system_topics()
-        return _answer(request, body=TopicList(topics, address).to_json())
+        return _response(request, body=TopicList(topics, address).to_json())
 
     def _unit_topics(self, required: int, forbidden: int = 0) -> Handler:
-        return lambda channel, request: _answer(
+        return lambda channel, request: _response(
             request, body=TopicList(self._routes.unit_topics(required, forbidden)).to_json()
         )
 
@@ -263,12 +263,12 @@ class NamesrvProcessor:
         header = GetKVConfigRequestHeader.from_ext(request.ext_fields)
         value = self._kv.get(header.namespace, header.key)
         if value is None:
-            return _answer(
+            return _response(
                 request,
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return _answer(request, ext_fields=GetKVConfigResponseHeader(value).to_ext())
+        return _response(request, ext_fields=GetKVConfigResponseHeader(value).to_ext())
 
     def delete_kv_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = DeleteKVConfigRequestHeader.from_ext(request.ext_fields)
@@ -278,7 +278,7 @@ class NamesrvProcessor:
     def _when_saved(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Respond once the KV configuration is on disk; all changes of one iteration of the loop share one save."""
         if self._kv.is_saved:
-            return _answer(request)
+            return _response(request)
         if not self._unsaved:
             asyncio.get_running_loop().call_soon(self._save)
         self._unsaved.append((channel, request))
@@ -292,16 +292,16 @@ class NamesrvProcessor:
         except Exception as error:
             failure = error
         for channel, request in unsaved:
-            answer = _answer(request) if failure is None else failure_of(channel, request, failure)
+            response = _response(request) if failure is None else failure_of(channel, request, failure)
             if not request.is_oneway:
-                channel.write(answer)
+                channel.write(response)
 
     def get_kv_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetKVListByNamespaceRequestHeader.from_ext(request.ext_fields)
         entries = self._kv.namespace(header.namespace)
         if entries is None:
-            return _answer(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
-        return _answer(request, body=KVTable(entries).to_json())
+            return _response(request, ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
+        return _response(request, body=KVTable(entries).to_json())
 
     def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Apply properties text in the body; unknown names are ignored, as by Apache's server."""
@@ -314,11 +314,11 @@ class NamesrvProcessor:
             if separator and name.strip() in self._settings:
                 self._settings[name.strip()] = value.strip().lower()
                 logger.info("%s set %s to %s", channel, name.strip(), value.strip())
-        return _answer(request)
+        return _response(request)
 
     def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         text = "".join(f"{name}={value}\n" for name, value in self._settings.items())
-        return _answer(request, body=text.encode())
+        return _response(request, body=text.encode())
 
     def _is_on(self, setting: str) -> bool:
         return self._settings[setting] == "true"

@@ -106,7 +106,7 @@ class FlushCommitLogService:
             if waiter[1] > now:
                 self._waiters.appendleft(waiter)  # oldest first: the others have not timed out either
                 return
-            self._answer(waiter[2], waiter[0] <= self._log.flushed_where)
+            self._call_back(waiter[2], waiter[0] <= self._log.flushed_where)
 
     def flush(self) -> None:
         """Flush now and call back the satisfied waiters. OSError when the disk fails."""
@@ -120,7 +120,7 @@ class FlushCommitLogService:
             except OSError as error:
                 self.fail(error)
                 raise
-            self._answer_up_to(flushed)
+            self._call_back_up_to(flushed)
             if timestamp != self._checkpoint.physic_msg_timestamp:
                 self._checkpoint.physic_msg_timestamp = timestamp
                 self._checkpoint.save(sync=False)
@@ -129,15 +129,15 @@ class FlushCommitLogService:
         """Record a failed flush; call back all waiters with False."""
         self.failure = self.failure or error
         self._on_failure(error)
-        self._answer_up_to(-1)
+        self._call_back_up_to(-1)
 
     def refuse_after_failure(self) -> None:
         """Raise OSError if a flush has failed before."""
         if self.failure is not None:
-            self._answer_up_to(-1)
+            self._call_back_up_to(-1)
             raise OSError(self.failure.errno, f"{self.failure.strerror}, in an earlier flush")
 
-    def _answer_up_to(self, flushed: int) -> None:
+    def _call_back_up_to(self, flushed: int) -> None:
         """Call back the waiters below ``flushed``; all waiters, with False, if it is negative."""
         for _ in range(len(self._waiters)):
             try:
@@ -145,12 +145,12 @@ class FlushCommitLogService:
             except IndexError:
                 return
             if flushed < 0 or waiter[0] <= flushed:
-                self._answer(waiter[2], flushed >= 0)
+                self._call_back(waiter[2], flushed >= 0)
             else:
                 self._waiters.append(waiter)
 
     @staticmethod
-    def _answer(callback: FlushCallback, ok: bool) -> None:
+    def _call_back(callback: FlushCallback, ok: bool) -> None:
         try:
             callback(ok)
         except Exception:  # an error of one waiter must not stop flushing for all
@@ -165,7 +165,7 @@ class FlushCommitLogService:
             failed = self.failure is not None
             if self._stop or failed:
                 if self._waiters:
-                    self._answer_up_to(-1 if failed else self._log.flushed_where)
+                    self._call_back_up_to(-1 if failed else self._log.flushed_where)
                 continue
             dirty = self._log.max_offset - self._log.flushed_where
             now = time.monotonic()
@@ -179,7 +179,7 @@ class FlushCommitLogService:
                 except OSError as error:
                     self._limited.log(logging.ERROR, None, "flush of the commit log failed: %s", error)
             elif self._waiters:
-                self._answer_up_to(self._log.flushed_where)
+                self._call_back_up_to(self._log.flushed_where)
 
 
 class FlushConsumeQueueService:

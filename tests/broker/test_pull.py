@@ -292,7 +292,7 @@ def test_a_held_pull_releases_its_request(wire: Wire, topic: str, parts: BrokerP
     )
     assert held_pulls(wire, parts, topic) == 1
     (waiting,) = held_by(parts, topic)
-    request = cast("partial[None]", waiting.answer).args[1]
+    request = cast("partial[None]", waiting.respond).args[1]
     assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")
     wire.send(topic)
     assert pull.result(10).code == 0

@@ -148,7 +148,7 @@ def time_is_up(parts: BrokerParts, topic: str) -> None:
 
     def expire() -> None:
         for pull in held_by(parts, topic):
-            cast("partial[None]", pull.answer).args[2].until = 0.0  # one with an SQL92 filter looks at it too
+            cast("partial[None]", pull.respond).args[2].until = 0.0  # one with an SQL92 filter looks at it too
             parts.held_pulls._expire(pull)
 
     parts.loop.call_soon_threadsafe(expire)

@@ -50,13 +50,13 @@ class DurabilityGate:
             callback(ResponseCode.SUCCESS)
             return
         self.waiting += 1
-        callback = partial(self._answer, callback)
+        callback = partial(self._respond, callback)
         if self._sync_flush:
             self._store.when_flushed(end_offset, partial(self._was_flushed, end_offset, callback))
         else:
             self._replication.when_replicated(end_offset, callback)
 
-    def _answer(self, callback: StoredCallback, code: ResponseCode) -> None:
+    def _respond(self, callback: StoredCallback, code: ResponseCode) -> None:
         self.waiting -= 1
         callback(code)
 

@@ -30,13 +30,13 @@ _K = TypeVar("_K")
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A held pull. ``answer`` runs it again and writes the response."""
+    """A held pull. ``respond`` runs it again and writes the response."""
 
     channel: Channel
     key: tuple[str, int]
     offset: int
     tag_codes: frozenset[int] | None
-    answer: Callable[[], None]
+    respond: Callable[[], None]
     weight: int = 1
     timer: asyncio.TimerHandle | None = None
 
@@ -110,16 +110,16 @@ class PullRequestHoldService:
     def _run_woken(self) -> None:
         woken, self._woken = self._woken, []
         for pull in woken:
-            self._answer(pull)
+            self._respond(pull)
 
     def _expire(self, pull: HeldPull) -> None:
         self._forget(pull)
-        self._answer(pull)
+        self._respond(pull)
 
     @staticmethod
-    def _answer(pull: HeldPull) -> None:
+    def _respond(pull: HeldPull) -> None:
         try:
-            pull.answer()
+            pull.respond()
         except Exception:  # the other woken pulls still get a response
             _log.exception("failed to respond to a held pull of %s", pull.key)
 

@@ -103,7 +103,7 @@ class AccountProcessor(Processor):
             _log.info("accounts changed by %s (%r): %r", channel.remote_addr, account, what)
             return RemotingCommand.response(request)
 
-        self._answer_file_work(channel, request, failed, change())
+        self._respond_after(channel, request, failed, change())
 
     # --- reads ------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class AccountProcessor(Processor):
     def version(self, channel: Channel, request: RemotingCommand) -> None:
         control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
 
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             version = (await self._file(control)).version.to_value()
             header = GetBrokerAclConfigResponseHeader(
                 version=dumps_fastjson(version).decode(),
@@ -122,21 +122,21 @@ class AccountProcessor(Processor):
             )
             return RemotingCommand.response(request, 0, None, header.to_ext())
 
-        self._answer_file_work(channel, request, ResponseCode.SYSTEM_ERROR, answer())
+        self._respond_after(channel, request, ResponseCode.SYSTEM_ERROR, respond())
 
     @handles(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def all_accounts(self, channel: Channel, request: RemotingCommand) -> None:
         control = self._control(channel, request, ResponseCode.SYSTEM_ERROR)
         is_signed = control.is_signed_by_admin(request)
 
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             file = await self._file(control)
             if not is_signed:
                 for account in file.accounts:
                     account.secret_key = None
             return RemotingCommand.response(request, body=ClusterAclConfig(file.white, file.accounts).to_json())
 
-        self._answer_file_work(channel, request, ResponseCode.SYSTEM_ERROR, answer())
+        self._respond_after(channel, request, ResponseCode.SYSTEM_ERROR, respond())
 
     async def _file(self, control: AccessControl) -> AccountsFile:
         from spark_rocket.acl.accounts_file import AccountsFile
@@ -156,10 +156,10 @@ class AccountProcessor(Processor):
         control.check_admin(channel, request)
         return control
 
-    def _answer_file_work(
+    def _respond_after(
         self, channel: Channel, request: RemotingCommand, failed: int, work: Awaitable[RemotingCommand]
     ) -> None:
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             try:
                 return await work
             except ConfigError as error:
@@ -168,4 +168,4 @@ class AccountProcessor(Processor):
                 remark = f"{self.config.acl_path} cannot be written: {error.strerror}"
                 return RemotingCommand.response(request, failed, remark)
 
-        self.later.respond(channel, request, answer())
+        self.later.respond(channel, request, respond())

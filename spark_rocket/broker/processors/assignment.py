@@ -100,11 +100,11 @@ class QueryAssignmentProcessor(Processor):
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def all_modes(self, channel: Channel, request: RemotingCommand) -> None:
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             snapshot = self.modes.snapshot()
             return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
 
-        self.later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, respond())
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
         found = self.modes.get(topic, group)
@@ -123,14 +123,14 @@ class QueryAssignmentProcessor(Processor):
             raise RefusedError(f"topic {asked.topic[:40]!r}... is too long", ResponseCode.INVALID_PARAMETER)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
         if not self.config.name_servers or self.monotonic() - asked_at < _ROUTE_MS:
-            return self._answer(request, asked)
+            return self._assignment(request, asked)
 
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             await self._ask_route(asked.topic)
-            return self._answer(request, asked)
+            return self._assignment(request, asked)
 
         request.body = b""  # the view would keep the complete receive buffer in memory
-        self.later.respond(channel, request, answer())
+        self.later.respond(channel, request, respond())
         return None
 
     async def _ask_route(self, topic: str) -> None:
@@ -155,7 +155,7 @@ class QueryAssignmentProcessor(Processor):
             datas.append(QueueData(config.broker_name, own.read_queue_nums, own.write_queue_nums, perm))
         return _Queues(topic, {data.broker_name: data.read_queue_nums for data in datas if data.readable})
 
-    def _answer(self, request: RemotingCommand, asked: QueryAssignmentRequestBody) -> RemotingCommand:
+    def _assignment(self, request: RemotingCommand, asked: QueryAssignmentRequestBody) -> RemotingCommand:
         mode = self._mode(asked.topic, asked.consumer_group)
         queues = self._assigned(asked, mode)
         assignments = None

@@ -87,12 +87,12 @@ class ClientManageProcessor(Processor):
                 notify=settings.notify_consumer_ids_changed_enable,
                 with_subscriptions=not data.without_sub,
             )
-        answer = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
+        response = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
         if request.is_oneway:
             return None
         # The consumer requests the route of its retry topic next, so the topic is registered first.
         # If the file cannot be written, the first heartbeat after a restart creates the topic again.
-        return self.changes.when_settled(channel, answer, retry_topics, must_be_saved=False)
+        return self.changes.when_settled(channel, response, retry_topics, must_be_saved=False)
 
     @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -129,7 +129,7 @@ class ClientManageProcessor(Processor):
                 f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
             )
 
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             body = ConsumerConnection(
                 connection_set=await _connections(group.members),
                 subscription_table=dict(group.subscriptions),
@@ -139,7 +139,7 @@ class ClientManageProcessor(Processor):
             )
             return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-        self.later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, respond())
 
     @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> None:
@@ -148,11 +148,11 @@ class ClientManageProcessor(Processor):
         if not members:
             raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
 
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             body = ProducerConnection(connection_set=await _connections(members))
             return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-        self.later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, respond())
 
     @handles(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> None:

@@ -143,11 +143,11 @@ class OffsetProcessor(Processor):
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
     def all_offsets(self, channel: Channel, request: RemotingCommand) -> None:
-        async def answer() -> RemotingCommand:
+        async def respond() -> RemotingCommand:
             snapshot = await self.offsets.snapshot_in_steps()
             return await encoded(request, None, lambda: snapshot)
 
-        self.later.respond_in_steps(channel, request, answer())
+        self.later.respond_in_steps(channel, request, respond())
 
 
 def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:

@@ -84,10 +84,10 @@ class ConsumerRequestProcessor(Processor):
     async def _status(self, member: ClientInfo, ext: dict[str, str]) -> dict[MessageQueue, int] | None:
         status_request = RemotingCommand.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
         try:
-            answer = await member.channel.invoke(status_request, _STATUS_TIMEOUT_S)
-            if answer.code != ResponseCode.SUCCESS or not answer.body:
+            response = await member.channel.invoke(status_request, _STATUS_TIMEOUT_S)
+            if response.code != ResponseCode.SUCCESS or not response.body:
                 return None
-            return GetConsumerStatusBody.from_request(answer.body).message_queue_table
+            return GetConsumerStatusBody.from_request(response.body).message_queue_table
         except (RemotingError, ProtocolError) as error:
             _often.peer(member.channel.remote_addr, "no offsets from consumer %s: %s", member.client_id, error)
             return None
@@ -126,12 +126,12 @@ class ConsumerRequestProcessor(Processor):
     async def _relayed(self, request: RemotingCommand, target: Channel, consumer: str) -> RemotingCommand:
         forwarded = RemotingCommand.request(request.code, request.ext_fields, request.body)
         try:
-            answer = await target.invoke(forwarded, _RELAY_TIMEOUT_S)
+            response = await target.invoke(forwarded, _RELAY_TIMEOUT_S)
         except RemotingTimeoutError as error:
             return _failed(request, ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer {consumer} Timeout: {error.message}")
         except RemotingError as error:
             return _failed(request, ResponseCode.SYSTEM_ERROR, f"invoke consumer {consumer} Exception: {error.message}")
-        return RemotingCommand.response(request, answer.code, answer.remark, answer.ext_fields, answer.body)
+        return RemotingCommand.response(request, response.code, response.remark, response.ext_fields, response.body)
 
 
 def _failed(request: RemotingCommand, code: ResponseCode, remark: str) -> RemotingCommand:

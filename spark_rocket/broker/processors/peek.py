@@ -101,8 +101,8 @@ class PeekProcessor(Processor):
     def _look(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
     ) -> RemotingCommand | None:
-        answer = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
-        if not answer.has_msg:
+        response = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
+        if not response.has_msg:
             queue_id = max(header.queue_id, -1)
             place = PollingKey(
                 header.topic, header.consumer_group, queue_id, PollingKind.NOTIFICATION, wanted.tag_codes
@@ -111,8 +111,8 @@ class PeekProcessor(Processor):
             held = self.held.hold_at(place, channel, request, header.born_time, header.poll_time, again)
             if held is Held.HELD:
                 return None
-            answer.polling_full = held is Held.FULL
-        return RemotingCommand.response(request, 0, None, answer.to_ext())
+            response.polling_full = held is Held.FULL
+        return RemotingCommand.response(request, 0, None, response.to_ext())
 
     def _again(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
@@ -197,9 +197,9 @@ class PeekProcessor(Processor):
         for name, queue in unread.items():
             self._turns.continue_at(place_of(name, group, "peek", None), self.topics.read_queues(name), queue)
         body = b"".join(records)
-        answer = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
+        response = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
         code, remark = (0, "FOUND") if body else (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")
-        return RemotingCommand.response(request, code, remark, answer.to_ext(), body)
+        return RemotingCommand.response(request, code, remark, response.to_ext(), body)
 
     def _check_reader(self, topic: str, queue_id: int, group: str, bad_queue: ResponseCode) -> None:
         """Raise RefusedError, as Apache's broker, unless the group may read this queue (negative: all)."""

@@ -115,7 +115,7 @@ class PopMessageProcessor(Processor):
         if result.count:
             if result.rest_num > 0 or result.is_cut:
                 self.held.more(pop.topic, pop.queue_id, pop.group)
-            return _answer(request, ResponseCode.SUCCESS, "FOUND", result, pop)
+            return _response(request, ResponseCode.SUCCESS, "FOUND", result, pop)
         self.stats.get_misses += 1
         held = self.held.hold(channel, request, pop, partial(self._again, channel, request, pop))
         if held is Held.HELD:
@@ -125,7 +125,7 @@ class PopMessageProcessor(Processor):
                 self.held.more(pop.topic, pop.queue_id, pop.group)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
-        return _answer(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
+        return _response(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
 
     def _again(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> None:
         if not channel.is_active:
@@ -174,7 +174,7 @@ def check_invisible_time(pops: PopService, invisible_time: int) -> None:
         )
 
 
-def _answer(request: RemotingCommand, code: int, remark: str, result: PopResult, pop: PopRequest) -> RemotingCommand:
+def _response(request: RemotingCommand, code: int, remark: str, result: PopResult, pop: PopRequest) -> RemotingCommand:
     ext = {
         "popTime": str(result.pop_time),
         "invisibleTime": str(result.invisible_time),

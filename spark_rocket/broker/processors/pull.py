@@ -215,7 +215,7 @@ class PullMessageProcessor(Processor):
         messages = min(max(max_msgs, 1), config.max_transfer_count_on_message_in_memory)
         return messages, max_bytes if max_bytes > 0 else usual
 
-    # --- answering ----------------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------------
 
     def _run(
         self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int | None
@@ -223,7 +223,7 @@ class PullMessageProcessor(Processor):
         """Respond, or hold for ``held_ms`` if there are no messages (None: the request was held before)."""
         reset = self.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
-            return self._answer_reset(request, pull, reset)
+            return self._reset_response(request, pull, reset)
         if pull.wanted.matches is None:
             result = self.store.get_message(
                 pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.wanted.tag_codes
@@ -257,7 +257,7 @@ class PullMessageProcessor(Processor):
             self.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
             self.stats.get_misses += 1
-        return _answer(request, code, status.value, result, suggested)
+        return _response(request, code, status.value, result, suggested)
 
     def _suggested(self, group: str, result: GetMessageResult) -> int:
         """The id of the broker, among those of this name, that the group should pull from next."""
@@ -313,7 +313,7 @@ class PullMessageProcessor(Processor):
 
         respond_to_held(channel, request, run)
 
-    def _answer_reset(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
+    def _reset_response(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
         store = self.store
         ext = {
             "suggestWhichBrokerId": "0",
@@ -324,7 +324,7 @@ class PullMessageProcessor(Processor):
         return RemotingCommand.response(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
 
 
-def _answer(
+def _response(
     request: RemotingCommand, code: int, remark: str, result: GetMessageResult, suggested: int
 ) -> RemotingCommand:
     ext = {

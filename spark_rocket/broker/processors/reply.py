@@ -119,13 +119,13 @@ class ReplyMessageProcessor(Processor):
         )
         pushed = RemotingCommand.request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push.to_ext(), request.body)
         try:
-            answer = await target.invoke(pushed, _PUSH_TIMEOUT_S)
+            response = await target.invoke(pushed, _PUSH_TIMEOUT_S)
         except RemotingError as error:
             _often.warning("push", "push reply message to <%s> fail: %s", client_id, error.message)
             return f"push reply message to {client_id}fail."
-        if answer.code != ResponseCode.SUCCESS:
+        if response.code != ResponseCode.SUCCESS:
             _often.warning(
-                "push", "push reply message to <%s> return fail, response remark: %s", client_id, answer.remark
+                "push", "push reply message to <%s> return fail, response remark: %s", client_id, response.remark
             )
             return f"push reply message to {client_id}fail."
         return None

@@ -183,14 +183,14 @@ class SendMessageProcessor(Processor):
         self._count(target, result, properties, waiting)
         if waiting is not None:
             self.timers.expect(waiting)
-        return self._answer(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
+        return self._respond(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
 
     def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: PendingPlace | None) -> None:
         self.stats.puts += result.count
         size = result.end_physical_offset - result.physical_offset
         target.counts.add(_message_type(properties, waiting), result.count, size)
 
-    def _answer(
+    def _respond(
         self,
         channel: Channel,
         request: RemotingCommand,
@@ -220,21 +220,21 @@ class SendMessageProcessor(Processor):
                 handle = RecallMessageHandle(target.topic, config.broker_name, str(waiting.recall_time), unique_key)
                 with suppress(ProtocolError):  # a sender's own key with blanks cannot be encoded in a handle
                     ext["recallHandle"] = handle.encode()
-        answer = RemotingCommand.response(request, code, None, ext)
+        response = RemotingCommand.response(request, code, None, ext)
         if self._waits and not _asks_not_to_wait(properties):
-            deliver = partial(self._write, channel, answer, target.topic)
+            deliver = partial(self._write, channel, response, target.topic)
             self.durability.when_stored(result.end_physical_offset, deliver)
             return None
         if self.changes.settling:
-            return self.changes.when_settled(channel, answer, (target.topic,))
-        return answer
+            return self.changes.when_settled(channel, response, (target.topic,))
+        return response
 
-    def _write(self, channel: Channel, answer: RemotingCommand, topic: str, code: ResponseCode) -> None:
+    def _write(self, channel: Channel, response: RemotingCommand, topic: str, code: ResponseCode) -> None:
         """Write the response: the message is durable, or the timeout has expired (``code``)."""
         if code is not ResponseCode.SUCCESS:
-            answer.code = code
-        if self.changes.when_settled(channel, answer, (topic,)) is not None:
-            channel.write(answer)
+            response.code = code
+        if self.changes.when_settled(channel, response, (topic,)) is not None:
+            channel.write(response)
 
     def _properties_to_store(
         self, properties: str, topic: str, queue_id: int, reconsume_times: int

@@ -110,7 +110,7 @@ class SendBackProcessor(Processor):
         else:
             counts.dead_letters += 1
         if self.durability.waits:
-            self.durability.when_stored(result.end_physical_offset, partial(self._answer, channel, request, topic))
+            self.durability.when_stored(result.end_physical_offset, partial(self._respond, channel, request, topic))
             return None
         return self.changes.when_settled(channel, RemotingCommand.response(request), (topic,))
 
@@ -135,13 +135,13 @@ class SendBackProcessor(Processor):
             )
         return record
 
-    def _answer(self, channel: Channel, request: RemotingCommand, topic: str, code: ResponseCode) -> None:
+    def _respond(self, channel: Channel, request: RemotingCommand, topic: str, code: ResponseCode) -> None:
         """Write the response. It is success even if no slave has the record: a retry would only add a copy."""
-        answer = RemotingCommand.response(request)
+        response = RemotingCommand.response(request)
         if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # the record is stored: a retry makes a duplicate
-            answer = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
-        if not request.is_oneway and self.changes.when_settled(channel, answer, (topic,)) is not None:
-            channel.write(answer)
+            response = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
+        if not request.is_oneway and self.changes.when_settled(channel, response, (topic,)) is not None:
+            channel.write(response)
 
 
 def _max_attempts(
