@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StoreError
+from spark_rocket.store.delay.timer_dequeue import TimerDequeue
 from spark_rocket.store.delay.timer_wheel import TimerWheel
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock
@@ -296,11 +297,12 @@ def test_a_stop_that_cannot_read_the_store_still_closes_the_timers_files(
     rig.send(START + 1800, "k")
     rig.advance(START + 1300)
 
-    def fail() -> None:
+    def fail(dequeue: TimerDequeue) -> None:
         raise StoreError("cannot be read")
 
-    monkeypatch.setattr(rig.timer, "_defer_rest", fail)
-    rig.timer.close()
+    with monkeypatch.context() as broken:
+        broken.setattr(TimerDequeue, "defer_rest", fail)
+        rig.timer.close()
     assert mapped_files(rig.config.store_path / "timerwheel") == set()
     assert "The last progress of the timer was not saved" in caplog.text
     rig.restart()
