@@ -116,6 +116,14 @@ class ChangeGate:
         self._tasks.spawn(write())
         return None
 
+    def respond(
+        self, channel: Channel, request: RemotingCommand, topics: Collection[str] = (), *, files: Sequence[str] = ()
+    ) -> RemotingCommand | None:
+        """Report success when the changes of a request are settled, as :meth:`when_settled`."""
+        if request.is_oneway:
+            return None
+        return self.when_settled(channel, RemotingCommand.response(request), topics, files=files)
+
     async def saved(self, response: RemotingCommand, file: str) -> RemotingCommand:
         """Wait until a file has all changes; return the response, or SYSTEM_ERROR if it could not be written."""
         problem = await self._saver.saved(file)

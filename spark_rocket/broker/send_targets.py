@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.state.config import BrokerConfig
@@ -52,28 +53,21 @@ class SendTarget:
         return queue_id
 
 
+@dataclass(eq=False)
 class SendTargets:
     """The targets of one broker. ``cached``: those whose checks depend neither on the clock nor on a setting."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: str,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        stats: BrokerStats,
-        changes: ChangeGate,
-    ) -> None:
-        self._config = config
-        self._clock = clock
-        self._host = host
-        self._topics = topics
-        self._groups = groups
-        self._stats = stats
-        self._changes = changes
-        self.cached: dict[str, SendTarget] = {}
-        changes.on_topic = self._forget
+    config: BrokerConfig
+    clock: Callable[[], int]
+    host: str
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    stats: BrokerStats
+    changes: ChangeGate
+    cached: dict[str, SendTarget] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.changes.on_topic = self._forget
 
     def _forget(self, topic: str) -> None:
         self.cached.pop(topic, None)
@@ -87,23 +81,23 @@ class SendTargets:
         target = self.cached.get(topic)
         if target is not None:
             return target
-        config = self._config
-        if self._clock() < config.start_accept_send_request_time_stamp:
+        config = self.config
+        if self.clock() < config.start_accept_send_request_time_stamp:
             raise RefusedError(
                 f"broker unable to service, until {_human_time(config.start_accept_send_request_time_stamp)}",
                 ResponseCode.SYSTEM_ERROR,
             )
-        known = self._topics.get(topic)
+        known = self.topics.get(topic)
         if not config.broker_permission & PERM_WRITE and known is not None and known.order:
-            raise RefusedError(f"the broker[{self._host}] sending message is forbidden", ResponseCode.NO_PERMISSION)
+            raise RefusedError(f"the broker[{self.host}] sending message is forbidden", ResponseCode.NO_PERMISSION)
         problem = topic_problem(topic)
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         if topic in NOT_ALLOWED_SEND:
             raise RefusedError(f"Sending message to topic[{topic}] is forbidden.", ResponseCode.NO_PERMISSION)
         if known is None and topic.startswith(RETRY_PREFIX):  # no topic for a group that is not created
-            self._groups.to_retry(self._group_of_retry_topic(topic[len(RETRY_PREFIX) :]))
-        found = known or self._topics.auto_create(topic, default_topic, wanted_queues)
+            self.groups.to_retry(self._group_of_retry_topic(topic[len(RETRY_PREFIX) :]))
+        found = known or self.topics.auto_create(topic, default_topic, wanted_queues)
         if found is None:
             raise RefusedError(f"topic[{topic}] not exist, apply first please!{SEE_FAQ}", ResponseCode.TOPIC_NOT_EXIST)
         if found.attributes.get("queue.type", SIMPLE_QUEUES) != SIMPLE_QUEUES:  # in a topics.json of RocketMQ 5
@@ -111,8 +105,8 @@ class SendTargets:
                 f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not supported.",
                 ResponseCode.NO_PERMISSION,
             )
-        self._changes.refuse_unsaved(found.topic_name)
-        target = SendTarget(found, self._stats.topic(found.topic_name))
+        self.changes.refuse_unsaved(found.topic_name)
+        target = SendTarget(found, self.stats.topic(found.topic_name))
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
             self.cached[topic] = target
         return target
@@ -120,21 +114,21 @@ class SendTargets:
     def dead_letters(self, topic: str, reconsume_times: int, max_reconsume_times: int | None) -> SendTarget | None:
         """The dead-letter topic for a message to this retry topic that has used up its retries; otherwise None."""
         group = self._group_of_retry_topic(topic[len(RETRY_PREFIX) :])
-        settings = self._groups.to_retry(group)
+        settings = self.groups.to_retry(group)
         limit = settings.retry_max_times if max_reconsume_times is None else max_reconsume_times
         if reconsume_times < limit:
             return None
-        self._stats.group(group, topic).dead_letters += 1
-        dead = self._topics.ensure(DLQ_PREFIX + group)
-        self._changes.refuse_unsaved(dead.topic_name)
-        return SendTarget(dead, self._stats.topic(dead.topic_name))
+        self.stats.group(group, topic).dead_letters += 1
+        dead = self.topics.ensure(DLQ_PREFIX + group)
+        self.changes.refuse_unsaved(dead.topic_name)
+        return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def _group_of_retry_topic(self, name: str) -> str:
         """The group of a retry topic: the name is the group, or for POP ``group_topic`` or ``group+topic``.
 
         Apache's broker uses the latter as a group name, too, and creates such a group.
         """
-        groups, topics = self._groups.table, self._topics.table
+        groups, topics = self.groups.table, self.topics.table
         if name not in groups:
             for at, character in enumerate(name):
                 if character in "_+" and name[:at] in groups and name[at + 1 :] in topics:

@@ -94,9 +94,7 @@ class QueryAssignmentProcessor(Processor):
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         self.modes.put(mode)
         self.saver.save("modes")
-        if request.is_oneway:
-            return None
-        return self.changes.when_settled(channel, RemotingCommand.response(request), files=["modes"])
+        return self.changes.respond(channel, request, files=["modes"])
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def all_modes(self, channel: Channel, request: RemotingCommand) -> None:

@@ -49,19 +49,12 @@ class GroupAdminProcessor(Processor):
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups([body_of(request, SubscriptionGroupConfig)])
-        return self._when_settled(channel, request, files=["groups"])
+        return self.changes.respond(channel, request, files=["groups"])
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups(body_of(request, SubscriptionGroupList).group_config_list)
-        return self._when_settled(channel, request, files=["groups"])
-
-    def _when_settled(
-        self, channel: Channel, request: RemotingCommand, topics: Sequence[str] = (), files: Sequence[str] = ()
-    ) -> RemotingCommand | None:
-        if request.is_oneway:
-            return None
-        return self.changes.when_settled(channel, RemotingCommand.response(request), topics, files=files)
+        return self.changes.respond(channel, request, files=["groups"])
 
     def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
         for group in groups:
@@ -101,7 +94,7 @@ class GroupAdminProcessor(Processor):
         if clean:
             self.offsets.remove_group(header.group_name)
             self.order.remove_group(header.group_name)
-        return self._when_settled(channel, request, files=["groups", "offsets"] if clean else ["groups"])
+        return self.changes.respond(channel, request, files=["groups", "offsets"] if clean else ["groups"])
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:

@@ -71,7 +71,7 @@ class TopicAdminProcessor(Processor):
         )
         self._check_topic(topic, header.attributes)
         self._put_topics([topic])
-        return self._when_settled(channel, request, [header.topic])
+        return self.changes.respond(channel, request, [header.topic])
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -81,14 +81,7 @@ class TopicAdminProcessor(Processor):
             self._check_topic(topic, attributes)
         self._put_topics(topics)
         names = [topic.topic_name for topic in topics]
-        return self._when_settled(channel, request, names)
-
-    def _when_settled(
-        self, channel: Channel, request: RemotingCommand, topics: Sequence[str] = (), files: Sequence[str] = ()
-    ) -> RemotingCommand | None:
-        if request.is_oneway:
-            return None
-        return self.changes.when_settled(channel, RemotingCommand.response(request), topics, files=files)
+        return self.changes.respond(channel, request, names)
 
     def _put_topics(self, topics: Sequence[TopicConfig]) -> None:
         self.topics.check_fits({topic.topic_name: topic for topic in topics})
@@ -132,7 +125,7 @@ class TopicAdminProcessor(Processor):
         if self.topics.is_system(topic):
             raise RefusedError(f"The topic[{topic}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
         self._delete(topic)
-        return self._when_settled(channel, request, [topic], ["offsets"])
+        return self.changes.respond(channel, request, [topic], files=["offsets"])
 
     def _delete(self, topic: str) -> None:
         """Delete a topic: settings, queues, offsets, and the retry topics of popped messages.
