@@ -15,6 +15,7 @@ from spark_rocket.client.core.instance import acquire, release
 from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
+from tests.client.consuming import in_child
 from tests.client.fakes import POSITION, FakeCluster, route, says
 from tests.kit.waiting import until
 
@@ -89,24 +90,14 @@ def test_unique_keys_are_unique(mq: FakeCluster) -> None:
 def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
     with Producer(name_server=mq.name_server.address) as producer, Reader(mq.name_server.address) as reader:
         before = producer.send(Message.of("t", "b")).msg_id
-        child = os.fork()
-        if child == 0:  # pragma: no cover - the child's coverage is not counted
-            status = 1
-            try:
-                queue = reader.queues("t")[0]
-                key = producer.send(Message.of("t", "from the child")).msg_id
-                pulled = reader.pull(queue, 0).next_offset
-                if (
-                    reader.max_offset(queue) == 5
-                    and pulled == 1
-                    and key != before
-                    and key[8:12] == f"{os.getpid() & 0xFFFF:04X}"
-                ):
-                    status = 0
-            finally:
-                os._exit(status)
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+
+        def sends_and_pulls() -> bool:
+            queue = reader.queues("t")[0]
+            key = producer.send(Message.of("t", "from the child")).msg_id
+            pulled = reader.pull(queue, 0).next_offset, reader.max_offset(queue)
+            return pulled == (1, 5) and key != before and key[8:12] == f"{os.getpid() & 0xFFFF:04X}"
+
+        in_child(sends_and_pulls)
         assert producer.send(Message.of("t", "b")).queue_offset == 7, "the parent goes on as before"
     bodies = [bytes(r.body) for r in mq.brokers[0].requests if r.code == RequestCode.SEND_MESSAGE_V2]
     assert bodies == [b"b", b"from the child", b"b"]

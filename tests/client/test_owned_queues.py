@@ -336,21 +336,18 @@ def test_close_waits_for_starts_of_other_threads(brokers: Brokers) -> None:
 
 
 def test_nothing_is_committed_after_the_unlock(brokers: Brokers, orderly: Owner) -> None:
-    """The call ends and its thread unlocks the queue while the releasing thread commits it."""
+    """The call ends, and its thread unlocks the queue, before the releasing thread has committed it."""
     queue = orderly.of(Q[0])
-    with listener_call(orderly, queue) as end:
 
-        def end_first(kind: str) -> None:
-            if threading.current_thread() is threading.main_thread() and kind == "commit":
-                brokers.on_request = lambda _: None
-                threading.Thread(target=end).start()
+    class EndingCall:
+        def acquire(self, *, blocking: bool) -> bool:
+            orderly.queues.released(queue)
+            return blocking
 
-        brokers.on_request = end_first
-        brokers.readable = tuple(Q[1:])
-        brokers.log.clear()
-        orderly.balance()
-    assert brokers.log[-1] == ("unlock", 0)
-    assert set(brokers.log[:-1]) == {("commit", 0, 100)}
+    queue.lock_consume = EndingCall()  # type: ignore[assignment]
+    brokers.readable = tuple(Q[1:])
+    orderly.balance()
+    assert brokers.log == [("commit", 0, 100), ("unlock", 0)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from collections import Counter
@@ -32,6 +31,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
+from tests.client.consuming import in_child
 from tests.client.fakes import FakeCluster, route, says
 
 pytestmark = pytest.mark.live
@@ -333,22 +333,15 @@ def test_a_forked_child_does_not_wait_for_requests_of_its_parent(
     producer = produce(max_in_flight=2, block_when_full=False, member=True)
     producer.start()
     held = [producer.send_async(Message.of("t", f"p{i}")) for i in range(2)]
+
+    def sends_both() -> bool:
+        sent = [producer.send_async(Message.of("t", f"c{i}")) for i in range(2)]
+        joined = producer.running().members.producers.get("g") is producer
+        producer.close()
+        return joined and [future.result(10).queue_offset for future in sent] == [100, 101]
+
     with producer._starting, producer.in_flight.lock:  # as another thread may hold them
-        child = os.fork()
-    if child == 0:  # pragma: no cover - the child's coverage is not counted
-        signal.alarm(30)
-        status = 1
-        try:
-            sent = [producer.send_async(Message.of("t", f"c{i}")) for i in range(2)]
-            members = producer.running().members
-            joined = members.producers.get("g") is producer
-            producer.close()
-            if joined and [future.result(10).queue_offset for future in sent] == [100, 101]:
-                status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        in_child(sends_both)
     producer.close()
     assert [future.result(20).queue_offset for future in held] == [100, 101]
     bodies = [[bytes(body) for _, body, _ in decode_batch_body(r.body)] for r in sends(mq) if r.code == BATCH]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from spark_rocket.errors import ClientError, GroupInUseError, RocketError, State
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
-from tests.client.consuming import SECONDS
+from tests.client.consuming import SECONDS, in_child
 from tests.client.pushing import SUCCESS, RecordingListener, committed, send
 
 pytestmark = pytest.mark.live
@@ -195,13 +194,12 @@ def test_a_forked_child_does_not_affect_the_parents_consumer(
     one.start()
     send(producer, topic, 5)
     seen.until_has(5)
-    child = os.fork()
-    if not child:
-        try:
-            one.close()
-        finally:
-            os._exit(0 if one.state is ServiceState.SHUTDOWN_ALREADY else 1)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def closes() -> bool:
+        one.close()
+        return one.state is ServiceState.SHUTDOWN_ALREADY
+
+    in_child(closes)
     send(producer, topic, 5, 5)
     seen.until_has(10)
     assert one.state is ServiceState.RUNNING
