@@ -120,12 +120,15 @@ class TopicRecord:
 
         The ends come from newer statistics of the topic, or else from its groups if they read all of its queues.
         """
-        queues = {row.queue for row in self.state.queues} if self.state is not None else None
-        if self.state is not None and self.is_whole and self.sampled != self.counted:
-            moment, end = self.sampled, self.state.end
+        state = self.state
+        if state is not None and self.is_whole and self.sampled != self.counted:
+            moment, end = self.sampled, state.end
             self.counted = moment
-        elif read is not None and (read.keys() >= queues if queues is not None else len(read) >= self._queues()):
-            end = sum(read[queue] for queue in (read if queues is None else queues))
+        elif read is not None:
+            queues = read.keys() if state is None else {row.queue for row in state.queues}
+            if not read.keys() >= queues or (state is None and len(read) < self._queues()):
+                return
+            end = sum(read[queue] for queue in queues)
         else:
             return
         self.counts.add(moment, {"in": float(end)} | ({} if read is None else {"out": float(self.consumed)}))

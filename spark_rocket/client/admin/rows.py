@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_rocket.errors import RocketError
 from spark_rocket.model import (
@@ -312,8 +312,7 @@ class TopicInfo:
         return self.attributes.get("message.type", _ANY_TYPE)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(NamedTuple):
     """A queue: its first offset, its end, and the store time of its last message (0: unknown)."""
 
     queue: MessageQueue
@@ -326,9 +325,12 @@ class QueueState:
         return max(self.max_offset - self.min_offset, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicState:
-    """The queues of a topic, sorted, and the messages per second that its brokers report (None: they do not)."""
+    """The queues of a topic, sorted, and the messages per second that its brokers report (None: they do not).
+
+    Sums are computed once: the console shows those of thousands of topics.
+    """
 
     queues: list[QueueState]
     put_tps: float | None = None
@@ -339,16 +341,16 @@ class TopicState:
         queues = [QueueState(queue, at.min_offset, at.max_offset, at.last_update_timestamp) for queue, at in offsets]
         return cls(queues, table.topic_put_tps)
 
-    @property
+    @cached_property
     def messages(self) -> int:
         return sum(queue.messages for queue in self.queues)
 
-    @property
+    @cached_property
     def end(self) -> int:
         """The sum of the queues' ends."""
         return sum(queue.max_offset for queue in self.queues)
 
-    @property
+    @cached_property
     def last_stored_ms(self) -> int:
         return max((queue.last_stored_ms for queue in self.queues), default=0)
 
