@@ -18,19 +18,29 @@ def pick(value: object, names: str) -> dict[str, Any]:
     attribute can be one of an attribute (``queue.topic``). ``?`` at its end: None instead of 0, for unknown times.
     All are None if the value is None.
     """
+    keys, values_of, optional = _parsed(names)
     if value is None:
-        return {key: None for key, *_ in _parsed(names)}
-    return {key: get(value) or None if is_optional else get(value) for key, get, is_optional in _parsed(names)}
+        return dict.fromkeys(keys)
+    found = dict(zip(keys, values_of(value), strict=True))
+    for key in optional:
+        found[key] = found[key] or None
+    return found
 
 
 @cache
-def _parsed(names: str) -> list[tuple[str, Callable[[object], Any], bool]]:
-    found: list[tuple[str, Callable[[object], Any], bool]] = []
+def _parsed(names: str) -> tuple[list[str], Callable[[object], tuple[Any, ...]], list[str]]:
+    """Return the keys, a function for their values, and the keys with ``?``."""
+    keys, paths, optional = [], [], []
     for name in names.split():
         key, _, attribute = name.rpartition("=")
         path = attribute.rstrip("?")
-        found.append((key or camel_case(path), attrgetter(path), attribute.endswith("?")))
-    return found
+        keys.append(key or camel_case(path))
+        paths.append(path)
+        if attribute.endswith("?"):
+            optional.append(keys[-1])
+    if len(paths) > 1:
+        return keys, attrgetter(*paths), optional
+    return keys, lambda value: tuple(attrgetter(path)(value) for path in paths), optional  # attrgetter needs two
 
 
 def camel_case(name: str) -> str:
