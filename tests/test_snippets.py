@@ -85,7 +85,7 @@ def test_every_snippet_has_a_language_and_a_test_or_a_reason() -> None:
             assert example.language in RUN | SHOWN, where
             if example.language in SHOWN:
                 assert not re.search(r"^(\$ |rocket |python |from \w+ import )", example.code, re.M), where
-            if example.not_run:
+            if example.not_run and not page.endswith(".zh.md"):
                 reasons.append(where)
             elif example.language in RUN:
                 assert page in HERE or ELSEWHERE.get(page), f"{where} is run by no test"
