@@ -127,7 +127,7 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
 def test_each_kind_of_request_is_queued(tmp_path: Path, clock: Clock) -> None:
     """The broker sets the kinds after it has created its server, and before the start."""
     with served(tmp_path, clock) as (server, wire):
-        server.broker._server.turn = -1.0  # type: ignore[union-attr]
+        server.broker._server.turns.length_s = -1.0  # type: ignore[union-attr]
         sends = [wire.send_later("T", b"%d" % n) for n in range(20)]
         assert [send.result(30).code for send in sends] == [0] * 20
         assert (wire.pull("T", 0).code, heartbeat(wire)) == (0, 0)

@@ -71,7 +71,7 @@ def busy_server(serve: Serve, work: Work, limits: Limits) -> ServerThread:
     """A server that handles one request at a time and uses the clock of ``work``."""
     server = serve(work.handlers(), limits=limits, time_slice=0.0)
     server.server.request_queue.clock = lambda: work.now
-    server.server.turn = -1.0
+    server.server.turns.length_s = -1.0
     return server
 
 
@@ -243,7 +243,7 @@ def small() -> Iterator[ServerThread]:
     work.step = 0.1
     server = ServerThread(work.handlers(), limits=limits(5, 0.35, max_request_bytes=5_000), time_slice=0.0)
     server.server.request_queue.clock = lambda: work.now
-    server.server.turn = -1.0
+    server.server.turns.length_s = -1.0
     yield server
     server.close()
 
@@ -280,7 +280,7 @@ def test_a_suspended_process_rejects_no_requests(serve: Serve, dial: Dial) -> No
         return RemotingCommand.response(command)
 
     server = serve({**Work().handlers(), 7: stopped}, limits=limits(max_wait=0.2), time_slice=0.0)
-    server.server.turn = -1.0
+    server.server.turns.length_s = -1.0
     clients = [dial(server.address) for _ in range(3)]
     for client in clients:
         client.ask(request(ECHO))

@@ -39,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 10.0
 _SHUTDOWN_S = 1.0  # for the peer's close_notify
+_LINGER_S = 1.0  # for the client to read an alert
 
 
 class Secured(Protocol):
@@ -135,7 +136,7 @@ class Newcomer(asyncio.Protocol):
         except (RocketError, OSError, ImportError) as error:  # the self-signed certificate needs a missing library
             self._refuse(Problem("NO_CERTIFICATE", f"uses TLS, but no certificate is available: {error}", ""))
             return
-        secured = None
+        secured, alert = None, b""
         try:
             secured = await asyncio.get_running_loop().start_tls(
                 self._transport,
@@ -146,11 +147,12 @@ class Newcomer(asyncio.Protocol):
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
         except OSError as error:
-            with suppress(OSError):  # the loop has closed its socket without the alert
-                os.write(fd, getattr(error, "alert", b""))
             self._gate.refuse(self._peer, problem_of(error, server=True))
-        finally:
-            os.close(fd)
+            alert = getattr(error, "alert", b"")
+            with suppress(OSError):  # the loop has closed its socket without the alert
+                os.write(fd, alert)
+        # Closed at once, the socket would reset a client that sends before it has read the alert.
+        asyncio.get_running_loop().call_later(_LINGER_S if alert else 0.0, os.close, fd)
         if secured is None or secured.is_closing():
             self._transport.abort()
             self.connection_lost(None)

@@ -1,0 +1,116 @@
+"""Dispatches requests to handlers by their code, and writes the responses.
+
+Thread-safety: event loop only. Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingAbstract.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import TypeAlias
+
+from spark_rocket.errors import ProtocolError, RocketError
+from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
+from spark_rocket.protocol.wire.request_limits import RequestLimit
+from spark_rocket.remoting.server.channel import Channel, encoded
+from spark_rocket.remoting.server.request_queue import Refuse
+
+MAX_REMARK_CHARACTERS = 4_096
+"""Characters of an error in a response."""
+_FLUSH_BYTES = 256 * 1024
+"""Responses to one read are written together, up to this size."""
+
+logger = logging.getLogger(__name__)
+_often = RateLimited(logger)
+
+Handler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None]
+
+
+def not_supported(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    """The default handler."""
+    return RemotingCommand.response(
+        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
+    )
+
+
+class Dispatcher:
+    """The handlers of a server. Requests beyond the bounds of their code are rejected before."""
+
+    def __init__(
+        self, handlers: Mapping[int, Handler], default_handler: Handler, request_limits: Mapping[int, RequestLimit]
+    ) -> None:
+        self.handlers = dict(handlers)
+        self._default_handler = default_handler
+        self._request_limits = request_limits
+
+    def serve(self, channel: Channel, frames: list[memoryview], time_slice: float, refuse: Refuse | None = None) -> int:
+        """Process frames until the peer is behind with reading or the time is up; return the number processed.
+
+        ``refuse`` returns the responses to rejected requests.
+        """
+        responses: list[Buffer] = []
+        size = 0
+        until = perf_counter() + time_slice if len(frames) > 1 else 0.0
+        for index, frame in enumerate(frames):
+            if index and perf_counter() >= until:
+                channel.write_all(responses)
+                return index
+            try:
+                command = RemotingCommand.decode(frame)
+            except ProtocolError as error:
+                channel.write_all(responses)
+                channel.close_as_invalid(error)
+                return len(frames)
+            if command.flag & FLAG_RESPONSE:
+                channel.answered(command)
+                continue
+            buffers = self._response_to(channel, command, len(frame), refuse)
+            if not buffers:
+                continue
+            responses += buffers
+            size += len(buffers[-1])
+            if size > _FLUSH_BYTES:
+                channel.write_all(responses)
+                responses, size = [], 0
+                if channel.is_paused:
+                    return index + 1
+        channel.write_all(responses)
+        return len(frames)
+
+    def _response_to(
+        self, channel: Channel, command: RemotingCommand, frame_size: int, refuse: Refuse | None
+    ) -> Sequence[Buffer]:
+        """Return the encoded response to a request, nothing if there is none yet."""
+        try:
+            response = None if refuse is None else refuse(command)
+            if response is None:
+                limit = self._request_limits.get(command.code)
+                if limit is not None:
+                    limit.check(command, frame_size)
+                response = self.handlers.get(command.code, self._default_handler)(channel, command)
+            if response is None or command.flag & FLAG_ONEWAY:
+                return ()
+            return encoded(response)
+        except Exception as error:
+            failure = failure_of(channel, command, error)
+            return () if command.flag & FLAG_ONEWAY else encoded(failure)
+
+
+def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
+    """Return the response to a request whose handler raised an error; unexpected errors are logged."""
+    code: int = ResponseCode.SYSTEM_ERROR
+    if isinstance(error, RocketError):  # an expected error: invalid header, unknown topic, full disk
+        code = error.response_code or code
+        text = f"{error.message} {error.remedy}".rstrip()
+        logger.debug("code %d from %s failed: %s", command.code, channel, error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+        key = (command.code, type(error))
+        _often.log(logging.ERROR, key, "code %d from %s failed", command.code, channel, exc_info=error)
+    if len(text) > MAX_REMARK_CHARACTERS:  # it repeats what the request had; a client may not read so large a header
+        text = f"{text[:MAX_REMARK_CHARACTERS]} … ({len(text):,} characters)"
+    # The text may contain lone surrogates, which cannot be encoded in a header.
+    return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
