@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from spark_rocket.client import Admin, PullStatus, aio
-from spark_rocket.errors import RemotingTooMuchRequestError, StateError, TopicNotFoundError
+from spark_rocket.errors import ClientError, RemotingTooMuchRequestError, StateError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -64,6 +64,9 @@ async def test_errors_are_raised(mq: FakeCluster) -> None:
     async with aio.Producer(name_server=mq.name_server.address) as producer:
         with pytest.raises(TopicNotFoundError):
             await producer.send(Message.of("missing", "x"))
+        for invalid in (5, [], [5]):
+            with pytest.raises(ClientError):
+                await producer.send(invalid)  # type: ignore[arg-type]
     with pytest.raises(StateError, match="closed"):
         await producer.send(Message.of("t", "x"))
 

@@ -304,8 +304,8 @@ class Producer(Client):
     def may_block(self, message: Message | Sequence[Message]) -> bool:
         """Whether ``send_async`` may wait: for the start, a route, a free slot, or a broker that does not read."""
         pipeline = self._pipeline
-        topics = [message.topic] if isinstance(message, Message) else [each.topic for each in message[:1]]
-        return pipeline is None or any(pipeline.may_block(topic) for topic in topics)
+        first = message[0] if isinstance(message, Sequence) and message else message
+        return pipeline is None or (isinstance(first, Message) and pipeline.may_block(first.topic))
 
     def _traced(
         self,
