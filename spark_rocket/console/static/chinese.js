@@ -506,6 +506,8 @@ export const CHINESE = {
 };
 
 export const CHINESE_ERRORS = {
+  "ACCOUNTS_CHANGED": "账号已被他人修改。",
+  "ACCOUNT_EXISTS": "账号已存在。",
   "BAD_REQUEST": "请求无效。",
   "BROKER_ERROR": "Broker 返回错误。",
   "BROKER_GONE": "Broker 已离开集群。",
@@ -532,10 +534,12 @@ export const CHINESE_ERRORS = {
   "NO_BROKER": "没有可用的 Broker。",
   "NO_PERMISSION": "没有权限。",
   "NO_REPLY": "没有收到应答。",
+  "NO_SUCH_ACCOUNT": "没有这个账号。",
   "NO_SUCH_BROKER": "没有这个 Broker。",
   "NO_SUCH_GROUP": "没有这个消费组。",
   "NO_SUCH_MESSAGE": "没有这条消息。",
   "NO_SUCH_SETTING": "没有这项配置。",
+  "OWN_ACCOUNT": "这是本控制台的账号。",
   "PROTOCOL_ERROR": "协议错误。",
   "PROTOCOL_ERROR_IN_ROW": "某一行的数据不符合协议。",
   "PROTOCOL_RUN_TOO_LARGE": "响应过大。",
