@@ -114,10 +114,8 @@ class Subscriptions:
             before = self._data.get(topic)
             self._data[topic] = data
             self._tags[topic] = wanted
-        return before is not None and (before.expression_type, before.sub_string) != (
-            data.expression_type,
-            data.sub_string,
-        )
+        filters = [(one.expression_type, one.sub_string) for one in (before, data) if one is not None]
+        return filters[0] != filters[-1]
 
     def remove(self, topic: str) -> bool:
         """Unsubscribe; return whether the topic was subscribed."""

@@ -27,9 +27,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -158,24 +158,28 @@ INTERVALS = 6
 FAILURES_INTERVAL_S = 600.0
 
 
-@dataclass(slots=True)
-class _Counts:
-    """The counts of one step."""
+class _Window:
+    """Sums of the last ``INTERVALS`` intervals."""
 
-    step: int
-    pulls: int = 0
-    pull_seconds: float = 0.0
-    pulled: int = 0
-    calls: int = 0
-    call_seconds: float = 0.0
-    consumed: int = 0
-    failed: int = 0
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
+        self._steps: deque[tuple[int, defaultdict[str, float]]] = deque(maxlen=INTERVALS)
 
+    def add(self, now: float, **amounts: float) -> None:
+        step = int(now / self._interval)
+        if not self._steps or self._steps[-1][0] != step:
+            self._steps.append((step, defaultdict(float)))
+        for name, amount in amounts.items():
+            self._steps[-1][1][name] += amount
 
-@dataclass(slots=True)
-class _TopicCounts:
-    minute: deque[_Counts] = field(default_factory=lambda: deque(maxlen=INTERVALS))
-    failures: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=INTERVALS))
+    def sums(self, now: float) -> tuple[dict[str, float], float]:
+        """Return the sums, and the seconds since their first interval began, at least one interval."""
+        recent = [(step, sums) for step, sums in self._steps if step > now / self._interval - INTERVALS]
+        total: dict[str, float] = defaultdict(float)
+        for _, sums in recent:
+            for name, amount in sums.items():
+                total[name] += amount
+        return total, max([self._interval, *(now - step * self._interval for step, _ in recent[:1])])
 
 
 class ConsumerStats:
@@ -184,56 +188,30 @@ class ConsumerStats:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._topics: dict[str, _TopicCounts] = {}
+        self._minute: dict[str, _Window] = defaultdict(lambda: _Window(INTERVAL_S))
+        self._hour: dict[str, _Window] = defaultdict(lambda: _Window(FAILURES_INTERVAL_S))
 
     def pulled(self, topic: str, messages: int, seconds: float) -> None:
         with self._lock:
-            counts = self._now(topic)
-            counts.pulls += 1
-            counts.pull_seconds += seconds
-            counts.pulled += messages
+            self._minute[topic].add(self._clock(), pulls=1, pull_seconds=seconds, pulled=messages)
 
     def consumed(self, topic: str, calls: int, consumed: int, failed: int, seconds: float) -> None:
         """Count finished calls of the listener and their total duration."""
-        if not calls:
-            return
-        with self._lock:
-            counts = self._now(topic)
-            counts.calls += calls
-            counts.call_seconds += seconds
-            counts.consumed += consumed
-            counts.failed += failed
-            if failed:
-                failures, step = self._topics[topic].failures, int(self._clock() / FAILURES_INTERVAL_S)
-                if failures and failures[-1][0] == step:
-                    failed += failures.pop()[1]
-                failures.append((step, failed))
-
-    def _now(self, topic: str) -> _Counts:
-        step = int(self._clock() / INTERVAL_S)
-        minute = self._topics.setdefault(topic, _TopicCounts()).minute
-        if not minute or minute[-1].step != step:
-            minute.append(_Counts(step))
-        return minute[-1]
+        if calls:
+            with self._lock:
+                now = self._clock()
+                self._minute[topic].add(now, calls=calls, call_seconds=seconds, consumed=consumed, failed=failed)
+                self._hour[topic].add(now, failed=failed)
 
     def status(self, topic: str) -> ConsumeStatus:
         with self._lock:
-            known = self._topics.get(topic)
-            if known is None:
-                return ConsumeStatus()
-            now = self._clock()
-            minute = [counts for counts in known.minute if counts.step > now / INTERVAL_S - INTERVALS]
-            hour = [failed for step, failed in known.failures if step > now / FAILURES_INTERVAL_S - INTERVALS]
-        status = ConsumeStatus(consume_failed_msgs=sum(hour))
-        if minute:
-            seconds = max(INTERVAL_S, now - minute[0].step * INTERVAL_S)
-            status.pull_rt = _mean_ms(sum(c.pull_seconds for c in minute), sum(c.pulls for c in minute))
-            status.pull_tps = sum(c.pulled for c in minute) / seconds
-            status.consume_rt = _mean_ms(sum(c.call_seconds for c in minute), sum(c.calls for c in minute))
-            status.consume_ok_tps = sum(c.consumed for c in minute) / seconds
-            status.consume_failed_tps = sum(c.failed for c in minute) / seconds
-        return status
-
-
-def _mean_ms(seconds: float, count: int) -> float:
-    return seconds * 1000 / count if count else 0.0
+            sums, seconds = self._minute[topic].sums(self._clock())
+            failures, _ = self._hour[topic].sums(self._clock())
+        return ConsumeStatus(
+            pull_rt=sums["pull_seconds"] * 1000 / (sums["pulls"] or 1),
+            pull_tps=sums["pulled"] / seconds,
+            consume_rt=sums["call_seconds"] * 1000 / (sums["calls"] or 1),
+            consume_ok_tps=sums["consumed"] / seconds,
+            consume_failed_tps=sums["failed"] / seconds,
+            consume_failed_msgs=int(failures["failed"]),
+        )
