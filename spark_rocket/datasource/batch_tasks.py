@@ -30,8 +30,8 @@ def plan(options: ReadOptions) -> list[AnyTask]:
         from spark_rocket.datasource.read.store_directory import plan_directory
 
         return [*plan_directory(options)]
+    from spark_rocket.datasource.plan.batch import batch_ranges, plan_batch
     from spark_rocket.datasource.plan.cluster import Cluster
-    from spark_rocket.datasource.plan.planner import batch_ranges, plan_batch
 
     cluster, look_up = Cluster(options), options.look_up
     if look_up is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from spark_rocket.datasource.plan.resolve import Route
+from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 

@@ -12,8 +12,9 @@ from spark_rocket.client import Admin, Producer
 from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.batch import batch_ranges
 from spark_rocket.datasource.plan.cluster import Cluster
-from spark_rocket.datasource.plan.planner import StreamPlanner, batch_ranges
+from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError

@@ -14,7 +14,7 @@ from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan import cluster
 from spark_rocket.datasource.plan.cluster import Cluster
-from spark_rocket.datasource.plan.resolve import Route
+from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import (
     BrokerError,

@@ -238,3 +238,17 @@ def test_a_broker_restored_from_a_copy(tmp_path: Path) -> None:
         assert following == StreamOffset({queue: 30}, {queue: 10})
     finally:
         cluster.stop()
+
+
+def test_a_queue_that_only_a_slave_has_served_is_recreated() -> None:
+    """Its first message is unknown, and the new queue has as many messages as were read: the last one tells."""
+    queues = FakeQueues(q0=(0, 0))
+    end = through_a_checkpoint(planner(queues, startingOffsets="earliest").next_end(None, None))
+    queues.spans[q(0)], queues.masterless = (0, 3), {q(0)}
+    end = through_a_checkpoint(planner(queues).next_end(end, None))
+    assert (end.ends[q(0)], dict(end.firsts)) == (3, {})
+    queues.masterless, queues.began[q(0)] = set(), 1_000_000
+    with pytest.raises(DataLossError, match=r"MESSAGES_REPLACED\] orders/broker-a/0"):
+        planner(queues).next_end(end, None)
+    following = planner(queues, failOnDataLoss="false").next_end(end, None)
+    assert following == StreamOffset({q(0): 3}, {q(0): 0})

@@ -1,4 +1,4 @@
-"""The requests of planning to RocketMQ, retried until a deadline: the ``Queues`` of ``resolve.py``.
+"""The requests of planning to RocketMQ, retried until a deadline: ``Queues`` of ``queues.py``.
 
 ``Cluster`` adds retries with back-off to the client's ``Reader``: a broker restart during a query is a delay, not a
 failure, until ``retryTimeout`` has passed.
@@ -18,7 +18,7 @@ from typing import TypeVar
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
 from spark_rocket.datasource.offsets import Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.resolve import Route
+from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.readers import explained, reader_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
 from spark_rocket.errors import (

@@ -22,7 +22,7 @@ from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.offsets import Positions, format_positions, format_queues, some
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
-from spark_rocket.datasource.plan.resolve import Queues, Route
+from spark_rocket.datasource.plan.queues import Queues, Route
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
