@@ -84,12 +84,7 @@ class MessageStore:
             config, self._log, self._checkpoint, self._get_store_timestamp, self._disk_failed
         )
         self._flush_queues = FlushConsumeQueueService(
-            config,
-            self._log,
-            self._checkpoint,
-            self._queues.take_dirty,
-            self._get_store_timestamp,
-            self._flush_log,
+            config, self._log, self._checkpoint, self._queues.take_dirty, self._get_store_timestamp, self._flush_log
         )
         self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self.replica: Replica | None = None

@@ -12,6 +12,8 @@ from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
+from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan
@@ -21,6 +23,7 @@ from tests.kit.clock import START, Clock
 HOST = ("127.0.0.1", 10911)
 BORN = ("127.0.0.1", 50000)
 NEVER = 10**9
+DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 
 GOLDEN_SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": 1 << 20,
@@ -44,6 +47,15 @@ def small(path: Path, **settings: Any) -> StoreConfig:
         flush_consume_queue_thorough_interval=NEVER,
     )
     return replace(config, **settings)
+
+
+def schedule_of(store: MessageStore, saved: dict[str, Any] | None = None, **more: Any) -> ScheduleMessageService:
+    """The delivery of delayed messages, with the contents of ``delayOffset.json``."""
+    made = ScheduleMessageService(store, DELAYS, **more)
+    if saved is not None:
+        made.load(saved)
+    made.correct_offsets()
+    return made
 
 
 def golden(path: Path) -> StoreConfig:

@@ -15,12 +15,10 @@ import pytest
 
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from spark_rocket.store.delay import delivered
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeRig, MakeStore
-from tests.store.helpers import bodies, put
+from tests.store.helpers import bodies, put, schedule_of
 from tests.store.timer_rig import TIMER_TOPIC, Rig, killed
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
@@ -31,14 +29,6 @@ def put_delayed(store: MessageStore, level: int, key: str, topic: str = "Real", 
     names = {"DELAY": str(level), "REAL_TOPIC": topic, "REAL_QID": "2"} | ({"UNIQ_KEY": key} if key else {})
     raw = "\x02".join(f"{name}\x01{value}" for name, value in names.items()).encode()
     put(store, TOPIC, level - 1, key.encode() if body is None else body, raw)
-
-
-def service(store: MessageStore, offsets: dict[int, int] | None = None, **more: Any) -> ScheduleMessageService:
-    made = ScheduleMessageService(store, parse_delay_levels(DEFAULT_DELAY_LEVELS), **more)
-    if offsets is not None:
-        made.load({"offsetTable": offsets})
-    made.correct_offsets()
-    return made
 
 
 def copied(store: MessageStore, make_store: MakeStore) -> MessageStore:
@@ -55,11 +45,11 @@ def test_levels_go_on_where_the_log_ends(make_store: MakeStore, clock: Clock, of
         put_delayed(store, 1 + number % 2, f"{number}", body=b"same")
         put(store, "Other", 0, b"REAL_TOPIC\x01Real", b"REAL_TOPIC\x01Real")
     clock.now += 5000
-    service(store, timer=itertools.count().__next__).deliver(clock.now, 20)
+    schedule_of(store, timer=itertools.count().__next__).deliver(clock.now, 20)
     first = bodies(store, "Real", 2)
     assert 15 < len(first) < 50
     again = copied(store, make_store)
-    schedule = service(again, offsets)
+    schedule = schedule_of(again, {"offsetTable": offsets})
     assert schedule.deliver(clock.now, ALL_OF_IT) is None
     assert keys(again, "Real", 2) == Counter(str(number) for number in range(50))
     mark = schedule.mark()
@@ -79,11 +69,11 @@ def test_each_kill_of_many_repeats_nothing(make_store: MakeStore, clock: Clock) 
         put_delayed(store, 2, f"{number}")
     clock.now += 5000
     for number in range(6):
-        service(store, {}, timer=itertools.count().__next__).deliver(clock.now, 4)
+        schedule_of(store, {"offsetTable": {}}, timer=itertools.count().__next__).deliver(clock.now, 4)
         image = store.config.store_path.with_name(f"image{number}")
         shutil.copytree(store.config.store_path, image)
         store = make_store(replace(store.config, store_path_root_dir=image))
-    assert service(store, {}).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store, {"offsetTable": {}}).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"%d" % number for number in range(30)]
 
 
@@ -93,10 +83,10 @@ def test_equal_messages_are_delivered_as_often_as_they_were_sent(make_store: Mak
     for _ in range(3):
         put_delayed(store, 1, "same")
     clock.now += 1000
-    service(store, timer=itertools.count().__next__).deliver(clock.now, 1)
+    schedule_of(store, timer=itertools.count().__next__).deliver(clock.now, 1)
     assert keys(store, "Real", 2) == {"same": 1}
     again = copied(store, make_store)
-    service(again, {}).deliver(clock.now, ALL_OF_IT)
+    schedule_of(again, {"offsetTable": {}}).deliver(clock.now, ALL_OF_IT)
     assert keys(again, "Real", 2) == {"same": 3}
 
 
@@ -109,11 +99,11 @@ def test_another_message_is_not_taken_for_a_delivered_one(
     store = make_store()
     put_delayed(store, 1, other.get("key", "k") and "k", body=b"body")
     clock.now += 1000
-    service(store).deliver(clock.now, ALL_OF_IT)
+    schedule_of(store).deliver(clock.now, ALL_OF_IT)
     put_delayed(store, 1, **{"key": "k", "body": b"body"} | other)
     clock.now += 1000
     again = copied(store, make_store)
-    service(again, {1: 1}).deliver(clock.now, ALL_OF_IT)
+    schedule_of(again, {"offsetTable": {1: 1}}).deliver(clock.now, ALL_OF_IT)
     assert len(bodies(again, "Real", 2)) + len(bodies(again, "Elsewhere", 2)) == 2
 
 
@@ -123,9 +113,9 @@ def test_a_message_sent_after_the_start_is_delivered_although_it_equals_a_delive
     store = make_store()
     put_delayed(store, 1, "k")
     clock.now += 1000
-    service(store).deliver(clock.now, ALL_OF_IT)
+    schedule_of(store).deliver(clock.now, ALL_OF_IT)
     again = copied(store, make_store)
-    schedule = service(again, {1: 1})
+    schedule = schedule_of(again, {"offsetTable": {1: 1}})
     schedule.deliver(clock.now, ALL_OF_IT)
     put_delayed(again, 1, "k")
     clock.now += 1000
@@ -141,9 +131,9 @@ def test_memory_is_bounded_and_the_newest_deliveries_count(
     for number in range(300):
         put_delayed(store, 1, f"{number}")
     clock.now += 1000
-    service(store).deliver(clock.now, ALL_OF_IT)
+    schedule_of(store).deliver(clock.now, ALL_OF_IT)
     again = copied(store, make_store)
-    service(again, {}).deliver(clock.now, ALL_OF_IT)
+    schedule_of(again, {"offsetTable": {}}).deliver(clock.now, ALL_OF_IT)
     counts = keys(again, "Real", 2)
     assert set(counts) == {str(number) for number in range(300)}
     assert [counts[str(number)] for number in (0, 299)] == [2, 1]

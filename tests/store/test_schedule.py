@@ -15,7 +15,6 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import decode_record, view_record
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
 from spark_rocket.store.layout import tags_code
@@ -23,10 +22,9 @@ from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
 from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import bodies, golden, opened, put, refuse_writes, small, trim
+from tests.store.helpers import DELAYS, bodies, golden, opened, put, refuse_writes, schedule_of, small, trim
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 ALL_OF_IT = 1e9
 
 
@@ -35,14 +33,6 @@ def put_delayed(
 ) -> None:
     properties = f"TAGS\x01late\x02DELAY\x01{level}\x02REAL_TOPIC\x01{topic}\x02REAL_QID\x01{queue_id}"
     put(store, TOPIC, level - 1, body, properties.encode(), **more)
-
-
-def service(store: MessageStore, saved: dict[str, Any] | None = None, **more: Any) -> ScheduleMessageService:
-    made = ScheduleMessageService(store, DELAYS, **more)
-    if saved is not None:
-        made.load(saved)
-    made.correct_offsets()
-    return made
 
 
 def save(schedule: ScheduleMessageService, store: MessageStore) -> dict[str, Any]:
@@ -60,7 +50,7 @@ def save(schedule: ScheduleMessageService, store: MessageStore) -> dict[str, Any
 
 
 def test_each_of_the_18_levels_at_its_millisecond(store: MessageStore, clock: Clock) -> None:
-    schedule = service(store)
+    schedule = schedule_of(store)
     assert schedule.deliver(clock.now, ALL_OF_IT) is None
     for level in range(18, 0, -1):
         put_delayed(store, level, b"%d" % level)
@@ -75,7 +65,7 @@ def test_each_of_the_18_levels_at_its_millisecond(store: MessageStore, clock: Cl
 
 
 def test_a_level_is_delivered_in_its_order(store: MessageStore, clock: Clock) -> None:
-    schedule = service(store)
+    schedule = schedule_of(store)
     sent = []
     for number in range(300):
         clock.now += number % 3
@@ -96,7 +86,7 @@ def test_a_slice_ends_and_the_other_levels_come_next(store: MessageStore, clock:
     put_delayed(store, 3, b"third level")
     clock.now += 10_000
     seconds = itertools.count()
-    schedule = service(store, timer=lambda: float(next(seconds)))
+    schedule = schedule_of(store, timer=lambda: float(next(seconds)))
     assert schedule.deliver(clock.now, 0) == clock.now  # at least one
     assert bodies(store, "Real", 2) == [b"first level 0"]
     assert schedule.deliver(clock.now, 1) == clock.now
@@ -120,7 +110,7 @@ def test_a_clock_set_back_a_little_delivers_nothing_early(store: MessageStore, c
     put(store, "Other", 0, b"")
     clock.now -= 30_000
     put_delayed(store, 1, b"x")  # its store time is not before the last one's
-    assert service(store).deliver(clock.now, ALL_OF_IT) == START + 1000
+    assert schedule_of(store).deliver(clock.now, ALL_OF_IT) == START + 1000
     assert store.get_max_offset("Real", 2) == 0
 
 
@@ -130,7 +120,7 @@ def test_a_clock_set_back_a_little_delivers_nothing_early(store: MessageStore, c
 def test_everything_of_the_message_stays(store: MessageStore, clock: Clock) -> None:
     put_delayed(store, 1, b"body", topic="%RETRY%group", queue_id=0, flag=7, sys_flag=0x301, reconsume_times=3)
     clock.now += 1000
-    service(store).deliver(clock.now, ALL_OF_IT)
+    schedule_of(store).deliver(clock.now, ALL_OF_IT)
     waiting, delivered = (
         decode_record(store.get_message(topic, 0, 0, 1, 1 << 20).records, decompress=False)
         for topic in (TOPIC, "%RETRY%group")
@@ -161,7 +151,7 @@ def test_a_crc_over_the_old_record_is_not_kept(store: MessageStore, clock: Clock
     """Apache's with enabledAppendPropCRC; it would be wrong for the new record."""
     put(store, TOPIC, 0, b"x", b"DELAY\x011\x02REAL_TOPIC\x01Real\x02REAL_QID\x010\x02__CRC32#\x010123456789\x02")
     clock.now += 1000
-    service(store).deliver(clock.now, ALL_OF_IT)
+    schedule_of(store).deliver(clock.now, ALL_OF_IT)
     delivered = decode_record(store.get_message("Real", 0, 0, 1, 1 << 20).records)
     assert delivered.properties == {"DELAY": "1", "REAL_TOPIC": "Real", "REAL_QID": "0"}
 
@@ -184,7 +174,7 @@ def test_a_message_without_a_target_does_not_stop_the_queue(
     bad = put(store, TOPIC, 0, b"bad", f"DELAY\x011\x02{properties}".encode())
     put_delayed(store, 1, b"good")
     clock.now += 1000
-    assert service(store).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"good"]
     assert f"offset {bad.physical_offset} of the commit log is not delivered" in caplog.text
     assert complaint in caplog.text
@@ -198,7 +188,7 @@ def test_a_missing_or_damaged_record_is_named_and_skipped(tmp_path: Path, caplog
         for at in (results[0].physical_offset + 4, results[1].physical_offset + 88):  # a magic and a body
             os.pwrite(file.fileno(), bytes([os.pread(file.fileno(), 1, at)[0] ^ 1]), at)
     clock.now += 1000
-    assert service(store).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 0) == [b"2"]
     for number in range(2):
         place = results[number].physical_offset
@@ -232,7 +222,7 @@ def test_an_old_entry_that_is_damaged_stops_its_level_and_loses_nothing(
     file.write_bytes(entries)
     clock.now += 5000
     store = opened(config, clock)
-    schedule = service(store)
+    schedule = schedule_of(store)
     assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
     assert bodies(store, "Real", 2) == [b"of another level"] + [b"%d" % number for number in range(10)]
     assert f"Delay level 2 cannot be read: [STORE_CORRUPT] {file} at byte 200" in caplog.text
@@ -240,7 +230,7 @@ def test_an_old_entry_that_is_damaged_stops_its_level_and_loses_nothing(
     store.close()
     file.write_bytes(whole)  # as `rocket store rebuild` does it
     store = opened(config, clock)
-    assert service(store, saved).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store, saved).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2)[1:] == [b"%d" % number for number in range(30)]
     store.close()
     assert check_store(config.store_path, config) == []
@@ -251,7 +241,7 @@ def test_a_refused_put_is_retried_and_nothing_is_skipped(store: MessageStore, cl
         put_delayed(store, 1, b"%d" % number)
         put_delayed(store, 2, b"%d" % number)
     seconds = itertools.count()
-    schedule = service(store, timer=lambda: float(next(seconds)))
+    schedule = schedule_of(store, timer=lambda: float(next(seconds)))
     clock.now += 5000
     full = StoreNotWritableError("The disk is full.", remedy="Free some space.")
     refuse_writes(store, full)
@@ -280,7 +270,7 @@ def test_a_level_that_cannot_be_read_does_not_stop_the_others(
         return get_entries(topic, queue_id, offset, count)
 
     monkeypatch.setattr(store, "get_entries", broken)
-    schedule = service(store)
+    schedule = schedule_of(store)
     for _ in range(3):
         assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
     assert bodies(store, "Real", 2) == [b"readable"]
@@ -295,7 +285,7 @@ def test_arrivals_of_all_messages_are_reported(make_store: MakeStore, clock: Clo
     store = make_store(on_arrive=lambda topic, queue_id, offset, *_: arrivals.append((topic, queue_id, offset)))
     put_delayed(store, 1, b"x")
     clock.now += 1000
-    service(store).deliver(clock.now, ALL_OF_IT)
+    schedule_of(store).deliver(clock.now, ALL_OF_IT)
     assert arrivals == [(TOPIC, 0, 1), ("Real", 2, 1)]
 
 
@@ -307,7 +297,7 @@ def test_a_clean_restart_goes_on_where_it_was(make_store: MakeStore, clock: Cloc
     for number in range(10):
         clock.now += 100
         put_delayed(store, 1, b"%d" % number)
-    schedule = service(store)
+    schedule = schedule_of(store)
     clock.now = START + 1500
     assert schedule.deliver(clock.now, ALL_OF_IT) == START + 1600
     saved = save(schedule, store)
@@ -316,7 +306,7 @@ def test_a_clean_restart_goes_on_where_it_was(make_store: MakeStore, clock: Cloc
     store.close()
     clock.now += 100_000
     store = make_store(store.config)
-    assert service(store, saved).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store, saved).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"%d" % number for number in range(10)]
 
 
@@ -326,19 +316,19 @@ def test_killed_with_an_old_file_repeats_and_loses_nothing(make_store: MakeStore
         put_delayed(store, 1, b"%d" % number)
     clock.now += 1000
     seconds = itertools.count()
-    schedule = service(store, timer=lambda: float(next(seconds)))
+    schedule = schedule_of(store, timer=lambda: float(next(seconds)))
     schedule.deliver(clock.now, 3)
     saved = save(schedule, store)
     schedule.deliver(clock.now, ALL_OF_IT)
     store.close()
     store = make_store(store.config)
-    assert service(store, saved).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store, saved).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"%d" % number for number in [*range(10), *range(3, 10)]]
 
 
 def test_offsets_are_saved_only_when_what_was_delivered_is_on_disk(store: MessageStore, clock: Clock) -> None:
     put_delayed(store, 1, b"x")
-    schedule = service(store)
+    schedule = schedule_of(store)
     assert schedule.mark() is None
     clock.now += 1000
     schedule.deliver(clock.now, ALL_OF_IT)
@@ -355,7 +345,7 @@ def test_offsets_are_saved_only_when_what_was_delivered_is_on_disk(store: Messag
 
 
 def test_the_files_text_is_apaches(store: MessageStore) -> None:
-    schedule = service(store, {"offsetTable": {"2": 7, "1": 10}, "dataVersion": None})
+    schedule = schedule_of(store, {"offsetTable": {"2": 7, "1": 10}, "dataVersion": None})
     assert dumps_fastjson(schedule.snapshot()) == (
         b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{1:10,2:7}}'
     )
@@ -373,7 +363,7 @@ def test_messages_that_retention_removed_are_counted(
             put(store, "Filler", 0, bytes(3_000))
     clock.now += 1000
     trim(store)
-    schedule = service(store, {"offsetTable": {"1": 2}})
+    schedule = schedule_of(store, {"offsetTable": {"1": 2}})
     assert schedule.deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"4", b"5"]
     assert "Messages 2 to 3 of delay level 1 were removed from the store before they could be delivered." in caplog.text
@@ -388,7 +378,7 @@ def test_a_missing_file_delivers_from_the_first_on_and_warns(
     put_delayed(store, 3, b"1")
     trim(store)
     clock.now += 10_000
-    assert service(store).deliver(clock.now, ALL_OF_IT) is None
+    assert schedule_of(store).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"1"]
     assert "delayOffset.json is missing: delivering all 1 messages of delay level 3" in caplog.text
     assert "removed" not in caplog.text
@@ -398,7 +388,7 @@ def test_an_offset_beyond_the_end_is_corrected(
     store: MessageStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     put_delayed(store, 1, b"0")
-    schedule = service(store, {"offsetTable": {"1": 9, "20": 3}})
+    schedule = schedule_of(store, {"offsetTable": {"1": 9, "20": 3}})
     assert "Delay level 1 ends at 1, not 9" in caplog.text
     put_delayed(store, 1, b"1")
     clock.now += 1000
@@ -429,7 +419,7 @@ def test_apaches_pending_messages_are_delivered(name: Any, tmp_path: Path, caplo
     due = [message["storeTimestamp"] + DELAYS[message["queueId"]] for message in pending]
     clock = Clock(due[0] - 1)
     store = opened(golden(directory), clock)
-    schedule = service(store, saved)
+    schedule = schedule_of(store, saved)
     with caplog.at_level(logging.WARNING):
         assert schedule.deliver(clock.now, ALL_OF_IT) == due[0]
         while (next_due := schedule.deliver(clock.now, ALL_OF_IT)) is not None:

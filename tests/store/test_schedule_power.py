@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import Clock
-from tests.store.helpers import bodies, flush_log, opened, put, small
+from tests.store.helpers import DELAYS, bodies, flush_log, opened, put, small
 from tests.store.test_torn_images import FATES, Disk
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAYS = parse_delay_levels(DEFAULT_DELAY_LEVELS)
 
 
 @pytest.mark.parametrize("seed", range(25), ids=lambda seed: f"seed{seed}")

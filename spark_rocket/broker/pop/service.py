@@ -259,13 +259,7 @@ class PopService:
             result.records.append(got.records)
         else:
             info_of = ExtraInfo(
-                offset,
-                result.pop_time,
-                pop.invisible_time,
-                result.revive_queue_id,
-                flag,
-                self._name,
-                queue_id,
+                offset, result.pop_time, pop.invisible_time, result.revive_queue_id, flag, self._name, queue_id
             )
             result.records.append(as_asked(got.records, pop.topic, info_of))
         result.count += got.count
