@@ -154,7 +154,8 @@ class MessageAppender:
         mm, position = log.mm, log.position
         at = position + head.size
         mm[at : position + size] = b"".join((body, queue.topic_field, _pack_short(len(properties)), properties))
-        mm[position:at] = packed
+        mm[position + 4 : at] = packed[4:]
+        mm[position : position + 4] = packed[:4]  # last: a killed write leaves a size of zero (commit_log.py)
         log.advance(size)
         if queued:
             queue.append(entry)

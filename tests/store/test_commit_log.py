@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import threading
 from pathlib import Path
@@ -204,3 +205,30 @@ def test_pages_not_touched_at_a_roll_over_are_touched_before_a_write(
     result = put(store, "T", 0, b"z" * 10)
     assert any(start <= result.physical_offset and result.end_physical_offset <= end for start, end in touched)
     assert bodies(store, "T", 0) == [b"x" * 20_000, b"z" * 10]
+
+
+class RecordedWrites:
+    """A mapping that notes where it is written."""
+
+    def __init__(self, mapping: mmap.mmap | bytearray, places: list[tuple[int, int]]) -> None:
+        self.mapping = mapping
+        self.places = places
+
+    def __setitem__(self, place: slice, data: bytes) -> None:
+        self.places.append((place.start, place.stop))
+        self.mapping[place] = data
+
+
+def test_the_size_of_a_record_is_written_last(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed during a write leaves a size of zero: the log ends before that record."""
+    store = make_store()
+    put(store, "T", 0, b"opens log and queue")
+    start = log_of(store).position
+    places: list[tuple[int, int]] = []
+    mapping = CommitLog.mm
+    monkeypatch.setattr(CommitLog, "mm", property(lambda log: RecordedWrites(mapping.__get__(log), places)))
+    put(store, "T", 0, b"body", b"TAGS\x01t")
+    end = log_of(store).position
+    assert sorted(places)[0] == (start, start + 4)
+    assert sorted(places)[-1][1] == end
+    assert places[-1] == (start, start + 4)
