@@ -28,8 +28,9 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Request
-from spark_rocket.remoting.event_loop import new_event_loop
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
+from spark_rocket.remoting.server.server import RemotingServer
 from spark_rocket.remoting.tls import server as tls_server
 from spark_rocket.remoting.tls.contexts import ClientTls, ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
@@ -445,9 +446,28 @@ def _openssl() -> str:
     return found
 
 
-@settings(max_examples=100, deadline=None)
+class Wire(asyncio.Transport):
+    """A writer that records the bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+        self.closed = False
+
+    def write(self, data: object) -> None:
+        assert isinstance(data, bytes)
+        self.written += len(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_altered_handshake(permissive: ServerThread, certificates: Certificates, data: st.DataObject) -> None:
+def test_any_altered_handshake(certificates: Certificates, data: st.DataObject) -> None:
     """A client's first flight, altered, cut and split, is rejected or awaited."""
     hello = bytearray(client_hello(certificates))
     for _ in range(data.draw(st.integers(0, 4))):
@@ -455,27 +475,21 @@ def test_any_altered_handshake(permissive: ServerThread, certificates: Certifica
     garbage = data.draw(st.binary(max_size=40))
     sent = bytes(hello[: data.draw(st.integers(1, len(hello)))]) + garbage
     cut = data.draw(st.integers(0, len(sent)))
-    received = 0
-    with dialled(permissive.address) as sock, contextlib.suppress(OSError):
+
+    async def meet() -> None:
+        made = Channel(server)
+        newcomer = tls_server.TlsGate(server_tls, lambda: made, name="server").newcomer()
+        wire = Wire()
+        newcomer._transport = wire
         for piece in (sent[:cut], sent[cut:]):
-            sock.sendall(piece)
-        sock.shutdown(socket.SHUT_WR)
-        while chunk := sock.recv(4096):
-            received += len(chunk)
-    assert received < 100_000
-    until(lambda: not permissive.run(lambda: permissive.server.channels))
+            if piece:
+                newcomer.data_received(piece)
+        assert not wire.closed or newcomer._timer is None
+        assert wire.written < 100_000
+        newcomer._end_handshake()
 
-
-@pytest.mark.parametrize("loop_factory", [new_event_loop, asyncio.new_event_loop], ids=["default", "asyncio"])
-def test_both_event_loops(certificates: Certificates, loop_factory: Any) -> None:
-    """A request in the same bytes as the end of the handshake, a large frame, and the alert of a failed handshake."""
-    tls = certificates.server_tls(mode=ENFORCING, auth=ClientAuth.REQUIRE)
-    with serving(tls, loop_factory=loop_factory) as server:
-        body = b"x" * 3_000_000
-        assert ask(server.address, certificates.of_client(certificates.client), body) == body
-        with pytest.raises(RemotingConnectError, match="requires a client certificate"):
-            ask(server.address, certificates.of_client())
-        until(lambda: not server.run(lambda: server.server.channels))
+    server, server_tls = RemotingServer("127.0.0.1", 0, {}), certificates.server_tls()
+    asyncio.run(meet())
 
 
 # --- files --------------------------------------------------------------------------------------------------------

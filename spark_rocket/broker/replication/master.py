@@ -98,7 +98,6 @@ class SlaveConnection(asyncio.Protocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """Use the TLS transport of a slave that uses TLS."""
         self._transport = transport
-        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -78,6 +78,7 @@ class Channel(asyncio.Protocol):
         "attributes",
         "idle_sweeps",
         "is_paused",
+        "is_plain",
         "local_addr",
         "needs_attention",
         "remote_addr",
@@ -88,6 +89,7 @@ class Channel(asyncio.Protocol):
         self.local_addr = "unknown:0"
         self.attributes: dict[str, Any] = {}
         self.is_paused = False  # the peer is behind with reading
+        self.is_plain = True  # without TLS
         self.needs_attention = True  # new, paused, with queued requests or within a frame
         self.idle_sweeps = 0  # since the last received byte
         self._owner = owner
@@ -194,7 +196,7 @@ class Channel(asyncio.Protocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """The peer speaks TLS: use this transport from now on."""
         self._transport = transport
-        transport.set_write_buffer_limits(high=self._owner.high_water)
+        self.is_plain = False
 
     def data_received(self, data: bytes) -> None:
         self.idle_sweeps = 0
@@ -208,7 +210,7 @@ class Channel(asyncio.Protocol):
             return
         self.needs_attention = True
         self._owner.received_part(self)
-        if self._session.splitter.place() is not None:
+        if self.is_plain and self._session.splitter.place() is not None:
             self._receive_with(LargeFrame(self))
 
     def place(self) -> memoryview:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
@@ -179,32 +179,8 @@ def client_tls(settings: TlsSettings | None) -> ClientTls | None:
     return ClientTls(settings) if settings is not None and settings.is_client else None
 
 
-class _ServerObject(ssl.SSLObject):
-    """Adds the alert to the error of a failed handshake: event loops do not send it."""
-
-    outgoing: ssl.MemoryBIO
-
-    def do_handshake(self) -> None:
-        try:
-            super().do_handshake()
-        except ssl.SSLWantReadError:
-            raise
-        except ssl.SSLError as error:
-            error.alert = self.outgoing.read()  # type: ignore[attr-defined]
-            raise
-
-
-class _ServerContext(ssl.SSLContext):
-    sslobject_class = _ServerObject
-
-    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        made = super().wrap_bio(incoming, outgoing, *args, **kwargs)
-        cast(_ServerObject, made).outgoing = outgoing
-        return made
-
-
 def _context(protocol: int, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-    context = (_ServerContext if protocol == ssl.PROTOCOL_TLS_SERVER else ssl.SSLContext)(protocol)
+    context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     if alpn:

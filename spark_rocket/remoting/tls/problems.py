@@ -93,11 +93,10 @@ def problem_of(error: BaseException, *, server: bool, name: str = "") -> Problem
     """Return why TLS with a peer failed. ``server``: this side is the server; ``name``: the address of the peer."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _certificate(error, server, name)
-    if isinstance(error, (TimeoutError, ConnectionAbortedError)):  # the latter by asyncio's ssl_handshake_timeout
-        remedy = "" if server else "Check that the port uses TLS."
-        return Problem("TIMEOUT", "did not complete the TLS handshake in time", remedy)
     if isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError)):
         return ENDED
+    if isinstance(error, TimeoutError):
+        return Problem("TIMEOUT", "did not complete the TLS handshake in time", "Check that the port uses TLS.")
     reason = (getattr(error, "reason", None) or "") if isinstance(error, ssl.SSLError) else ""
     known = _ALERTS.get(reason) or _REASONS.get(reason)
     if known is None:
