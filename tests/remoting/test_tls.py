@@ -372,7 +372,8 @@ def test_incomplete_handshakes_count_as_connections(certificates: Certificates) 
 class InMemory:
     """A client's TLS in memory, so that its records can be cut and altered."""
 
-    def __init__(self, address: str, certificates: Certificates, piece: int = 1 << 20) -> None:
+    def __init__(self, address: str, certificates: Certificates, piece: int = 1 << 20, *, first: bytes = b"") -> None:
+        """``first`` is sent together with the end of the handshake."""
         self.socket = dialled(address)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -385,6 +386,8 @@ class InMemory:
             except ssl.SSLWantReadError:
                 self.send(self.outgoing.read())
                 self.incoming.write(self.socket.recv(65536))
+        if first:
+            self.tls.write(first)
         self.send(self.outgoing.read())
 
     def send(self, data: bytes | bytearray) -> None:
@@ -405,6 +408,22 @@ def test_a_client_hello_in_pieces(permissive: ServerThread, certificates: Certif
             client.incoming.write(client.socket.recv(65536))
             with contextlib.suppress(ssl.SSLWantReadError):
                 plain += client.tls.read(65536)
+
+
+@pytest.mark.parametrize("mode", [TlsMode.PERMISSIVE, TlsMode.ENFORCING])
+def test_a_request_together_with_the_end_of_the_handshake(certificates: Certificates, mode: TlsMode) -> None:
+    """Its response is encrypted: the bytes after the handshake are never taken for plaintext."""
+    with serving(certificates.server_tls(mode=mode)) as server:
+        client = InMemory(server.address, certificates, first=request(body=b"at once").encode())
+        with client.socket:
+            plain = b""
+            while b"at once" not in plain:
+                data = client.socket.recv(65536)
+                assert data
+                assert b"at once" not in data
+                client.incoming.write(data)
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    plain += client.tls.read(65536)
 
 
 def test_an_altered_record_closes_the_connection(permissive: ServerThread, certificates: Certificates) -> None:
