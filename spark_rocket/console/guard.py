@@ -115,7 +115,11 @@ class Guard:
         ):
             raise _from_elsewhere()
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused("The request is not JSON.", remedy="Send application/json.", code="NOT_JSON")
+            raise Refused(
+                "The content type of the request is not JSON.",
+                remedy="Send application/json.",
+                code="WRONG_CONTENT_TYPE",
+            )
         if request.scope["path"] == "/api/login":
             return  # no session exists yet, thus no token
         given = headers.get("x-csrf-token", "")

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
 from spark_rocket.cli import main
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.headers.namesrv import RegisterBrokerRequestHeader
+from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Wire
 
 
 class CommandResult(NamedTuple):
@@ -50,6 +55,23 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         return CommandResult(status, said.out, said.err)
 
     return run
+
+
+@contextmanager
+def unavailable_broker(name_server: str) -> Iterator[str]:
+    """A broker that is registered with a name server but does not run. Returns its name."""
+    header = RegisterBrokerRequestHeader(
+        broker_name="gone",
+        broker_addr="127.0.0.1:1",
+        cluster_name="DefaultCluster",
+        ha_server_addr="127.0.0.1:2",
+        broker_id=0,
+        compressed=False,
+        body_crc32=0,
+    )
+    with RemotingClient() as client:  # for the name server, the broker lives as long as this connection
+        assert Wire(client, name_server).ask(RequestCode.REGISTER_BROKER, **header.to_ext()).code == 0
+        yield header.broker_name
 
 
 @pytest.fixture(scope="module")

@@ -35,8 +35,9 @@ from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, unavailable_broker
 from tests.client.fakes import Answer, FakeCluster, says
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -493,6 +494,18 @@ def test_groups_without_dead_letters(rocket: Run, admin: Admin) -> None:
     admin.create_group("healthy")
     said = rocket("dlq", "resend", "healthy", "--all")
     assert (said.status, said.err) == (0, "Group healthy has no dead letters.\n")
+
+
+def test_a_dead_letter_is_resent_while_another_broker_is_unavailable(
+    rocket: Run, admin: Admin, cluster: LocalCluster, failing: str
+) -> None:
+    (dead,) = rocket("dlq", "list", failing, "--json").json
+    with unavailable_broker(cluster.name_server) as name:
+        all_of_them = rocket("dlq", "resend", failing, "--all", "--yes")
+        said = rocket("dlq", "resend", failing, dead["msgId"], "--yes")
+    until(lambda: name not in admin.cluster_info().broker_addr_table)
+    assert (said.status, said.out) == (0, f"Resent 1 dead letter to group {failing}.\n"), said.err
+    assert (all_of_them.status, all_of_them.out) == (1, "")  # there can be others on that broker
 
 
 def test_a_message_is_resent(rocket: Run, admin: Admin, cluster: LocalCluster, topic: str) -> None:

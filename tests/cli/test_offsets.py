@@ -118,6 +118,34 @@ def test_reset_to_a_time_a_group_or_an_end(rocket: Run, cluster: LocalCluster, q
     assert committed(cluster, "follower", queues) == [0, 0]
 
 
+def test_reset_of_one_queue_to_the_offsets_of_a_file_or_a_query(
+    rocket: Run, checkpoint: str, tmp_path: Path, cluster: LocalCluster, queues: list[MessageQueue]
+) -> None:
+    """The topics are those with offsets there, unless they are given."""
+    file = tmp_path / "offsets.json"
+    file.write_text('{"orders": {"broker-a": {"0": 6, "1": 8}}}')
+    reset = ("reset", "-g", "one-queue", "--yes")
+    said = rocket(*reset, "--file", file, "--queue", "broker-a/0")
+    assert said.out.endswith("Set the offsets of group one-queue in 1 queues.\n")
+    assert committed(cluster, "one-queue", queues) == [6, None]
+    assert rocket(*reset, "--checkpoint", checkpoint, "--queue", "1").status == 0
+    assert committed(cluster, "one-queue", queues) == [6, 10]
+
+
+def test_reset_of_a_queue_without_an_offset_is_an_error(
+    rocket: Run, cluster: LocalCluster, queues: list[MessageQueue]
+) -> None:
+    with Reader(cluster.name_server) as reader:
+        reader.commit_offset("half", queues[0], 5)
+    reset = ("reset", "-g", "follows-half", "-t", "orders", "--of-group", "half", "--yes")
+    said = rocket(*reset, "--queue", "broker-a/1")
+    assert (said.status, said.out) == (1, "")
+    assert said.err == "rocket: No offset for orders/broker-a/1. There are offsets for orders/broker-a/0.\n"
+    assert committed(cluster, "follows-half", queues) == [None, None]
+    assert rocket(*reset, "--queue", "broker-a/0").status == 0
+    assert committed(cluster, "follows-half", queues) == [5, None]
+
+
 def test_nothing_changes_without_confirmation(rocket: Run, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
     asked = ["reset", "-g", "kept", "-t", "orders", "--latest"]
     status, out, _ = rocket(*asked, "--dry-run")

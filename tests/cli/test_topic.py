@@ -1,14 +1,22 @@
-"""``rocket topic create`` and ``rocket group create``."""
+"""``rocket topic create``, ``topic route`` and ``group create``."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from spark_rocket.client import Admin
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run
+from tests.client.fakes import FakeCluster, says
 
 pytestmark = pytest.mark.live
+
+UPDATE_TOPIC, SHOW_TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_TOPIC_CONFIG
 
 
 def test_topics(cluster: LocalCluster, rocket: Run) -> None:
@@ -34,6 +42,47 @@ def test_an_existing_topic(cluster: LocalCluster, rocket: Run) -> None:
     with Admin(cluster.name_server) as admin:
         there = admin.topic_configs(cluster.broker_address)["there"]
     assert (there.read_queue_nums, there.write_queue_nums, there.attributes) == (8, 8, {"message.type": "FIFO"})
+
+
+@pytest.fixture
+def fakes() -> Iterator[FakeCluster]:
+    """Brokers b0 and b1, both with the topics "a", "b" and "c". They create topics, but do not show their settings."""
+    fakes = FakeCluster(2)
+    brokers = {f"b{i}": BrokerData("c", f"b{i}", {0: broker.address}) for i, broker in enumerate(fakes.brokers)}
+    info = ClusterInfo(brokers, {"c": ["b0", "b1"]})
+    fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+    fakes.everywhere(UPDATE_TOPIC, says(0))
+    for name in ("a", "b", "c"):
+        fakes.add(name, 8)
+    yield fakes
+    fakes.close()
+
+
+def test_topics_are_created_on_one_broker_while_another_is_unavailable(run: Run, fakes: FakeCluster) -> None:
+    fakes.brokers[0].close()
+    fifo = TopicConfig("a", 8, 8, 6, attributes={"message.type": "FIFO"})
+    create = ("topic", "create", "a", "b", "c", "--broker", "b1", "-n", fakes.name_server.address)
+    for options, answer, message_type in (
+        (("--type", "DELAY"), says(1, "not now"), "DELAY"),
+        ((), says(0, body=fifo.to_json()), "FIFO"),
+        ((), says(1, "not now"), "any"),
+    ):
+        fakes.brokers[1].answers[SHOW_TOPIC] = answer
+        said = run(*create, *options)
+        assert (said.status, said.err) == (0, "")
+        assert said.out == "".join(f"Topic {name} has 8 queues, message type: {message_type}.\n" for name in "abc")
+    created = [one.ext_fields["topic"] for one in fakes.brokers[1].requests if one.code == UPDATE_TOPIC]
+    assert created == ["a", "b", "c"] * 3
+
+
+def test_the_route_of_a_topic_on_a_broker_without_addresses(run: Run, fakes: FakeCluster) -> None:
+    del fakes.topics["a"].broker_datas[0]
+    first, second = run("topic", "route", "a", "-n", fakes.name_server.address, "--json").json
+    assert (first["brokerName"], first["cluster"], first["brokerAddrs"]) == ("b0", None, {})
+    assert (second["brokerName"], second["cluster"]) == ("b1", "c")
+    assert (first["readQueueNums"], first["perm"]) == (8, "RW")
+    shown = run("topic", "route", "a", "-n", fakes.name_server.address).out.splitlines()
+    assert [line.split()[:2] for line in shown[1:]] == [["-", "b0"], ["c", "b1"]]
 
 
 def test_groups(cluster: LocalCluster, rocket: Run) -> None:

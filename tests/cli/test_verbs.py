@@ -20,14 +20,10 @@ from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, Push
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingTimeoutError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.protocol.wire.headers.namesrv import RegisterBrokerRequestHeader
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.tls.settings import Verify
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import Wire
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, unavailable_broker
 from tests.kit.brokers import Servers
 from tests.kit.waiting import until
 
@@ -116,19 +112,9 @@ def test_brokers_of_a_cluster(rocket: Run, servers: Servers) -> None:
 def test_an_unavailable_broker_is_shown_with_the_reason(tmp_path: Path, run: Run) -> None:
     alone = Servers(tmp_path)
     name_server = alone.add_name_server()
-    header = RegisterBrokerRequestHeader(
-        broker_name="gone",
-        broker_addr="127.0.0.1:1",
-        cluster_name="DefaultCluster",
-        ha_server_addr="127.0.0.1:2",
-        broker_id=0,
-        compressed=False,
-        body_crc32=0,
-    )
     said = run("cluster", "list", "-n", name_server)
     assert (said.status, said.out) == (0, "No broker is registered with the name server.\n")
-    with RemotingClient() as client:  # for the name server, the broker lives as long as this connection
-        assert Wire(client, name_server).ask(RequestCode.REGISTER_BROKER, **header.to_ext()).code == 0
+    with unavailable_broker(name_server):
         said = run("cluster", "list", "-n", name_server)
         (row,) = run("cluster", "list", "-n", name_server, "--json").json
         topics = run("topic", "list", "-n", name_server)

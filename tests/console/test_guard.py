@@ -109,14 +109,17 @@ def test_changes_need_token_origin_and_json() -> None:
     def refused(headers: dict[str, str]) -> str:
         return code(ask("POST", "/api/groups/g/plan", headers=headers, content=b"[]"))
 
+    assert ask("POST", "/api/groups/g/plan", headers=right, content=b"{").status_code == 400
+
     assert refused(right) == "NOT_JSON"  # and so accepted by the guard: the body is not an object
     assert refused(right | {"origin": "http://evil.example"}) == "WRONG_ORIGIN"
     assert refused(right | {"origin": "null"}) == "WRONG_ORIGIN"
     assert refused(right | {"origin": "https://127.0.0.1:8080"}) == "WRONG_ORIGIN"
     for site in ("cross-site", "same-site", "none"):
         assert refused(right | {"sec-fetch-site": site}) == "WRONG_ORIGIN"
-    assert refused(right | {"content-type": "text/plain"}) == "NOT_JSON"
-    assert refused(right | {"content-type": "application/x-www-form-urlencoded"}) == "NOT_JSON"
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = ask("POST", "/api/groups/g/plan", headers=right | {"content-type": kind}, content=b"{}")
+        assert (response.status_code, code(response)) == (415, "WRONG_CONTENT_TYPE")
     assert refused(right | {"x-csrf-token": token[:-1]}) == "WRONG_TOKEN"
     assert refused(right | {"x-csrf-token": "\x7f"}) == "WRONG_TOKEN"
     assert refused({name: value for name, value in right.items() if name != "x-csrf-token"}) == "WRONG_TOKEN"

@@ -106,8 +106,8 @@ def resend(
         raise click.UsageError("--from and --to need --all.")
     with link.admin() as admin:
         chosen = [_dead_letter(admin, group, msg_id) for msg_id in dict.fromkeys(ids)]
-        there = sum(one.messages for one in admin.dead_letter_topics() if one.group == group)
-        count = len(chosen) if ids else there
+        # With ids, brokers without these dead letters need not be available.
+        count = len(chosen) if ids else _count(admin, group)
         if not count:
             known_group(admin, group)
             print(f"Group {group} has no dead letters.", file=sys.stderr)
@@ -140,6 +140,10 @@ def _dead_letter(admin: Admin, group: str, msg_id: str) -> MessageExt:
             remedy=f"`rocket dlq list {group}` shows its dead letters.",
         )
     return found
+
+
+def _count(admin: Admin, group: str) -> int:
+    return sum(one.messages for one in admin.dead_letter_topics() if one.group == group)
 
 
 def _dead_letters(admin: Admin, group: str, begin: int | None, end: int | None) -> Iterator[MessageExt]:

@@ -212,7 +212,7 @@ def reset(
     with _connected(link) as (admin, reader):
         wanted = _positions(where, topics, reader)
         if queue is not None:
-            wanted = {found: wanted[found] for topic in topics for found in [find_queue(admin, topic, queue)]}
+            wanted = _only(queue, wanted, topics, admin)
         plan = _plan(admin, group, wanted)
         _show_plan(plan, as_json)
         by_topic = {
@@ -442,6 +442,18 @@ def _positions(where: _Where, topics: tuple[str, ...], reader: Reader) -> dict[M
         found = {queue: offset for queue, offset in found.items() if queue.topic in topics}
     if not found:
         raise ClientError("No offsets found.", remedy="Check the names of topic and group.")
+    return found
+
+
+def _only(text: str, wanted: dict[MessageQueue, int], topics: tuple[str, ...], admin: Admin) -> dict[MessageQueue, int]:
+    """Return the offsets of one queue of each topic: of those given, else of all that have offsets."""
+    chosen = {find_queue(admin, topic, text) for topic in topics or sorted({queue.topic for queue in wanted})}
+    found = {queue: offset for queue, offset in wanted.items() if queue in chosen}
+    if not found:
+        raise ClientError(
+            f"No offset for {', '.join(_name(queue) for queue in sorted(chosen))}.",
+            remedy=f"There are offsets for {', '.join(_name(queue) for queue in sorted(wanted))}.",
+        )
     return found
 
 

@@ -22,7 +22,7 @@ from spark_rocket.cli.connect import Link, cluster_option, complete_topics, conn
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import count_text, second_text
 from spark_rocket.cli.verbs import VerbGroup
-from spark_rocket.errors import BrokerError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 
 if TYPE_CHECKING:
@@ -177,12 +177,12 @@ def route(link: Link, topic: str, as_json: bool) -> None:
     rows = [
         pick(queues, "broker_name read_queue_nums write_queue_nums")
         | {
-            "cluster": data.cluster,
+            "cluster": data.cluster if data is not None else None,
             "perm": perm_text(queues.perm),
-            "brokerAddrs": dict(sorted(data.broker_addrs.items())),
+            "brokerAddrs": dict(sorted(data.broker_addrs.items())) if data is not None else {},
         }
         for queues in sorted(found.queue_datas, key=lambda queues: queues.broker_name)
-        if (data := brokers.get(queues.broker_name)) is not None
+        for data in [brokers.get(queues.broker_name)]
     ]
     show.rows(rows, _ROUTE, as_json, foot=f"Order: {found.order_topic_conf}" if found.order_topic_conf else "")
 
@@ -252,15 +252,13 @@ def create(link: Link, names: tuple[str, ...], queues: int, write_queues: int | 
         for name in names:
             before = _check_queues(admin, name, queues)
             _check_written(name, queues, write_queues)
-            admin.create_topic(
+            changed = admin.create_topic(
                 name, queues, write_queues=write_queues, **{**given, "perm": perm, "order": bool(given["order"])}
             )
             written = "" if write_queues is None else f" ({write_queues} writable)"
-            brokers = [queues.broker_name for queues in admin.topic_route(name).queue_datas]
-            config = admin.topic_config(name, broker=brokers[0])
-            message_type = (config.attributes.get("message.type") if config is not None else None) or "any"
+            message_type = given["message_type"] or _type_of(admin, name, changed[0])
             was = f" (before: {before})" if before not in (None, queues) else ""
-            each = f" on each of {len(brokers)} brokers" if len(brokers) > 1 else ""
+            each = f" on each of {len(changed)} brokers" if len(changed) > 1 else ""
             count = f"{queues} queue{'s' * (queues != 1)}"
             print(f"Topic {name} has {count}{was}{written}{each}, message type: {message_type}.")
         show.report_unavailable_masters(admin, given["cluster"], given["broker"])
@@ -316,6 +314,15 @@ def delete(link: Link, names: tuple[str, ...], cluster_name: str | None, yes: bo
             admin.delete_topic(name, cluster=cluster_name)
             print(f"Deleted topic {name}.")
         show.report_unavailable_masters(admin, cluster_name)
+
+
+def _type_of(admin: Admin, topic: str, broker: str) -> str:
+    """Return the message type of a topic that exists; "any" as well if the broker does not respond."""
+    try:
+        config = admin.topic_config(topic, broker=broker)
+    except RocketError:
+        config = None
+    return (config.attributes.get("message.type") if config is not None else None) or "any"
 
 
 def _check_queues(admin: Admin, topic: str, queues: int) -> int | None:

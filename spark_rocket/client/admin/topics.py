@@ -182,12 +182,12 @@ class TopicAdmin(UserAdmin):
         order: bool = False,
         message_type: str | None = None,
         attributes: str | None = None,
-    ) -> None:
+    ) -> list[str]:
         """Create or change a topic on one broker, on the masters of a cluster or on all known masters.
 
         ``message_type``: the type that RocketMQ 5's own clients may send: NORMAL, FIFO, DELAY, TRANSACTION, or MIXED
         for all of them. ``attributes``: that and others as text, ``"+message.type=FIFO,+reserve.time=3600000"``.
-        Returns when the name server has the topic.
+        Returns the names of these brokers when the name server has the topic.
 
         To remove queues of a topic in use, first reduce ``write_queues`` (default: ``queues``). When the groups have
         consumed the other queues, reduce ``queues`` as well.
@@ -204,6 +204,7 @@ class TopicAdmin(UserAdmin):
             self.put_kv_config(ORDER_NAMESPACE, topic, text)
         self.instance().routes.forget(topic)
         self._wait_for_route(topic, dict.fromkeys(masters, (queues, write_queues)))
+        return list(masters)
 
     def update_topic(
         self,

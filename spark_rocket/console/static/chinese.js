@@ -561,6 +561,7 @@ export const CHINESE_ERRORS = {
   "TOPIC_NOT_EXIST": "主题不存在。",
   "TOPIC_NOT_FOUND": "主题不存在。",
   "UNSAFE_SETTING": "出于安全原因，不能修改该配置。",
+  "WRONG_CONTENT_TYPE": "请求的 Content-Type 不是 JSON。",
   "WRONG_HOST": "访问地址不被允许。",
   "WRONG_ORIGIN": "请求来源不被允许。",
   "WRONG_TOKEN": "会话已失效。"
