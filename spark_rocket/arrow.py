@@ -109,7 +109,7 @@ class PlannedRead:
         batches = _in_threads(reads, min(self.threads, len(self.tasks)))
         if self.schema is not self.decoded:
             batches = (batch.select(self.schema.names) for batch in batches)
-        return pa.RecordBatchReader.from_batches(self.schema, batches)
+        return pa.RecordBatchReader.from_batches(self.schema, _RepeatedError(batches))
 
 
 def plan_read(
@@ -191,6 +191,28 @@ def _select(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 _Todo: TypeAlias = "SimpleQueue[Batches | None]"
 _Done: TypeAlias = "SimpleQueue[tuple[Batches, pa.RecordBatch | BaseException | None]]"
+
+
+class _RepeatedError:
+    """An iterator of batches that repeats its error, so that a read that failed never looks complete."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> _RepeatedError:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self._error is not None:
+            raise self._error
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as problem:
+            self._error = problem
+            raise
 
 
 def _in_threads(reads: Iterator[Batches], count: int) -> Batches:

@@ -225,3 +225,14 @@ def test_a_file_may_have_more_unknown_settings_than_updates_may_add() -> None:
     assert (config.others["misspelt0"], config.broker_permission) == ("2", 4)
     with pytest.raises(ConfigError, match="would have 121 unknown settings"):
         config.update("misspelt120=1")
+
+
+def test_a_root_is_enough_where_the_home_directory_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(path: Path) -> Path:
+        if str(path).startswith("~"):
+            raise RuntimeError("Could not determine home directory.")
+        return path
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    config = BrokerConfig.from_properties({"storePathRootDir": str(tmp_path)})
+    assert config.store_config().store_path == tmp_path

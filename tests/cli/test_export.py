@@ -131,6 +131,26 @@ def test_a_failure_keeps_the_file_of_before(export: Any) -> None:
     assert Path("a.jsonl").read_text().count("\n") == COUNT - 1
 
 
+def test_a_directory_is_no_file(export: Any, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    done = export("-t", "missing", "--format", "csv", "out")
+    assert (done.status, "out is a directory: name the file to write." in done.err) == (2, True)
+
+
+def test_options_of_the_connection_are_not_given_twice(export: Any, cluster: LocalCluster) -> None:
+    assert export("-t", "orders", "-o", "requesttimeout=7s", "a.parquet").status == 0
+
+
+def test_a_stopped_brokers_directory(export: Any, tmp_path: Path) -> None:
+    with LocalCluster(data_dir=tmp_path / "data") as stopped:
+        stopped.create_topic("old", 1)
+        with Producer("shop", name_server=stopped.name_server) as producer:
+            producer.send(Message.of("old", "x"))
+        store = stopped.store_dir
+    done = export("-t", "old", "-o", f"storePath={store}", "old.parquet")
+    assert (done.status, done.out) == (0, "Wrote 1 row to old.parquet.\n"), done.err
+
+
 def test_start_and_end(export: Any) -> None:
     assert "Wrote 60 rows" in export("-t", "orders", "--start", "1h", "a.parquet").out
     assert "Wrote 0 rows" in export("-t", "orders", "--end", "1h", "a.parquet").out

@@ -1,4 +1,4 @@
-"""Every place that raises a named condition names one that exists, with the values of its texts."""
+"""Every place that raises a named condition names one that exists, with the values of its message and remedy."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ def test_calls_are_found() -> None:
 
 
 @pytest.mark.parametrize(("name", "given"), [call[1:] for call in CALLS], ids=[call[0] for call in CALLS])
-def test_a_condition_gets_the_values_of_its_texts(name: str, given: set[str | None]) -> None:
+def test_a_condition_gets_all_its_values(name: str, given: set[str | None]) -> None:
     assert name in VALUES
     assert None in given or VALUES[name] <= given

@@ -249,6 +249,15 @@ def test_an_error_of_a_thread(cluster: LocalCluster) -> None:
     no_threads_left()
 
 
+def test_a_failed_read_never_looks_complete(cluster: LocalCluster) -> None:
+    typed = {"body_format": "json", "schema": "id bigint", "combine_small_ranges": False}
+    reader = read_arrow("orders", name_server=cluster.name_server, **typed)  # type: ignore[arg-type]
+    with pytest.raises(RecordError):
+        reader.read_all()
+    with pytest.raises(RecordError):
+        reader.read_next_batch()
+
+
 def test_an_interrupt_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread waits for a batch when the signal arrives."""
     reads, blocked, release = Reads(monkeypatch, tasks=1), threading.Event(), threading.Event()

@@ -80,6 +80,8 @@ def export(
 
     All options of reads can be given with -o; list them with: rocket options --scope read
     """
+    if file.is_dir():
+        raise click.UsageError(f"{file} is a directory: name the file to write.")
     form = form or _BY_ENDING.get(file.suffix.lower())
     if form is None:
         raise click.UsageError(f"Give --format, or a FILE that ends in {', '.join(_BY_ENDING)}.")
@@ -87,7 +89,10 @@ def export(
         raise click.UsageError("Give a topic with -t.")
     with requires("rocket message export", "arrow"):
         from spark_rocket.arrow import plan_read
-    given = _connection_options(link) | settings(options) | _position("starting", start) | _position("ending", end)
+    given = settings(options)
+    if not any(name.lower() == "storepath" for name in given):  # the files of a store need no connection
+        given = _connection_options(link, given) | given
+    given |= _position("starting", start) | _position("ending", end)
     if topics:
         given["subscribe"] = ",".join(topics)
     if body_format is not None:
@@ -104,8 +109,8 @@ def export(
     return 0
 
 
-def _connection_options(link: Link) -> dict[str, str]:
-    """Return the connection as options of the data source."""
+def _connection_options(link: Link, given_options: dict[str, str]) -> dict[str, str]:
+    """Return the connection as options of the data source, but for those that are given in any case."""
     given: dict[str, object] = {
         "nameServer": link.name_server,
         "requestTimeout": f"{round(link.timeout * 1000)}ms",
@@ -119,7 +124,8 @@ def _connection_options(link: Link) -> dict[str, str]:
     }
     has_tls = link.tls or any(value is not None for name, value in given.items() if name.startswith("tls"))
     given["tls"] = "true" if has_tls else None
-    return {name: str(value) for name, value in given.items() if value is not None}
+    others = {name.lower() for name in given_options}
+    return {name: str(value) for name, value in given.items() if value is not None and name.lower() not in others}
 
 
 def _position(side: str, text: str | None) -> dict[str, str]:
@@ -176,14 +182,19 @@ def _parquet(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
     import pyarrow.parquet
 
     held: list[pa.RecordBatch] = []
+    size = 0
 
     def put() -> None:
+        nonlocal size
         file.write_table(pa.Table.from_batches(held, schema))
         held.clear()
+        size = 0
 
     def write(batch: pa.RecordBatch) -> None:
+        nonlocal size
         held.append(batch)
-        if sum(each.nbytes for each in held) >= _ROW_GROUP_BYTES:
+        size += batch.nbytes
+        if size >= _ROW_GROUP_BYTES:
             put()
 
     with pyarrow.parquet.ParquetWriter(out, schema) as file:
