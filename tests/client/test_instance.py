@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from spark_rocket.client.core.instance import acquire, release
 from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.remoting.event_loop import loop_thread
 from tests.client.consuming import in_child
 from tests.client.fakes import POSITION, FakeCluster, route, says
 from tests.kit.waiting import until
@@ -101,6 +104,43 @@ def test_a_forked_process_has_its_own_connections(mq: FakeCluster) -> None:
         assert producer.send(Message.of("t", "b")).queue_offset == 7, "the parent goes on as before"
     bodies = [bytes(r.body) for r in mq.brokers[0].requests if r.code == RequestCode.SEND_MESSAGE_V2]
     assert bodies == [b"b", b"from the child", b"b"]
+
+
+def sockets() -> set[int]:
+    """Return the inodes of the open sockets of this process."""
+    found = set()
+    for fd in Path("/dev/fd").iterdir():
+        try:
+            status = os.fstat(int(fd.name))
+        except OSError:  # that of the listing
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            found.add(status.st_ino)
+    return found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_each_fork_asks_the_name_server_with_connections_of_its_own(mq: FakeCluster) -> None:
+    with Reader(mq.name_server.address) as reader:
+
+        def asks() -> object:
+            return reader.instance().routes.fetch("t")
+
+        def forks_and_closes() -> bool:
+            loop_thread()  # it has sockets of its own
+            before = sockets()
+            asks()
+            assert sockets() - before
+            in_child(asks)
+            asks()
+            reader.close()
+            until(lambda: not sockets() - before)
+            return True
+
+        asks()
+        in_child(forks_and_closes)
+        assert asks(), "the parent goes on as before"
 
 
 @pytest.mark.parametrize("how", ["invoke", "invoke_async"])

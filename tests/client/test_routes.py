@@ -36,7 +36,8 @@ class World:
         self.topics: dict[str, TopicRouteData] = {}
         self.answers: dict[str, Answer | None] = {}
         self.requests: list[tuple[str, RemotingCommand]] = []
-        self.servers = NameServers(self, addresses or ("ns:1",) * (not url), url, timeout=3.0, monotonic=self.clock)
+        addresses = addresses or ("ns:1",) * (not url)
+        self.servers = NameServers(lambda: self, addresses, url, timeout=3.0, monotonic=self.clock)
         self.routes = Routes(self.servers, ClientConfig(), clock=self.clock)
 
     def clock(self) -> float:

@@ -74,7 +74,7 @@ class ClientInstance:
             tls=config.tls,
         )
         self.name_servers = NameServers(
-            self.remoting.requests, config.name_servers, config.address_server, timeout=config.request_timeout
+            lambda: self.remoting.requests, config.name_servers, config.address_server, timeout=config.request_timeout
         )
         self._routes = Routes(self.name_servers, config, post=lambda call: loop_thread().post(call))
         self.routes = RouteTable(self._routes)

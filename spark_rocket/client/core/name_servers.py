@@ -44,14 +44,17 @@ class NameServers:
 
     def __init__(
         self,
-        requests: Requests,
+        requests: Callable[[], Requests],
         addresses: tuple[str, ...],
         url: str = "",
         *,
         timeout: float,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``url``: the address server's; ``addresses`` may then be empty. ``timeout``: of each request, in seconds."""
+        """``requests`` returns the present connections: a forked child has others than its parent.
+
+        ``url``: the address server's; ``addresses`` may then be empty. ``timeout``: of each request, in seconds.
+        """
         self.addresses = addresses
         self._url = url
         self._looked_up = Cache(self._look_up, fresh=ADDRESS_SERVER_TIMEOUT_S, monotonic=monotonic)
@@ -93,7 +96,7 @@ class NameServers:
                 left = deadline - time.monotonic()
                 allowance = min(allowance, max(0.001, left / (len(addresses) - step)))
             try:
-                answer = await self._requests.invoke(addresses[index], request, allowance)
+                answer = await self._requests().invoke(addresses[index], request, allowance)
             except RemotingError as error:
                 failures.append(error_text(error))
                 continue
@@ -108,7 +111,7 @@ class NameServers:
         answers = []
         for address in self.addresses:
             try:
-                answer = await self._requests.invoke(address, request(), self._timeout)
+                answer = await self._requests().invoke(address, request(), self._timeout)
             except RemotingError as error:
                 raise self._unreachable([error_text(error)]) from error
             if answer.code != ResponseCode.SUCCESS:

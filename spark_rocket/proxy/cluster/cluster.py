@@ -120,7 +120,7 @@ class Cluster:
         )
         url = address_server_of(name_server)
         addresses = () if url else parse_name_servers(name_server)
-        self.name_servers = NameServers(self.remoting, addresses, url, timeout=ASK_SECONDS, monotonic=monotonic)
+        self.name_servers = NameServers(lambda: self.remoting, addresses, url, timeout=ASK_SECONDS, monotonic=monotonic)
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
