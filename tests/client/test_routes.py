@@ -341,6 +341,36 @@ async def test_a_lost_connection_refreshes_routes_in_use(world: World) -> None:
     assert world.routes.broker_addresses() == []
 
 
+@pytest.mark.parametrize("responds", [True, False])
+async def test_a_refresh_in_the_background_is_no_use(world: World, responds: bool) -> None:
+    world.add("t")
+    await world.routes.route("t")
+    refreshed = asyncio.Event()
+
+    def answer(request: RemotingCommand) -> RemotingCommand | None:
+        refreshed.set()
+        return world._route(request) if responds else None
+
+    world.answers["ns:1"] = answer
+    for _ in range(2):  # a broker fails each minute
+        world.now += 60.0
+        world.routes.mark_unavailable("b0:1")
+        await asyncio.wait_for(refreshed.wait(), 10)
+        await world.settle()
+        refreshed.clear()
+    world.now += 60.0
+    assert world.routes.broker_addresses() == []
+    await world.routes.refresh("t")
+    assert world.routes.broker_addresses() == ["b0:1", "b1:1"], "a refresh that a client waits for is one"
+
+
+async def test_an_old_route_is_in_use_again_after_its_next_use(world: World) -> None:
+    world.add("t")
+    for world.now in (100.0, 1000.0):
+        await world.routes.route("t")
+        assert world.routes.broker_addresses() == ["b0:1", "b1:1"]
+
+
 async def test_refreshes_after_lost_connections_have_an_interval(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     delays: list[float] = []
     loop = asyncio.get_running_loop()

@@ -8,10 +8,13 @@ below three times that     returned, and refreshed in the background
 older                      refreshed before it is returned
 =========================  ==========================================================================================
 
+A refresh in the background is no use of the value (``used_since``).
+
 A missing value (None) is cached for ``missing`` seconds. If a refresh fails, the old value is returned; it stays
 usable, and is refreshed again after ``RETRY_SECONDS``. Without an old value, the caller gets the error.
 
-Thread-safety: event loop only, except ``last``, ``peek``, ``used_since`` and ``forget``, which other threads may call.
+Thread-safety: event loop only, except ``last``, ``peek``, ``used``, ``used_since`` and ``forget``, which other threads
+may call.
 Corresponds to the Caffeine caches of org.apache.rocketmq.proxy.service, and to topicRouteTable in MQClientInstance.
 """
 
@@ -78,10 +81,11 @@ class Cache(Generic[T]):
     def peek(self, name: str) -> T | None:
         """Return a value that can be used without a request; if it is stale, it is refreshed in the background."""
         entry = self._entries.get(name)
-        now = self._monotonic()
-        if entry is None or now >= entry.usable_until:
+        if entry is None:
             return None
-        entry.used = now
+        now = entry.used = self._monotonic()
+        if now >= entry.usable_until:
+            return None
         if now >= entry.fresh_until:
             entry.fresh_until = now + RETRY_SECONDS
             self._post(partial(self.refresh, name))
@@ -113,7 +117,7 @@ class Cache(Generic[T]):
             entry = self._entries.get(name)
             if entry is None:
                 raise
-            now = entry.used = self._monotonic()
+            now = self._monotonic()
             entry.fresh_until = now + min(RETRY_SECONDS, self._fresh)
             entry.usable_until = now + 3 * self._fresh
             return entry.value
@@ -122,11 +126,13 @@ class Cache(Generic[T]):
 
     def put(self, name: str, value: T | None) -> None:
         """Cache a value, or that it does not exist."""
-        self._entries.pop(name, None)
+        known = self._entries.pop(name, None)
         self._missing.pop(name, None)
         now = self._monotonic()
         if value is not None:
-            self._entries[name] = _Entry(value, now, self._fresh)
+            entry = self._entries[name] = _Entry(value, now, self._fresh)
+            if known is not None:
+                entry.used = known.used
             self._bound(self._entries)
         elif self._miss:
             self._missing[name] = now + self._miss
@@ -147,6 +153,12 @@ class Cache(Generic[T]):
         """Remove the value."""
         self._entries.pop(name, None)
         self._missing.pop(name, None)
+
+    def used(self, name: str) -> None:
+        """Record a use of the value, if there is one; ``peek`` and ``get`` do."""
+        entry = self._entries.get(name)
+        if entry is not None:
+            entry.used = self._monotonic()
 
     def used_since(self, oldest: float) -> list[str]:
         """Return the names of the values that were used since a time."""

@@ -165,7 +165,8 @@ class Routes:
         return self.cached(topic) or await self.refresh(topic, seconds)
 
     async def refresh(self, topic: str, seconds: float | None = None) -> TopicRoute:
-        """Fetch the route now. If that fails, return the cached route."""
+        """Fetch the route now, for a caller that uses it. If that fails, return the cached route."""
+        self._routes.used(topic)
         return self._existing(topic, await self._routes.store(topic, self._load(topic, seconds)))
 
     async def fetch(self, topic: str) -> TopicRouteData:
