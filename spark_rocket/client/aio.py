@@ -2,8 +2,8 @@
 
 They are the blocking clients: the same arguments, errors, routes and connections, which live on the loop thread of the
 process. Sends and pulls pass a request to that loop, and the caller's loop gets the result. What may wait for something
-else than the response (the first route of a topic, a free slot, a broker that does not read) and all other methods run
-on a thread of asyncio's executor.
+else than the response (a route, a free slot, a broker that does not read) and all other methods run on a thread of
+asyncio's executor; so ordered sends begin in the order of their calls while the masters of all queues are known.
 
 A cancelled send or pull is not withdrawn: its message may be stored, its result is ignored.
 
@@ -80,7 +80,7 @@ class Producer(_Client[_Producer]):
     async def send(self, message: Message | Sequence[Message], **options: Unpack[SendOptions]) -> SendResult:
         """Send and wait until the broker has stored the message. Messages of one topic in a sequence form a batch."""
         return await self._wait(
-            partial(self.blocking.send_async, message, **options), may_block=self.blocking.may_block(message)
+            partial(self.blocking.send_async, message, **options), may_block=self.blocking.may_block(message, options)
         )
 
     send_oneway = _threaded(_Producer.send_oneway)

@@ -10,11 +10,11 @@ import pytest
 
 from spark_rocket.client import Admin, PullStatus, aio
 from spark_rocket.errors import ClientError, RemotingTooMuchRequestError, StateError, TopicNotFoundError
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import STORED, FakeCluster, says
+from tests.client.fakes import POSITION, STORED, FakeCluster, route, says
 
 pytestmark = pytest.mark.live
 
@@ -87,6 +87,40 @@ async def test_an_unresponsive_name_server_does_not_block_the_loop(mq: FakeClust
         held.go.set()
         assert (await works[0]).queue_offset == 7
         await asyncio.gather(*works, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", ["queue", "selector", "sharding key", "pull"])
+async def test_a_queue_of_a_lost_broker_does_not_block_the_loop(mq: FakeCluster, how: str) -> None:
+    code, queue = RequestCode.GET_ROUTEINFO_BY_TOPIC, MessageQueue("t", "gone", 0)
+    keyed = Message("t", b"x", properties={SHARDING_KEY: "a"})
+    mq.everywhere(RequestCode.PULL_MESSAGE, says(19, None, POSITION))
+    less, address = mq.topics["t"], mq.brokers[0].address
+    both = route({"b0": (1, 1, 6), "gone": (1, 1, 6)}, {"b0": {0: address}, "gone": {0: address}})
+    mq.topics["t"] = both
+    async with (
+        aio.Producer(name_server=mq.name_server.address) as producer,
+        aio.Reader(mq.name_server.address) as reader,
+    ):
+        sent = await producer.send(keyed)
+        assert sent.queue.broker_name == "gone"
+        assert not producer.blocking.may_block(keyed, {}), "while all brokers are there, sends stay in their order"
+        assert not producer.blocking.may_block(keyed, {"queue": queue})
+        assert not reader.blocking.may_block(queue)
+        mq.topics["t"] = less
+        await asyncio.to_thread(reader.blocking.refresh, "t")
+        held = mq.name_server.answers[code] = Held(mq.name_server.answers[code])
+        work = asyncio.create_task(
+            {
+                "queue": lambda: producer.send(Message("t", b"x"), queue=queue),
+                "selector": lambda: producer.send(Message("t", b"x"), selector=lambda queues, *_: queues[-1]),
+                "sharding key": lambda: producer.send(keyed),
+                "pull": lambda: reader.pull(queue, 0),
+            }[how]()
+        )
+        await asyncio.to_thread(held.asked.wait, 20)
+        mq.topics["t"] = both
+        held.go.set()  # a blocked loop would not get here before the request of the route fails
+        assert await work
 
 
 async def test_a_full_producer_does_not_block_the_loop(mq: FakeCluster) -> None:

@@ -353,7 +353,10 @@ class Reader(Client):
     def may_block(self, queue: MessageQueue) -> bool:
         """Whether ``pull_later`` may wait: for the start, the route, or a broker that does not read."""
         shared = self._shared
-        return shared is None or shared.routes.cached(queue.topic) is None or shared.remoting.is_paused
+        route = None if shared is None else shared.routes.cached(queue.topic)
+        if shared is None or route is None or not route.brokers.get(queue.broker_name):
+            return True
+        return shared.remoting.is_paused
 
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
         """Pull once; return the decoded messages with matching tags, an empty list if there are none.

@@ -62,6 +62,7 @@ class TopicRoute:
     masters: dict[str, str]
     data: TopicRouteData
     ordered: tuple[MessageQueue, ...] = ()  # the queues for ordered messages
+    lacks_masters: bool = False  # of some of them
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, known: TopicRoute | None = None) -> TopicRoute:
@@ -90,7 +91,8 @@ class TopicRoute:
         elif known is not None:
             retained = [queue for queue in known.ordered if queue.broker_name not in there]
             ordered = sorted(ordered + retained[: MAX_ROUTE_QUEUES - len(ordered)]) if retained else ordered
-        return cls(topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(ordered))
+        lacks_masters = any(queue.broker_name not in masters for queue in ordered)
+        return cls(topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(ordered), lacks_masters)
 
     @property
     def unreadable(self) -> frozenset[str]:

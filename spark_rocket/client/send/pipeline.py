@@ -24,7 +24,7 @@ from spark_rocket.client.core.hooks import Hooks, SendContext
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
-from spark_rocket.client.send.router import FaultStrategy, Router, left
+from spark_rocket.client.send.router import FaultStrategy, QueueChoice, Router, left
 from spark_rocket.client.send.stats import SendStats
 from spark_rocket.errors import (
     ClientError,
@@ -173,10 +173,11 @@ class Pipeline:
         for send in self.in_flight.sends():
             send.end(None, _closed())
 
-    def may_block(self, topic: str) -> bool:
+    def may_block(self, message: Message, where: QueueChoice) -> bool:
         """Whether ``send_async`` may wait for the route, a free slot, or a broker that does not read."""
-        in_flight = self.in_flight
-        return in_flight.count >= in_flight.limit or not self.router.knows(topic) or self.instance.remoting.is_paused
+        if self.in_flight.count >= self.in_flight.limit or self.instance.remoting.is_paused:
+            return True
+        return not self.router.knows(message, where)
 
     def may_wait(self) -> bool:
         return not self.instance.remoting.is_loop_thread()

@@ -301,11 +301,11 @@ class Producer(Client):
         """Send without waiting for a response."""
         self._traced(self._send_oneway, message, timeout, where)
 
-    def may_block(self, message: Message | Sequence[Message]) -> bool:
+    def may_block(self, message: Message | Sequence[Message], where: QueueChoice) -> bool:
         """Whether ``send_async`` may wait: for the start, a route, a free slot, or a broker that does not read."""
         pipeline = self._pipeline
         first = message[0] if isinstance(message, Sequence) and message else message
-        return pipeline is None or (isinstance(first, Message) and pipeline.may_block(first.topic))
+        return pipeline is None or (isinstance(first, Message) and pipeline.may_block(first, where))
 
     def _traced(
         self,

@@ -161,9 +161,16 @@ class Router:
         queue = self._faults.select(route.writable, last_broker)
         return queue, route.masters[queue.broker_name]
 
-    def knows(self, topic: str) -> bool:
-        """Whether queues of the topic can be chosen without a request."""
-        return self._routes.known(topic) is not None and not (self._member and topic not in self._registered)
+    def knows(self, message: Message, where: QueueChoice) -> bool:
+        """Whether the message's queue and its address can be found without a request."""
+        topic, queue = message.topic, where.get("queue")
+        if queue is not None:
+            route = self._routes.cached(topic)
+            return route is not None and queue.broker_name in route.masters
+        route = self._routes.known(topic)
+        if route is None or (self._member and topic not in self._registered):
+            return False
+        return not route.lacks_masters or not (where.get("selector") or SHARDING_KEY in message.properties)
 
     def address(self, queue: MessageQueue, deadline: float) -> str:
         return self._routes.master(queue, left(deadline))
