@@ -8,7 +8,7 @@ below three times that     returned, and refreshed in the background
 older                      refreshed before it is returned
 =========================  ==========================================================================================
 
-A refresh in the background is no use of the value (``used_since``).
+A refresh in the background does not count as a use of the value (``used_since``).
 
 A missing value (None) is cached for ``missing`` seconds. If a refresh fails, the old value is returned; it stays
 usable, and is refreshed again after ``RETRY_SECONDS``. Without an old value, the caller gets the error.
