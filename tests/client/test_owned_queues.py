@@ -309,6 +309,26 @@ def test_close_commits_every_queue_once(brokers: Brokers, orderly: Owner) -> Non
     assert brokers.owners == {}
 
 
+@pytest.mark.parametrize("kind", ["commit", "unlock"])
+def test_close_ends_after_an_interrupted_release(brokers: Brokers, orderly: Owner, kind: str) -> None:
+    def interrupt(asked: str) -> None:
+        if asked == kind:
+            brokers.on_request = lambda _: None
+            raise KeyboardInterrupt
+
+    orderly.queues.mark()
+    brokers.on_request = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        orderly.queues.own(())
+    orderly.balance()
+    assert orderly.owned() == [0, 1, 2, 3]
+    closing = threading.Thread(target=orderly.queues.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert brokers.owners == {}
+
+
 def test_close_waits_for_starts_of_other_threads(brokers: Brokers) -> None:
     """Without a connection they could not unlock their queues any more."""
     one = Owner(brokers, orderly=True)

@@ -319,8 +319,10 @@ class OwnedQueues:
             if one.lock_consume.acquire(blocking=False):  # otherwise the thread of the call notices it
                 one.lock_consume.release()
                 ended.append(one)
-        self._commit([one for one in gone if one not in ended])
-        self._end(ended)
+        try:
+            self._commit([one for one in gone if one not in ended])
+        finally:
+            self._end(ended)
 
     def released(self, process_queue: ProcessQueue) -> None:
         """The last listener call of a dropped queue has ended."""
@@ -335,17 +337,26 @@ class OwnedQueues:
                 logger.info("group %s released %s", self._group, one.queue)
         if not gone:
             return
-        self._commit_last(gone)
-        with self._locking:
-            if self.locks is not None:
-                self.locks.unlock(one.queue for one in gone if one.locked)
+        try:
+            self._commit_last(gone)
+        finally:  # also after an interrupt (Ctrl-C): close waits for these queues
+            again = self._remove(gone)
+        if again:
+            self._start_each(again)
+
+    def _remove(self, gone: list[ProcessQueue]) -> list[ProcessQueue]:
+        """Unlock ended queues; return those that are wanted again."""
+        try:
+            with self._locking:
+                if self.locks is not None:
+                    self.locks.unlock(one.queue for one in gone if one.locked)
+        finally:
             with self._lock:
                 for one in gone:
                     del self._table.leaving[one.queue]
                 self._changed.notify_all()
                 again = [self._table.wanted[one.queue] for one in gone if one.queue in self._table.wanted]
-        if again:
-            self._start_each(again)
+        return again
 
     # --- committing -------------------------------------------------------------------------------------------
 
