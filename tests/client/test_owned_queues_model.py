@@ -1,11 +1,13 @@
 """Random histories of members that own queues: no message is skipped, and no queue has two owners.
 
 Members join, leave and crash, their brokers stop responding, locks expire, listeners succeed and fail, and tools reset
-offsets. During requests other members act; while a member finds a start offset, so do its own other threads.
+offsets. Ctrl-C interrupts commits and unlocks. During requests other members act; while a member finds a start offset,
+so do its own other threads.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -40,6 +42,7 @@ class Histories:
         self.committed: dict[MessageQueue, int] = {}
         self.regresses: set[MessageQueue] = set()  # queues whose owner changed without its last commit
         self.acting: list[Owner] = []
+        self.interrupting = True
 
     # --- steps ------------------------------------------------------------------------------------------------
 
@@ -62,6 +65,9 @@ class Histories:
                 if owner is one:
                     self.end(owner, process_queue, success=True)
         self.act(one, one.queues.close)
+        self.interrupting, interrupting = False, self.interrupting
+        self.act(one, one.queues.close)  # again, if it was interrupted
+        self.interrupting = interrupting
 
     def crash(self) -> None:
         name = self.chance.choice(list(self.members))
@@ -163,12 +169,16 @@ class Histories:
     def act(self, one: Owner, action: Callable[[], None]) -> None:
         self.acting.append(one)
         try:
-            action()
+            with contextlib.suppress(KeyboardInterrupt):
+                action()
         finally:
             self.acting.remove(one)
 
     def meanwhile(self, kind: str) -> None:
         """Another member acts during a request. While an offset is read, so does another thread of the same one."""
+        if self.interrupting and kind in ("commit", "unlock") and self.chance.random() < 0.02:
+            self.regresses.update(Q)
+            raise KeyboardInterrupt
         if len(self.acting) != 1 or self.chance.random() < 0.5:
             return
         (one,) = self.acting
