@@ -15,6 +15,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OVERLOAD, Limits, Queue
 from spark_rocket.remoting.server.server import Handler
+from tests.kit.waiting import until
 
 from .conftest import ECHO, RawClient, ServerThread, request
 
@@ -190,11 +191,12 @@ def test_a_large_frame_above_the_memory_limit_is_rejected_and_discarded(
     client.socket.sendall(data[400_000:-1])
     client.socket.sendall(data[-1:] + request(ECHO, 6).encode())
     assert client.receive().opaque == 6
-    quiet = RemotingCommand.request(SEND, {}, bytes(300_000), oneway=True)
-    client.send(quiet, request(ECHO, 7))
+    quiet = RemotingCommand.request(SEND, {}, bytes(300_000), oneway=True).encode()
+    client.socket.sendall(quiet[:200_000])
+    until(lambda: server.server.overload.refused == {("send", "overload"): 2})  # a complete frame would be served
+    client.socket.sendall(quiet[200_000:] + request(ECHO, 7).encode())
     assert client.receive().opaque == 7
     assert work.served == []
-    assert server.server.overload.refused == {("send", "overload"): 2}
     at_rest(server)
 
 
