@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import socket
@@ -18,10 +19,11 @@ import pytest
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy.transport.calls import address_of
 from spark_rocket.proxy.transport.credentials import server_credentials
+from spark_rocket.proxy.transport.front import Front
 from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings
-from tests.kit.waiting import until
+from tests.kit.waiting import until, until_async
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 from tests.remoting.tls_world import Certificates
 
@@ -331,3 +333,22 @@ def test_bytes_wait_for_a_client_that_does_not_read(certificates: Certificates, 
             for _ in range(20):
                 other.ended(other.request("/t.T/Echo", framed(b"x")))
         assert len(running.seen) < 200  # 20 MB, most of it in the kernel
+
+
+async def test_the_first_bytes_wait_for_grpcio() -> None:
+    """More of them than the local connection takes: nothing more is read from the client."""
+    with socket.create_server(("127.0.0.1", 0)) as public, socket.socket(socket.AF_UNIX) as local:
+        front = Front(public, GrpcLimits())
+        local.bind(front.target(tls=False).removeprefix("unix:"))
+        local.listen()
+        await front.start()
+        with socket.create_connection(public.getsockname(), LIMIT):
+            await until_async(lambda: front.open)
+            (client,) = front.open
+            client.data_received(bytes(1_000_000))
+            await until_async(lambda: client.server is not None)
+            assert not client.transport.is_reading()
+            with local.accept()[0] as grpcio:
+                await asyncio.to_thread(grpcio.recv, 1_000_000, socket.MSG_WAITALL)
+            await until_async(client.transport.is_reading)
+        await front.close()

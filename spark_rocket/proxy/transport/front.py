@@ -150,9 +150,9 @@ class _ClientSide(asyncio.Protocol):
         if self.transport.is_closing():
             server.abort()
             return
+        self.transport.resume_reading()  # first: the write may pause it
         server.write(self._early)
         self._early = b""
-        self.transport.resume_reading()
 
     def _refuse(self, text: str) -> None:
         peer = format_peer(self.transport.get_extra_info("peername"))
