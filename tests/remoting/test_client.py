@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import random
@@ -12,6 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
+from unittest.mock import Mock
 
 import pytest
 
@@ -428,3 +430,17 @@ def test_after_a_fork_each_process_has_its_own_connections(serve: Serve, client:
     assert client.is_connected(server.address)
     assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
     assert not waiting.done()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_without_a_free_descriptor(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve()
+    with RemotingClient() as one, RemotingClient() as other:
+        for each in (one, other):
+            assert each.invoke(server.address, request()).code == 0
+        monkeypatch.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        child = os.fork()
+        if child == 0:
+            os._exit(one.is_connected(server.address) + other.is_connected(server.address))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -15,6 +15,7 @@ read. Nothing is stored on disk. Corresponds to a Netty channel with its Respons
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import logging
 import math
@@ -345,14 +346,15 @@ class Connection(asyncio.BufferedProtocol):
         """In a forked child: leave the connection to the parent.
 
         The copy of its descriptor becomes one of an empty file: closing it would let its number be used again, while
-        the objects of the parent's loop still have it.
+        the objects of the parent's loop still have it. Without a free descriptor the copy stays as it is.
         """
         self.lost = RemotingConnectError(f"The connection to {self.address} belongs to the parent process.")
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is not None and sock.fileno() >= 0:
-            empty = os.open(os.devnull, os.O_RDWR)
-            os.dup2(empty, sock.fileno())
-            os.close(empty)
+            with contextlib.suppress(OSError):
+                empty = os.open(os.devnull, os.O_RDWR)
+                os.dup2(empty, sock.fileno())
+                os.close(empty)
 
 
 _local = threading.local()
