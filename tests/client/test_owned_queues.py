@@ -329,6 +329,19 @@ def test_close_ends_after_an_interrupted_release(brokers: Brokers, orderly: Owne
     assert brokers.owners == {}
 
 
+def test_a_reset_with_an_interrupted_commit(brokers: Brokers, orderly: Owner) -> None:
+    def interrupt(asked: str) -> None:
+        if asked == "commit":
+            brokers.on_request = lambda _: None
+            raise KeyboardInterrupt
+
+    brokers.on_request = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        orderly.queues.restart({Q[0]: 5}, commit=True)
+    orderly.balance()
+    assert orderly.queues.positions()[Q[0]] == 5
+
+
 def test_close_waits_for_starts_of_other_threads(brokers: Brokers) -> None:
     """Without a connection they could not unlock their queues any more."""
     one = Owner(brokers, orderly=True)

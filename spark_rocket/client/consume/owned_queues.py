@@ -202,19 +202,22 @@ class OwnedQueues:
 
     def restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None = None) -> None:
         """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one."""
-        with self._committing if commit else nullcontext():
-            with self._lock:
-                if of is not None and of.state is not Ownership.RUNNING:
-                    return
-                mine = {queue: offset for queue, offset in offsets.items() if queue in self._table.wanted}
-                gone = [one for queue, offset in mine.items() for one in self._table.restart(queue, offset)]
-                self._forget(gone)
-                started = [self._table.wanted[queue] for queue in mine]
-                for one in started:
-                    one.marked = one.start_offset if commit else None
-            if mine and commit:
-                self._offsets.persist(mine)
-        self._release(gone)
+        gone: list[ProcessQueue] = []
+        try:
+            with self._committing if commit else nullcontext():
+                with self._lock:
+                    if of is not None and of.state is not Ownership.RUNNING:
+                        return
+                    mine = {queue: offset for queue, offset in offsets.items() if queue in self._table.wanted}
+                    gone = [one for queue, offset in mine.items() for one in self._table.restart(queue, offset)]
+                    self._forget(gone)
+                    started = [self._table.wanted[queue] for queue in mine]
+                    for one in started:
+                        one.marked = one.start_offset if commit else None
+                if mine and commit:
+                    self._offsets.persist(mine)
+        finally:
+            self._release(gone)
         self._start_each(started)
 
     def correct(self, process_queue: ProcessQueue, offset: int) -> None:
