@@ -15,7 +15,7 @@ ROWS = 1_000_000
 SCHEMA = "id bigint, name string, price double, qty int, ok boolean, city string, at timestamp, note string"
 
 
-@benchmark("spark.json.8", unit="rows/s", ceiling="reading body, and from_json (not a ceiling; equal rows)", target=3.0)
+@benchmark("spark.json.8", unit="rows/s", ceiling="reading body, and from_json (not a ceiling; equal rows)", target=1.5)
 def spark_json(lab: Lab, size: str) -> Pair:
     from pyspark.sql import functions as F
 

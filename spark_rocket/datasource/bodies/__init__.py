@@ -7,8 +7,7 @@ settings            the options of a body format, parsed: values that are sent t
 columns             which columns of a schema belong to the body and which to the message
 decoding            a decoder's result, and fast decoding of batches with bad records
 codecs              the decoder of a body format, and the columns that a format defines itself; text and variants
-json_uniform,       JSON: uniform bodies without a parser, others by Arrow's parser; bodies that it rejects, value
-json_reader,        by value
+json_reader,        JSON by Arrow's parser; bodies that it rejects, value by value
 json_values
 csv_reader          CSV by Arrow's parser
 arrow_bodies        Arrow IPC streams, many rows per message

@@ -1,4 +1,4 @@
-"""JSON bodies to columns, a batch at once by Arrow's parser, unless all are uniform (``json_uniform``, the fast path).
+"""JSON bodies to columns, a batch at once by Arrow's parser.
 
 The bodies of a batch are joined, each with an inserted first member: ``{"3f…": 1, `` and the rest of the body. The
 member's name is random, so no body contains it, and every object that the parser finds must have it once. There are as
@@ -34,7 +34,6 @@ from spark_rocket.datasource.bodies.decoding import (
     reason,
     spans_of,
 )
-from spark_rocket.datasource.bodies.json_uniform import UniformDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
 
 _BRACE = ord("{")
@@ -47,7 +46,6 @@ class JsonDecoder:
 
     def __init__(self, fields: pa.Schema) -> None:
         self._fields = fields
-        self._uniform = UniformDecoder(fields)
         self._convert = {item.name: converter(item.type, item.name) for item in fields}
         self._mark = secrets.token_hex(8)
         readable = [_readable(item.type) for item in fields]
@@ -61,9 +59,6 @@ class JsonDecoder:
             )
 
     def decode(self, bodies: pa.Array) -> Decoded:
-        columns = self._uniform.decode(bodies)
-        if columns is not None:
-            return Decoded(columns)
         data, edges = raw(bodies)
         doubtful = np.ones(len(bodies), np.bool_)
         if self._by_arrow:
