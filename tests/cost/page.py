@@ -27,13 +27,15 @@ Allowed are 100 ms and 32 MB for a request of 1 MB, and 1 s for a full frame. CP
 includes the server's own timers, and what the process does after the response.
 
 Measured on {date} at commit {commit}, on {cores} cores ({machine}), with a load average of {load}. The run writes this
-page.
+page. It lists requests of 1 MB from {cpu} ms or {memory} MB, full frames from {frame} ms, and state from {held} MB.
 """
 _TABLE = """## {server}
 
 | request | worst of at most 1 MB | CPU | memory | full frame | CPU |
 |---|---|---|---|---|---|
 {rows}
+
+{others}
 """
 _ABOVE = """## Above the limits
 
@@ -49,6 +51,8 @@ that is released then at most a minute later. State in brackets is not released 
 | request | state | sent | CPU | held | others | close | kept |
 |---|---|---|---|---|---|---|---|
 {rows}
+
+{others} others hold less than {held} MB.
 """
 _PROXY_STATE = """## State in bulk of the proxy
 
@@ -60,6 +64,12 @@ the second time. *Kept* is the memory above that before, at most a minute after 
 |---|---|---|---|---|---|
 {rows}
 """
+
+# From where a row is listed: most requests cost next to nothing.
+_LISTED_CPU_S = 0.05
+_LISTED_MEMORY_MB = 5.0
+_LISTED_FRAME_S = 0.1
+_LISTED_STATE_MB = 5.0
 
 
 @dataclass
@@ -89,19 +99,46 @@ class Report:
                 cores=os.cpu_count(),
                 machine=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
                 load=f"{os.getloadavg()[1]:.1f}",
+                cpu=f"{_LISTED_CPU_S * 1000:.0f}",
+                memory=f"{_LISTED_MEMORY_MB:.0f}",
+                frame=f"{_LISTED_FRAME_S * 1000:.0f}",
+                held=f"{_LISTED_STATE_MB:.0f}",
             )
         ]
         for server in dict.fromkeys(name for name, _ in self.requests):
-            rows = "\n".join(_row(costs) for name, costs in self.requests if name == server)
-            parts.append(_TABLE.format(server=server.capitalize(), rows=rows))
+            costs = [costs for name, costs in self.requests if name == server]
+            listed = [each for each in costs if _is_listed(each)]
+            rows = "\n".join(map(_row, listed))
+            others = _others([each for each in costs if not _is_listed(each)])
+            parts.append(_TABLE.format(server=server.capitalize(), rows=rows, others=others))
         above = [f"{costs.name}: {line}" for _, costs in self.requests for line in costs.too_much] + self.wrong
         parts.append(_ABOVE.format(rows="\n".join(f"* {line}" for line in above) or "None."))
         if self.state:
-            parts.append(_STATE.format(rows="\n".join(map(_bulk_row, self.state))))
+            listed_state = [row for row in self.state if row.cost.held >= _LISTED_STATE_MB]
+            rows, more = "\n".join(map(_bulk_row, listed_state)), len(self.state) - len(listed_state)
+            parts.append(_STATE.format(rows=rows, others=more, held=f"{_LISTED_STATE_MB:.0f}"))
         if self.proxy_state:
             rows = "\n".join(_proxy_row(name, cost) for name, cost in self.proxy_state)
             parts.append(_PROXY_STATE.format(rows=rows, idle=PROXY_IDLE_MS // 1000))
         return "\n".join(parts)
+
+
+def _is_listed(costs: Costs) -> bool:
+    small, large, most = costs.worst(Size.SMALL), costs.worst(Size.FRAME), costs.most_memory
+    return (
+        (small is not None and small.cpu >= _LISTED_CPU_S)
+        or (large is not None and large.cpu >= _LISTED_FRAME_S)
+        or (most is not None and most.memory >= _LISTED_MEMORY_MB)
+    )
+
+
+def _others(others: list[Costs]) -> str:
+    """Summarize the requests that are not listed."""
+    small = max((worst.cpu for each in others if (worst := each.worst(Size.SMALL))), default=0.0)
+    large = max((worst.cpu for each in others if (worst := each.worst(Size.FRAME))), default=0.0)
+    memory = max((most.memory for each in others if (most := each.most_memory)), default=0.0)
+    frames = f"; full frames {large * 1000:.0f} ms" if large else ""
+    return f"{len(others)} others: at most {small * 1000:.0f} ms and {memory:.0f} MB{frames}."
 
 
 def _row(costs: Costs) -> str:
