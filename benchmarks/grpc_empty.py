@@ -17,7 +17,7 @@ import grpc.aio
 
 from benchmarks import frames
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.transport.context import Context, Rpc
+from spark_rocket.proxy.transport.proxy_context import ProxyContext, Rpc
 
 ID = "01020304050600007B0000000000000000"
 HANDLE = "0 1795000000000 60000 0 0 broker-a 0 12345 1234567"
@@ -59,7 +59,7 @@ class Empty:
             acked.entries.add(message_id=ID, receipt_handle=HANDLE).status.CopyFrom(acked.status)
         self._acked = bytes(acked.SerializeToString())
 
-    async def send(self, context: Context, request: bytes) -> bytes:
+    async def send(self, context: ProxyContext, request: bytes) -> bytes:
         while self._polls and self._polls[0].done():  # its client has disconnected
             self._polls.popleft()
         if self._hold and self._polls:
@@ -67,7 +67,7 @@ class Empty:
             self._polls.popleft().set_result(message(request[at : at + len(frames.STAMP)]))
         return self._one if len(request) < 2000 else self._many
 
-    async def receive(self, context: Context, request: bytes) -> AsyncIterator[bytes]:
+    async def receive(self, context: ProxyContext, request: bytes) -> AsyncIterator[bytes]:
         if self._hold:
             poll = asyncio.get_running_loop().create_future()
             self._polls.append(poll)
@@ -79,7 +79,7 @@ class Empty:
         for _ in range(32):
             yield self._message
 
-    async def ack(self, context: Context, request: bytes) -> bytes:
+    async def ack(self, context: ProxyContext, request: bytes) -> bytes:
         return self._acked
 
     def rpcs(self) -> dict[str, Rpc]:

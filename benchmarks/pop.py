@@ -13,7 +13,7 @@ from benchmarks.registry import Pair, benchmark
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 
 MESSAGES = 100_000
 AT_ONCE = 32

@@ -14,7 +14,7 @@ from spark_rocket import errors, model
 from spark_rocket.client import LitePullConsumer, Producer, PushConsumer
 from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.push_settings import PushOptions
-from spark_rocket.client.core.config import Connecting
+from spark_rocket.client.core.client_config import Connecting
 from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.errors import ClientError
 from spark_rocket.model import Message

@@ -21,8 +21,8 @@ from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.setting import Setting, settings_of, text_of
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.proxy import config as proxy_config
-from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy import proxy_config as proxy_config
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsSettings
 from spark_rocket.store.config import StoreConfig
 

@@ -77,7 +77,7 @@ from spark_rocket.broker.tasks import BackgroundTasks
 from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server.server import Handler
+from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore

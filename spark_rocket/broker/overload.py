@@ -35,7 +35,7 @@ from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.server.memory import give_memory_back
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible
 
 _log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from spark_rocket.extras import requires
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.store.message_store import now_ms
 
 if TYPE_CHECKING:

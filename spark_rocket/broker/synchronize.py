@@ -63,7 +63,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.message_store import MessageStore

@@ -34,7 +34,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
+from spark_rocket.remoting.server.remoting_server import Handler
 
 if TYPE_CHECKING:
     from spark_rocket.broker.state.config import BrokerConfig

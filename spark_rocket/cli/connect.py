@@ -57,7 +57,7 @@ class Link:
     def _signing(self) -> dict[str, Any]:
         if self.credentials is None:
             return {"access_key": self.access_key, "secret_key": self.secret_key}
-        from spark_rocket.client.core.config import read_credentials
+        from spark_rocket.client.core.client_config import read_credentials
 
         found = read_credentials(self.credentials)
         return {

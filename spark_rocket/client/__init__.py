@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spark_rocket.client.consume.pull import PullResult, PullStatus
     from spark_rocket.client.consume.push_consumer import PushConsumer
     from spark_rocket.client.consume.reader import Reader
-    from spark_rocket.client.core.config import ClientConfig
+    from spark_rocket.client.core.client_config import ClientConfig
     from spark_rocket.client.core.instance import ServiceState
     from spark_rocket.client.core.metrics import client_metrics, serve_client_metrics
     from spark_rocket.client.send.outgoing import split_batch

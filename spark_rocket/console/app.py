@@ -28,14 +28,14 @@ from spark_rocket.console.api.accounts import AccountApi
 from spark_rocket.console.api.brokers import BrokerApi
 from spark_rocket.console.api.clients import ClientApi
 from spark_rocket.console.api.cluster import ClusterApi
-from spark_rocket.console.api.context import Context, log
+from spark_rocket.console.api.context import ApiContext, log
 from spark_rocket.console.api.dead import DeadApi
 from spark_rocket.console.api.groups import GroupApi
 from spark_rocket.console.api.messages import MessageApi
 from spark_rocket.console.api.topics import TopicApi
 from spark_rocket.console.guard import Guard, cookie_name
 from spark_rocket.console.links import Links
-from spark_rocket.console.passwords import Session, Sessions
+from spark_rocket.console.passwords import LoginSession, Sessions
 from spark_rocket.console.request_limits import ROUTE_LIMITS
 from spark_rocket.console.responses import Refused, describe, failure, json_response
 from spark_rocket.console.sampler import Sampler
@@ -76,7 +76,7 @@ class _Login:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def session(self, request: Request) -> Response:
-        session: Session | None = request.state.session
+        session: LoginSession | None = request.state.session
         return json_response(
             {
                 "login": self._settings.needs_login,
@@ -136,7 +136,7 @@ async def _nothing(request: Request) -> Response:
     return failure(describe(Refused("Unknown path.", remedy="See `rocket help console`.", code="NOT_FOUND")))
 
 
-def _cluster_routes(context: Context) -> list[Route]:
+def _cluster_routes(context: ApiContext) -> list[Route]:
     cluster, brokers, clients, accounts = (
         ClusterApi(context),
         BrokerApi(context),
@@ -161,7 +161,7 @@ def _cluster_routes(context: Context) -> list[Route]:
     ]
 
 
-def _data_routes(context: Context) -> list[Route]:
+def _data_routes(context: ApiContext) -> list[Route]:
     topics, groups, messages, dead = TopicApi(context), GroupApi(context), MessageApi(context), DeadApi(context)
     return [
         context.get("/api/topics", topics.list),
@@ -191,7 +191,7 @@ def _data_routes(context: Context) -> list[Route]:
     ]
 
 
-def _routes(context: Context, login: _Login) -> list[BaseRoute]:
+def _routes(context: ApiContext, login: _Login) -> list[BaseRoute]:
     version = _version()
     page = (STATIC / "index.html").read_text(encoding="utf-8").replace('"/static/', f'"/static/{version}/')
 
@@ -216,7 +216,7 @@ def make_app(settings: ConsoleSettings) -> Starlette:
     """Create the application. It samples the cluster from its start to its end."""
     links = Links(settings.name_server, settings.connecting)
     sampler = Sampler(links, fast=settings.interval)
-    context = Context(settings, links, sampler)
+    context = ApiContext(settings, links, sampler)
     sessions = Sessions(settings.users)
     login = _Login(settings, sessions)
 
@@ -230,7 +230,7 @@ def make_app(settings: ConsoleSettings) -> Starlette:
             await run_in_threadpool(sampler.close)
             await run_in_threadpool(links.close)
 
-    open_session = Session("", secrets.token_urlsafe(32), 0.0, 0.0)
+    open_session = LoginSession("", secrets.token_urlsafe(32), 0.0, 0.0)
     guard = Middleware(Guard, settings=settings, sessions=sessions, open_session=open_session)
     app = Starlette(routes=_routes(context, login), middleware=[guard], lifespan=life)
     app.state.sampler = sampler

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from spark_rocket.console.passwords import Session, Sessions
+from spark_rocket.console.passwords import LoginSession, Sessions
 from spark_rocket.console.responses import Refused, describe, failure
 from spark_rocket.console.settings import ConsoleSettings
 
@@ -47,7 +47,9 @@ HEADERS = {
 class Guard:
     """ASGI middleware with the checks of this module. Sets ``scope["state"]["session"]``."""
 
-    def __init__(self, app: ASGIApp, *, settings: ConsoleSettings, sessions: Sessions, open_session: Session) -> None:
+    def __init__(
+        self, app: ASGIApp, *, settings: ConsoleSettings, sessions: Sessions, open_session: LoginSession
+    ) -> None:
         self._app = app
         self._settings = settings
         self._sessions = sessions
@@ -106,7 +108,7 @@ class Guard:
                 code="WRONG_HOST",
             )
 
-    def _check_change(self, request: Request, host: str, session: Session | None) -> None:
+    def _check_change(self, request: Request, host: str, session: LoginSession | None) -> None:
         headers = request.headers
         origin = headers.get("origin")
         site = headers.get("sec-fetch-site", "same-origin")

@@ -85,7 +85,7 @@ def _text(raw: bytes) -> str:
 
 
 @dataclass(slots=True)
-class Session:
+class LoginSession:
     user: str
     csrf: str
     begun: float
@@ -98,11 +98,11 @@ class Sessions:
     def __init__(self, users: Mapping[str, str], clock: Callable[[], float] = time.monotonic) -> None:
         self._users = users
         self._clock = clock
-        self._sessions: OrderedDict[bytes, Session] = OrderedDict()
+        self._sessions: OrderedDict[bytes, LoginSession] = OrderedDict()
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._unknown_user_hash = hashed(secrets.token_hex()) if users else ""
 
-    def find(self, token: str | None) -> Session | None:
+    def find(self, token: str | None) -> LoginSession | None:
         if not token:
             return None
         key = _digest(token)
@@ -142,12 +142,12 @@ class Sessions:
         while len(self._failures) > MAX_ADDRESSES:
             self._failures.popitem(last=False)
 
-    def begin(self, user: str, address: str) -> tuple[str, Session]:
+    def begin(self, user: str, address: str) -> tuple[str, LoginSession]:
         """Create a session; return it with its token, of which only a hash is stored."""
         self._failures.pop(_source(address), None)
         now = self._clock()
         token = secrets.token_urlsafe(32)
-        session = self._sessions[_digest(token)] = Session(user, secrets.token_urlsafe(32), now, now)
+        session = self._sessions[_digest(token)] = LoginSession(user, secrets.token_urlsafe(32), now, now)
         while len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return token, session

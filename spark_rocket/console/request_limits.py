@@ -23,7 +23,7 @@ MAX_INT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextLimit:
     most: int
     """Characters."""
 
@@ -33,7 +33,7 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberLimit:
     least: int = 0
     most: int = MAX_INT
 
@@ -44,7 +44,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
+class CollectionLimit:
     most: int
     """Entries."""
     each: int = 1
@@ -56,7 +56,7 @@ class Collection:
         _check_size(name, value, 2 * MIB, self.most * self.each)
 
 
-Parameter = Text | Number | Collection
+Parameter = TextLimit | NumberLimit | CollectionLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +119,27 @@ def _too_many(name: str, count: int, most: int) -> Refused:
 
 
 _DIGITS = 20
-_NAME = Text(512)  # of a topic or group, with %RETRY% or a namespace
-_ADDRESS = Text(512)
-_WORD = Text(64)
-_FLAG = Text(5)
-_TIME = Number()
+_NAME = TextLimit(512)  # of a topic or group, with %RETRY% or a namespace
+_ADDRESS = TextLimit(512)
+_WORD = TextLimit(64)
+_FLAG = TextLimit(5)
+_TIME = NumberLimit()
 _TABLE_PAGE: Mapping[str, Parameter] = {
-    "search": Text(512),
+    "search": TextLimit(512),
     "sort": _WORD,
     "desc": _FLAG,
-    "page": Number(),
-    "size": Number(1, 500),
+    "page": NumberLimit(),
+    "size": NumberLimit(1, 500),
 }
-_PLACE: Mapping[str, Parameter] = {"topic": _NAME, "broker": _NAME, "queue": Number(), "offset": Number()}
+_PLACE: Mapping[str, Parameter] = {"topic": _NAME, "broker": _NAME, "queue": NumberLimit(), "offset": NumberLimit()}
 _BROKERS: Mapping[str, Parameter] = {
-    "brokers": Collection(1_000),
+    "brokers": CollectionLimit(1_000),
     "own": _FLAG,
-    "from": Collection(10_000, 4),  # an account, a user or a white list, as a page has shown it
+    "from": CollectionLimit(10_000, 4),  # an account, a user or a white list, as a page has shown it
 }
 _USER: Mapping[str, Parameter] = {"user": _NAME, **_BROKERS}
-_PERMISSION: Mapping[str, Parameter] = {"resource": Text(1_024), "policyType": _WORD, **_USER}
-_RESENT: Mapping[str, Parameter] = {"messages": Collection(200, 5)}
+_PERMISSION: Mapping[str, Parameter] = {"resource": TextLimit(1_024), "policyType": _WORD, **_USER}
+_RESENT: Mapping[str, Parameter] = {"messages": CollectionLimit(200, 5)}
 _RESET = RouteLimit({"topic": _NAME, "group": _NAME, "to": _WORD, "timestamp": _TIME, "online": _FLAG}, 4 * KIB)
 _ACCOUNTS_BODY = MIB
 
@@ -148,7 +148,7 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
     ("GET", "/api/alive"): RouteLimit(),
     ("GET", "/api/session"): RouteLimit(),
     ("POST", "/api/login"): RouteLimit(
-        {"user": Text(256), "password": Text(4 * KIB)}, 4 * KIB
+        {"user": TextLimit(256), "password": TextLimit(4 * KIB)}, 4 * KIB
     ),  # before authentication
     ("POST", "/api/logout"): RouteLimit(),
     # --- brokers, clients, access control
@@ -156,35 +156,36 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
     ("GET", "/api/health"): RouteLimit(),
     ("GET", "/api/broker"): RouteLimit({"address": _ADDRESS}),
     ("POST", "/api/broker/settings"): RouteLimit(
-        {"address": _ADDRESS, "name": Text(256), "from": Text(64 * KIB), "value": Text(4_096)}, 512 * KIB
+        {"address": _ADDRESS, "name": TextLimit(256), "from": TextLimit(64 * KIB), "value": TextLimit(4_096)}, 512 * KIB
     ),
     ("GET", "/api/accounts"): RouteLimit(),
     ("POST", "/api/account"): RouteLimit(
         {
             "account": _NAME,
-            "secret": Text(1_024),
+            "secret": TextLimit(1_024),
             "create": _FLAG,
             "admin": _FLAG,
-            "topics": Collection(2_000),
-            "groups": Collection(2_000),
+            "topics": CollectionLimit(2_000),
+            "groups": CollectionLimit(2_000),
             "otherTopics": _WORD,
             "otherGroups": _WORD,
-            "white": Text(16 * KIB),
+            "white": TextLimit(16 * KIB),
             **_BROKERS,
         },
         _ACCOUNTS_BODY,
     ),
     ("DELETE", "/api/account"): RouteLimit({"account": _NAME, "confirm": _NAME, **_BROKERS}, _ACCOUNTS_BODY),
-    ("POST", "/api/account/white-list"): RouteLimit({"addresses": Collection(2_000), **_BROKERS}, _ACCOUNTS_BODY),
+    ("POST", "/api/account/white-list"): RouteLimit({"addresses": CollectionLimit(2_000), **_BROKERS}, _ACCOUNTS_BODY),
     ("POST", "/api/user"): RouteLimit(
-        {"password": Text(1_024), "create": _FLAG, "type": _WORD, "status": _WORD, **_USER}, _ACCOUNTS_BODY
+        {"password": TextLimit(1_024), "create": _FLAG, "type": _WORD, "status": _WORD, **_USER}, _ACCOUNTS_BODY
     ),
     ("DELETE", "/api/user"): RouteLimit({"confirm": _NAME, **_USER}, _ACCOUNTS_BODY),
     ("POST", "/api/permission"): RouteLimit(
-        {"actions": Collection(16), "decision": _WORD, "sourceIps": Collection(1_000), **_PERMISSION}, _ACCOUNTS_BODY
+        {"actions": CollectionLimit(16), "decision": _WORD, "sourceIps": CollectionLimit(1_000), **_PERMISSION},
+        _ACCOUNTS_BODY,
     ),
     ("DELETE", "/api/permission"): RouteLimit(_PERMISSION, _ACCOUNTS_BODY),
-    ("GET", "/api/groups/{group}/member"): RouteLimit({"group": _NAME, "client": Text(1_024), "stacks": _FLAG}),
+    ("GET", "/api/groups/{group}/member"): RouteLimit({"group": _NAME, "client": TextLimit(1_024), "stacks": _FLAG}),
     ("GET", "/api/producers"): RouteLimit({"topic": _NAME, "own": _FLAG, **_TABLE_PAGE}),
     # --- topics and groups
     ("GET", "/api/topics"): RouteLimit({"kind": _WORD, **_TABLE_PAGE}),
@@ -193,9 +194,9 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
         {
             "topic": _NAME,
             "type": _WORD,
-            "queues": Number(1, 1_024),
-            "writeQueues": Number(0, 1_024),
-            "perm": Number(0, 7),
+            "queues": NumberLimit(1, 1_024),
+            "writeQueues": NumberLimit(0, 1_024),
+            "perm": NumberLimit(0, 7),
             "broker": _NAME,
             "order": _FLAG,
         },
@@ -205,37 +206,37 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
     ("DELETE", "/api/topics/{topic}"): RouteLimit({"topic": _NAME, "confirm": _NAME}, 4 * KIB),
     ("GET", "/api/groups"): RouteLimit({"own": _FLAG, **_TABLE_PAGE}),
     ("GET", "/api/group-names"): RouteLimit(),
-    ("POST", "/api/groups"): RouteLimit({"group": _NAME, "ordered": _FLAG, "retries": Number(-1, 1_000)}, 4 * KIB),
+    ("POST", "/api/groups"): RouteLimit({"group": _NAME, "ordered": _FLAG, "retries": NumberLimit(-1, 1_000)}, 4 * KIB),
     ("GET", "/api/groups/{group}"): RouteLimit({"group": _NAME, "known": _FLAG}),
     ("DELETE", "/api/groups/{group}"): RouteLimit({"group": _NAME, "confirm": _NAME}, 4 * KIB),
     ("POST", "/api/groups/{group}/plan"): _RESET,
     ("POST", "/api/groups/{group}/reset"): _RESET,
     # --- messages
     ("GET", "/api/messages"): RouteLimit(
-        {"topic": _NAME, "by": _WORD, "id": Text(256), "key": Text(1_024), "limit": Number(1, 256)}
+        {"topic": _NAME, "by": _WORD, "id": TextLimit(256), "key": TextLimit(1_024), "limit": NumberLimit(1, 256)}
     ),
     ("POST", "/api/messages/search"): RouteLimit(
         {
             "topic": _NAME,
             "begin": _TIME,
             "end": _TIME,
-            "text": Text(1_000),
-            "tags": Text(64 * KIB),
-            "limit": Number(1, 256),
-            "cursor": Collection(8_192, 6),  # a list of five values for each queue
+            "text": TextLimit(1_000),
+            "tags": TextLimit(64 * KIB),
+            "limit": NumberLimit(1, 256),
+            "cursor": CollectionLimit(8_192, 6),  # a list of five values for each queue
         },
         MIB,
     ),
     ("POST", "/api/messages"): RouteLimit(
         {
             "topic": _NAME,
-            "body": Text(8 * MIB),
+            "body": TextLimit(8 * MIB),
             "encoding": _WORD,
-            "properties": Collection(10_000),
-            "tags": Text(32 * KIB),
-            "keys": Text(32 * KIB),
-            "shardingKey": Text(32 * KIB),
-            "delay": Number(),
+            "properties": CollectionLimit(10_000),
+            "tags": TextLimit(32 * KIB),
+            "keys": TextLimit(32 * KIB),
+            "shardingKey": TextLimit(32 * KIB),
+            "delay": NumberLimit(),
         },
         8 * MIB,
         max_values=8 * MIB,  # commas in the message
@@ -243,8 +244,8 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
     ("GET", "/api/message"): RouteLimit(_PLACE),
     ("GET", "/api/message/body"): RouteLimit(_PLACE),
     ("GET", "/api/message/track"): RouteLimit(_PLACE),
-    ("GET", "/api/message/trace"): RouteLimit({"id": Text(256)}),
-    ("POST", "/api/message/decode"): RouteLimit({"schema": Text(256 * KIB), **_PLACE}, 512 * KIB),
+    ("GET", "/api/message/trace"): RouteLimit({"id": TextLimit(256)}),
+    ("POST", "/api/message/decode"): RouteLimit({"schema": TextLimit(256 * KIB), **_PLACE}, 512 * KIB),
     ("POST", "/api/message/resend"): RouteLimit({"group": _NAME, **_PLACE}, 4 * KIB),
     ("GET", "/api/dead-letters"): RouteLimit(),
     ("POST", "/api/dead-letters/{group}/resend"): RouteLimit({"group": _NAME, **_RESENT}, 256 * KIB),

@@ -37,7 +37,7 @@ _QUICK_S, _SLOW_S = 0.2, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class SearchFilter:
     """The messages that a search returns. Times are inclusive."""
 
     begin_ms: int
@@ -46,7 +46,7 @@ class Filter:
     text: bytes
 
     @classmethod
-    def of(cls, begin_ms: int, end_ms: int, tags: str, text: str) -> Filter:
+    def of(cls, begin_ms: int, end_ms: int, tags: str, text: str) -> SearchFilter:
         try:
             return cls(begin_ms, end_ms, parse_tags(tags), text.encode())
         except ProtocolError as error:
@@ -180,7 +180,7 @@ class Search:
     """One request. ``row(message, at)`` makes its row, which has ``offset`` and ``stored``."""
 
     def __init__(
-        self, reader: Reader, spans: list[Span], wanted: Filter, row: Callable[[MessageExt, int], dict[str, Any]]
+        self, reader: Reader, spans: list[Span], wanted: SearchFilter, row: Callable[[MessageExt, int], dict[str, Any]]
     ) -> None:
         self._reader = reader
         self._spans = spans

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.console.passwords import PREFIX, check_hash, hashed
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.server.sockets import is_loopback

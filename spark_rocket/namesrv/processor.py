@@ -52,7 +52,7 @@ from spark_rocket.protocol.wire.headers.namesrv import (
 from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader, GetRouteInfoRequestHeader
 from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
+from spark_rocket.remoting.server.remoting_server import Handler, failure_of
 
 logger = logging.getLogger(__name__)
 

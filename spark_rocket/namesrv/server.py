@@ -21,7 +21,7 @@ from spark_rocket.protocol.wire.request_limits import NAMESRV_LIMITS
 from spark_rocket.remoting.exposition import GAUGE, Exposition, Metric, label_text
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD_METRICS, Limits, OverloadStats, Queue, add_overload
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings
 

@@ -31,7 +31,7 @@ from spark_rocket.protocol.auth import Authorization, access_key_of, seconds_of
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError
-from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 DAY_MS = 86_400_000
 
@@ -57,7 +57,7 @@ class GrpcAccessControl(AccountControl):
             await asyncio.sleep(FILE_CHECK_INTERVAL_S)
             await self.reload_if_changed()
 
-    def authenticate(self, context: Context) -> None:
+    def authenticate(self, context: ProxyContext) -> None:
         """Raise UNAUTHORIZED unless an account signed the metadata or the address is on a white list."""
         try:
             account = self._account(context)
@@ -67,7 +67,7 @@ class GrpcAccessControl(AccountControl):
             self.log_refusal(context.peer, error)
             raise StatusError(Code.UNAUTHORIZED, error.message) from None
 
-    def authorize(self, context: Context, request: Any) -> None:
+    def authorize(self, context: ProxyContext, request: Any) -> None:
         """Raise FORBIDDEN if the account lacks a permission under the present rules."""
         try:
             account = self._account(context)
@@ -80,7 +80,7 @@ class GrpcAccessControl(AccountControl):
             self.log_refusal(context.peer, error)
             raise StatusError(Code.FORBIDDEN, error.message) from None
 
-    def _account(self, context: Context) -> Account | None:
+    def _account(self, context: ProxyContext) -> Account | None:
         """Return the account of the metadata; None if the address is on a white list."""
         rules = self.rules
         parts = parts_of(context.peer.rpartition(":")[0])
@@ -102,7 +102,7 @@ class GrpcAccessControl(AccountControl):
         except ProtocolError as error:
             raise self.not_authenticated(f"{error.message} {error.remedy}") from None
 
-    def _check_signature(self, context: Context, account: Account) -> None:
+    def _check_signature(self, context: ProxyContext, account: Account) -> None:
         date_time = context.metadata.get("x-mq-date-time", "")
         authorization = self._parsed(context.metadata["authorization"])
         if not date_time or not authorization.is_signed_by(account.key, date_time):
@@ -120,7 +120,7 @@ class GrpcAccessControl(AccountControl):
             )
 
 
-def check_owner(context: Context, owner: str | None) -> None:
+def check_owner(context: ProxyContext, owner: str | None) -> None:
     """Raise FORBIDDEN if ``owner``, the access key that registered this client id, is another account's.
 
     Client ids are not secret: a caller with another account's id would receive the data for that client.

@@ -31,8 +31,8 @@ from spark_rocket.logs import RateLimited
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
-from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, Rpc, RpcError
 
 _often = RateLimited(logging.getLogger(__name__))
 
@@ -51,7 +51,7 @@ class Family:
         """Stop timers and tasks, after the server has stopped."""
 
 
-Authorize = Callable[[Context, Any], None]
+Authorize = Callable[[ProxyContext, Any], None]
 
 
 def rpcs(
@@ -79,7 +79,7 @@ def rpcs(
     return found
 
 
-def _let_pass(context: Context, request: Any) -> None:
+def _let_pass(context: ProxyContext, request: Any) -> None:
     """No access control."""
 
 
@@ -101,7 +101,7 @@ class _Method:
         handler = self._stream if method.server_streaming else self._unary
         return Rpc(handler, response_streaming=method.server_streaming, failed=self._failed)
 
-    def _request_of(self, context: Context, raw: bytes) -> Any:
+    def _request_of(self, context: ProxyContext, raw: bytes) -> Any:
         most = self._limit.max_fields
         if has_more_fields(raw, self._request_class, most):
             raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {most} fields")
@@ -114,11 +114,11 @@ class _Method:
         self._authorize(context, request)
         return request
 
-    async def _requests_of(self, context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    async def _requests_of(self, context: ProxyContext, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         async for raw in raws:
             yield self._request_of(context, raw)
 
-    async def _unary(self, context: Context, raw: bytes) -> bytes:
+    async def _unary(self, context: ProxyContext, raw: bytes) -> bytes:
         try:
             answering = self._handler(context, self._request_of(context, raw))
             del raw  # parsed: do not hold the bytes too while the handler waits for a broker
@@ -131,7 +131,7 @@ class _Method:
         serialized: bytes = answer.SerializeToString()
         return serialized
 
-    async def _stream(self, context: Context, given: Any) -> AsyncIterator[bytes]:
+    async def _stream(self, context: ProxyContext, given: Any) -> AsyncIterator[bytes]:
         read = self._requests_of if self._method.client_streaming else self._request_of
         try:
             # A cancelled call ends its handler now, not at a garbage collection.
@@ -147,20 +147,20 @@ class _Method:
         except Exception as error:
             yield self._failed(context, error)
 
-    def _failed(self, context: Context, error: Exception) -> bytes:
+    def _failed(self, context: ProxyContext, error: Exception) -> bytes:
         code, message = status_of(error, self._method.name)
         context.status_code = code
         raw: bytes = self._answer_class(status=status(code, message)).SerializeToString()
         return raw
 
-    def _stream_failed(self, context: Context, error: Exception) -> bytes:
+    def _stream_failed(self, context: ProxyContext, error: Exception) -> bytes:
         if isinstance(error, StatusError) and error.code == definitions.Code.UNAUTHORIZED:
             # Clients ignore a command without settings.
             raise RpcError(GrpcCode.UNAUTHENTICATED, f"UNAUTHORIZED ({error.code}): {error.message}") from None
         return self._failed(context, error)
 
 
-def check_client(context: Context) -> None:
+def check_client(context: ProxyContext) -> None:
     """Raise StatusError if the call has no valid client id."""
     client_id = context.metadata.get(CLIENT_ID)
     if not client_id:

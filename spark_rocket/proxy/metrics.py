@@ -15,7 +15,7 @@ from typing import Any
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.proxy.transport.calls import DURATION_BOUNDS, MethodStats
-from spark_rocket.proxy.transport.context import GrpcCode
+from spark_rocket.proxy.transport.proxy_context import GrpcCode
 from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
 
 _NODE = ("cluster", "node_type", "node_id")

@@ -21,16 +21,16 @@ KIB = 1024
 MIB = 1024 * 1024
 
 # State and its limits. All of it is released when its client ends its stream, or after 120 s without a heartbeat.
-CLIENTS = "clients: MAX_CLIENTS, MAX_ALL_SETTINGS_BYTES (methods/clients.py)"
+CLIENTS = "clients: MAX_CLIENTS, MAX_ALL_SETTINGS_BYTES (methods/client_registry.py)"
 STREAMS = "Telemetry streams: one for each client; max_streams of a connection (transport/limits.py)"
-COMMANDS = "commands to a client: MAX_WAITING (methods/client.py)"
+COMMANDS = "commands to a client: MAX_WAITING (methods/grpc_client.py)"
 RECEIPTS = "receipts that are renewed: MAX_RENEWED (methods/receipts.py)"
 HELD_CALLS = "held receives and pulls: max_calls, and the client's deadline (transport/limits.py)"
 CACHED = "cached routes and settings: MAX_ENTRIES (client/core/cache.py)"
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class EntryLimit:
     """The most entries of a collection, and the code of the error for more."""
 
     most: int
@@ -44,7 +44,7 @@ class MethodLimit:
     max_bytes: int = 256 * KIB
     max_fields: int = 1_024
     """Fields of a request, at all levels together."""
-    max_entries: Mapping[str, Entries] = field(default_factory=dict)
+    max_entries: Mapping[str, EntryLimit] = field(default_factory=dict)
     """By the dotted path of a repeated field."""
     state: tuple[str, ...] = ()
 
@@ -71,9 +71,9 @@ MAX_ADDRESSES = 64
 MAX_TYPES = 64
 """The limit of a queue's message types, of which the protocol has seven."""
 
-_ENDPOINTS = {"endpoints.addresses": Entries(MAX_ADDRESSES, Code.ILLEGAL_ACCESS_POINT)}
+_ENDPOINTS = {"endpoints.addresses": EntryLimit(MAX_ADDRESSES, Code.ILLEGAL_ACCESS_POINT)}
 # Enumerations are packed: all entries are one field.
-_QUEUE = {"message_queue.accept_message_types": Entries(MAX_TYPES)}
+_QUEUE = {"message_queue.accept_message_types": EntryLimit(MAX_TYPES)}
 
 METHOD_LIMITS: Mapping[str, MethodLimit] = {
     "QueryRoute": MethodLimit(max_entries=_ENDPOINTS, state=(CACHED,)),
@@ -83,22 +83,22 @@ METHOD_LIMITS: Mapping[str, MethodLimit] = {
         4 * MIB + 64 * KIB,  # the settings have a limit of their own, with a better error
         MAX_FIELDS,
         {
-            "settings.publishing.topics": Entries(MAX_TOPICS),
-            "settings.subscription.subscriptions": Entries(MAX_TOPICS),
-            "settings.backoff_policy.customized_backoff.next": Entries(1_024),
-            "settings.access_point.addresses": Entries(MAX_ADDRESSES),
-            "settings.metric.endpoints.addresses": Entries(MAX_ADDRESSES),
+            "settings.publishing.topics": EntryLimit(MAX_TOPICS),
+            "settings.subscription.subscriptions": EntryLimit(MAX_TOPICS),
+            "settings.backoff_policy.customized_backoff.next": EntryLimit(1_024),
+            "settings.access_point.addresses": EntryLimit(MAX_ADDRESSES),
+            "settings.metric.endpoints.addresses": EntryLimit(MAX_ADDRESSES),
         },
         (CLIENTS, STREAMS, COMMANDS),
     ),
     "NotifyClientTermination": MethodLimit(),
     # The bytes depend on maxMessageSize (transport/limits.py).
     "SendMessage": MethodLimit(
-        0, MAX_FIELDS, {"messages": Entries(MAX_MESSAGES, Code.MESSAGE_CORRUPTED)}, (CACHED, CLIENTS)
+        0, MAX_FIELDS, {"messages": EntryLimit(MAX_MESSAGES, Code.MESSAGE_CORRUPTED)}, (CACHED, CLIENTS)
     ),
     "ReceiveMessage": MethodLimit(max_entries=_QUEUE, state=(HELD_CALLS, RECEIPTS)),
     "PullMessage": MethodLimit(max_entries=_QUEUE, state=(HELD_CALLS,)),
-    "AckMessage": MethodLimit(4 * MIB, 10 * MAX_ACKS, {"entries": Entries(MAX_ACKS)}),
+    "AckMessage": MethodLimit(4 * MIB, 10 * MAX_ACKS, {"entries": EntryLimit(MAX_ACKS)}),
     "ChangeInvisibleDuration": MethodLimit(state=(RECEIPTS,)),
     "ForwardMessageToDeadLetterQueue": MethodLimit(),
     "EndTransaction": MethodLimit(),
@@ -106,6 +106,6 @@ METHOD_LIMITS: Mapping[str, MethodLimit] = {
     "UpdateOffset": MethodLimit(max_entries=_QUEUE),
     "GetOffset": MethodLimit(max_entries=_QUEUE),
     "QueryOffset": MethodLimit(max_entries=_QUEUE),
-    "SyncLiteSubscription": MethodLimit(max_entries={"lite_topic_set": Entries(1_000)}),
+    "SyncLiteSubscription": MethodLimit(max_entries={"lite_topic_set": EntryLimit(1_000)}),
 }
 """The bounds of every method of the messaging service."""

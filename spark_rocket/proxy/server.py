@@ -14,24 +14,24 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import Any
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.access import GrpcAccessControl, check_owner
-from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messaging import CLIENT_ID, Family, check_client, rpcs
-from spark_rocket.proxy.methods.clients import EXPIRE_SECONDS, ClientRegistry
+from spark_rocket.proxy.methods.client_registry import EXPIRE_SECONDS, ClientRegistry
 from spark_rocket.proxy.methods.pulling import PullFamily
 from spark_rocket.proxy.methods.receiving import MIN_POLLING_MS, ReceiveFamily
 from spark_rocket.proxy.methods.relay import Relay
-from spark_rocket.proxy.methods.routes import RouteFamily
+from spark_rocket.proxy.methods.routing import RouteFamily
 from spark_rocket.proxy.methods.sending import SendFamily
 from spark_rocket.proxy.methods.telemetry import ClientFamily
 from spark_rocket.proxy.methods.transactions import TransactionFamily
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.proxy.request_limits import MAX_MESSAGES, METHOD_LIMITS
-from spark_rocket.proxy.transport.context import Context, Rpc
+from spark_rocket.proxy.transport.grpc_server import GrpcServer
 from spark_rocket.proxy.transport.limits import GrpcLimits, send_request_bytes
-from spark_rocket.proxy.transport.server import GrpcServer
+from spark_rocket.proxy.transport.proxy_context import ProxyContext, Rpc
 from spark_rocket.proxy.transport.tool_services import ToolServices
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.tls.contexts import server_tls
@@ -44,7 +44,7 @@ class Families:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ProxyCluster,
         listening: Callable[[], tuple[str, int]],
         *,
         access_control: GrpcAccessControl | None = None,
@@ -82,13 +82,13 @@ class Families:
         """Return the methods by path, for a server that calls :meth:`authenticate` first."""
         return rpcs(self._made, None if self.access_control is None else self._authorize)
 
-    def authenticate(self, context: Context, method: str) -> None:
+    def authenticate(self, context: ProxyContext, method: str) -> None:
         """Check the metadata of a call before its message is read. StatusError without client id or valid signature."""
         check_client(context)
         if self.access_control is not None:
             self.access_control.authenticate(context)
 
-    def _authorize(self, context: Context, request: Any) -> None:
+    def _authorize(self, context: ProxyContext, request: Any) -> None:
         assert self.access_control is not None
         self.access_control.authorize(context, request)
         check_owner(context, self.clients.owner(context.metadata[CLIENT_ID]))
@@ -128,7 +128,7 @@ class ProxyServer:
     async def start(self) -> None:
         """Listen. ConfigError for an address in use, and for invalid certificates or accounts."""
         async with AsyncExitStack() as parts:
-            cluster = Cluster(
+            cluster = ProxyCluster(
                 self.config.name_server, credentials=self.config.credentials, tls=self.config.client_tls()
             )
             parts.push_async_callback(cluster.close)
@@ -141,7 +141,7 @@ class ProxyServer:
             await cluster.start()
             self._parts = parts.pop_all()
 
-    def _make_families(self, cluster: Cluster) -> Families:
+    def _make_families(self, cluster: ProxyCluster) -> Families:
         config = self.config
         control = None
         if config.acl_enable:

@@ -26,7 +26,7 @@ HOSTS = ("localhost", "127.0.0.1", "::1")
 _PEM = serialization.Encoding.PEM
 
 
-class KeyPair(NamedTuple):
+class CertificateFiles(NamedTuple):
     """The files of a certificate and its key."""
 
     certificate: Path
@@ -70,7 +70,7 @@ class CertificateAuthority:
         begins: datetime | None = None,
         ends: datetime | None = None,
         password: str = "",
-    ) -> KeyPair:
+    ) -> CertificateFiles:
         """Issue a certificate, for servers and clients, for these names and addresses; existing files are replaced."""
         key = ec.generate_private_key(ec.SECP256R1())
         begins = begins or _now() - timedelta(days=1)
@@ -84,7 +84,7 @@ class CertificateAuthority:
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password:
             encryption = serialization.BestAvailableEncryption(password.encode())
-        pair = KeyPair(self._directory / f"{name}.pem", self._directory / f"{name}.key")
+        pair = CertificateFiles(self._directory / f"{name}.pem", self._directory / f"{name}.key")
         pair.certificate.write_bytes(issued.public_bytes(_PEM))
         pair.key.write_bytes(key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, encryption))
         pair.key.chmod(0o600)
@@ -107,7 +107,7 @@ class CertificateAuthority:
         )
 
 
-def tls_of(authority: CertificateAuthority, pair: KeyPair, given: TlsSettings | None = None) -> TlsSettings:
+def tls_of(authority: CertificateAuthority, pair: CertificateFiles, given: TlsSettings | None = None) -> TlsSettings:
     """Settings of servers and clients that use this certificate and trust this authority."""
     certificate, key = map(str, pair)
     return replace(

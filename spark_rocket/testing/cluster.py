@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
-from spark_rocket.client.core.config import find_credentials
+from spark_rocket.client.core.client_config import find_credentials
 from spark_rocket.errors import BrokerError, RemotingError, StateError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.auth import Credentials
@@ -38,7 +38,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember
@@ -46,7 +46,7 @@ from spark_rocket.testing.processes import ServerProcess
 from spark_rocket.testing.threads import ProxyThread, ServerThread
 
 if TYPE_CHECKING:
-    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.proxy.proxy_config import ProxyConfig
 
 #: Defaults: no fixed ports, and messages are accepted and retained even if the disk is nearly full.
 _OWN_SETTINGS: dict[str, object] = {
@@ -291,7 +291,7 @@ class LocalCluster:
         _ = self.proxy
 
     def _proxy_config(self) -> ProxyConfig:
-        from spark_rocket.proxy.config import ProxyConfig
+        from spark_rocket.proxy.proxy_config import ProxyConfig
 
         config = self._config
         if str(config.get("grpcServerPort", "")) == "-1":

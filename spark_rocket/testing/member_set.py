@@ -15,7 +15,7 @@ from spark_rocket.broker.cluster_layout import ClusterMember, cluster_members
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.errors import StateError
 from spark_rocket.protocol.setting import text_of
-from spark_rocket.testing.members import BrokerMember, Member, NameServerMember
+from spark_rocket.testing.members import BrokerMember, NameServerMember, ServerMember
 from spark_rocket.testing.network import Network
 
 #: In order: the VIP port two below listenPort, an unused one, listenPort, the HA port.
@@ -58,7 +58,7 @@ class MemberSet:
             raise
 
     @property
-    def all(self) -> list[Member]:
+    def all(self) -> list[ServerMember]:
         return [*self.brokers, *self.slaves, *self.name_servers]
 
     @property

@@ -28,7 +28,7 @@ from spark_rocket.testing.network import CLIENTS, LOOPBACK, Network
 from spark_rocket.testing.processes import ServerProcess
 
 
-class Member:
+class ServerMember:
     """One server. ``name``: its name in the cluster; ``address``: its address for clients.
 
     ``ports``: all ports that it may listen on; ``port``: the one for clients.
@@ -97,7 +97,7 @@ class Member:
             self.stop()
         self.start()
 
-    def partition(self, *others: Member) -> None:
+    def partition(self, *others: ServerMember) -> None:
         """Cut the network to these members, or to all members and clients."""
         self._network.cut(self.name, [other.name for other in others] or [CLIENTS, *self.others()])
 
@@ -130,7 +130,7 @@ class Member:
         return process
 
 
-class NameServerMember(Member):
+class NameServerMember(ServerMember):
     """A name server. After a restart its tables are empty until brokers register, which they do at once."""
 
     def __init__(
@@ -153,7 +153,7 @@ class NameServerMember(Member):
         return arguments
 
 
-class BrokerMember(Member):
+class BrokerMember(ServerMember):
     """A master or a slave."""
 
     def __init__(

@@ -24,13 +24,13 @@ from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.testing.processes import STOP_SECONDS
 
 if TYPE_CHECKING:
-    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.proxy.proxy_config import ProxyConfig
     from spark_rocket.proxy.server import ProxyServer
 
 _HOST = "127.0.0.1"
 
 
-class LoopThread(ABC):
+class ServingThread(ABC):
     """A thread with a loop that serves until :meth:`stop`. The constructor raises errors of the start.
 
     ``what`` names the servers in errors.
@@ -80,7 +80,7 @@ class LoopThread(ABC):
             raise self._error
 
 
-class ServerThread(LoopThread):
+class ServerThread(ServingThread):
     """A name server and a broker."""
 
     def __init__(self, data_dir: Path, config: Mapping[str, object], ports: tuple[int, int], timeout: float) -> None:
@@ -118,7 +118,7 @@ class ServerThread(LoopThread):
             await namesrv.close()
 
 
-class ProxyThread(LoopThread):
+class ProxyThread(ServingThread):
     """A running gRPC proxy. ConfigError if it cannot start.
 
     It uses Remoting to call the brokers, so it only needs their name server, wherever they run.

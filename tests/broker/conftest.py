@@ -11,7 +11,7 @@ import pytest
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.replication import slave as slave_module
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World

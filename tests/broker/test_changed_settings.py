@@ -19,7 +19,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.live

@@ -30,7 +30,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
 from spark_rocket.protocol.wire.request_limits.state import PRODUCERS, QUEUE_LOCKS, SUBSCRIPTIONS
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire

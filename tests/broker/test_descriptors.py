@@ -16,7 +16,7 @@ import pytest
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire

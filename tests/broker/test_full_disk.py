@@ -16,7 +16,7 @@ from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire

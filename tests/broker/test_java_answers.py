@@ -18,7 +18,7 @@ from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker import java_types as java
 from tests.broker.wire import Wire

@@ -12,7 +12,7 @@ from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
 

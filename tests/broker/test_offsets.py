@@ -14,7 +14,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.config import ConsumerOffsetSerializeWrapper
 from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import SUBSCRIPTION, Wire
 

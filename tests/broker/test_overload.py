@@ -19,7 +19,7 @@ from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible
 from spark_rocket.store.results import PutResult
 from spark_rocket.testing import LocalCluster

@@ -18,7 +18,7 @@ from spark_rocket.model import Message, MessageExt, SendStatus
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.delay import timer_log
 from spark_rocket.store.tools.check import check_store
 from tests.broker.test_name_servers import knows

@@ -16,7 +16,7 @@ from spark_rocket.protocol.wire.bodies.route import QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from tests.broker.wire import Wire
 from tests.kit.waiting import until, until_async
 

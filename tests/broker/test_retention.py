@@ -18,7 +18,7 @@ from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import DataLossError
 from spark_rocket.protocol.wire.bodies.route import KVTable
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.retention import Retention
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster

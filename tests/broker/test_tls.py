@@ -20,7 +20,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.ha import encode_report
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of

@@ -20,7 +20,7 @@ from spark_rocket.broker.tracing import make_provider
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.live

@@ -17,7 +17,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.model import Message
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from spark_rocket.testing.network import Network

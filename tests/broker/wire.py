@@ -16,7 +16,7 @@ from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 
 SUSPEND = 2
 SUBSCRIPTION = 4

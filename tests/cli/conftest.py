@@ -13,7 +13,7 @@ import pytest
 from spark_rocket.cli import main
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.headers.namesrv import RegisterBrokerRequestHeader
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 

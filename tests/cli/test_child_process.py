@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.cli.servers.child import ChildProcess, End, LineReader, supervise
-from spark_rocket.remoting.server.server import run
+from spark_rocket.remoting.server.remoting_server import run
 from spark_rocket.testing.processes import ServerProcess
 from tests.cli.descriptors import WatchedDescriptors, closes_its_pipes
 

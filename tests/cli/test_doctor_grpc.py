@@ -11,8 +11,8 @@ import pytest
 from spark_rocket.cli import main
 from spark_rocket.cli.commands.doctor import Finding, check_grpc
 from spark_rocket.cli.connect import Link
-from spark_rocket.proxy.config import ProxyConfig
-from spark_rocket.proxy.transport.context import Context, Rpc
+from spark_rocket.proxy.proxy_config import ProxyConfig
+from spark_rocket.proxy.transport.proxy_context import ProxyContext, Rpc
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority
 from spark_rocket.testing.threads import ProxyThread
@@ -116,7 +116,7 @@ class ConfigurableHealth(World):
     def rpcs(self) -> dict[str, Rpc]:
         return {} if self.health is None else {"/grpc.health.v1.Health/Check": Rpc(self.check)}
 
-    async def check(self, context: Context, request: bytes) -> bytes:
+    async def check(self, context: ProxyContext, request: bytes) -> bytes:
         assert self.health is not None
         return self.health
 

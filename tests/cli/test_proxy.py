@@ -18,7 +18,7 @@ from spark_rocket.cli.servers.foreground import NO_PORT, metrics_port
 from spark_rocket.cli.servers.serve_proxy import worker_config
 from spark_rocket.cli.servers.up_children import proxy_config
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import PORTS, command, finished, found, one_line, started
 from tests.kit.waiting import until

@@ -23,7 +23,7 @@ from spark_rocket.cli import main
 from spark_rocket.cli.servers.serve import snippet
 from spark_rocket.client import Admin
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing.network import Network
 from tests import golden
 from tests.broker.wire import Wire

@@ -20,7 +20,7 @@ from spark_rocket.cli.servers.up_cluster import shared_settings, write_conf
 from spark_rocket.client import Admin
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker.wire import Wire
 from tests.cli.test_rocket import PORTS, finished, found, one_line, started
 from tests.kit.waiting import until

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from spark_rocket.protocol.wire.bodies.route import BrokerData, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from tests.kit.brokers import LoopThread
 
 Answer = Callable[[RemotingCommand], RemotingCommand | None]

@@ -8,7 +8,7 @@ from urllib.error import HTTPError
 import pytest
 
 from spark_rocket.client import Reader
-from spark_rocket.client.core.config import ClientConfig, look_up
+from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from tests.client.fakes import FakeCluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.core.config import ClientConfig, find_credentials, read_credentials
+from spark_rocket.client.core.client_config import ClientConfig, find_credentials, read_credentials
 from spark_rocket.client.core.instance import _key
 from spark_rocket.errors import BrokerError, ConfigError
 from spark_rocket.model import Message

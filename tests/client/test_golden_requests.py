@@ -26,7 +26,7 @@ from spark_rocket.client import (
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.services import SendBack
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import acquire, release
 from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import ClientError, GroupInUseError
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData

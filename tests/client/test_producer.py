@@ -29,7 +29,7 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.client.fakes import STORED, Fake, FakeCluster, says
 
 pytestmark = pytest.mark.live

@@ -28,8 +28,8 @@ from spark_rocket.protocol.record.batch import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import in_child
 from tests.client.fakes import FakeCluster, route, says

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from spark_rocket.client.core import name_servers
-from spark_rocket.client.core.config import DEFAULT_NAME_SERVER, ClientConfig
+from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, ClientConfig
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.routes import UNAVAILABLE_SECONDS, Routes
 from spark_rocket.errors import (

@@ -24,7 +24,7 @@ from spark_rocket.client import (
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
 from spark_rocket.client.consume import process_queue, queue_locks, services
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
     BrokerError,

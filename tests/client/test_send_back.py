@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_rocket.client.consume.services import SendBack
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.properties import decode_properties

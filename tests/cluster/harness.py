@@ -21,7 +21,7 @@ from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, SendStatus
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.members import BrokerMember

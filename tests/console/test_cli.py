@@ -25,7 +25,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli.servers.console import console
 from spark_rocket.cli.servers.up_children import console_account, start_console
 from spark_rocket.console.passwords import is_right
-from spark_rocket.remoting.server.server import run as run_loop
+from spark_rocket.remoting.server.remoting_server import run as run_loop
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, run
 from tests.cli.descriptors import WatchedDescriptors

@@ -24,7 +24,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RemotingError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster

@@ -11,7 +11,7 @@ import pytest
 from spark_rocket.errors import RemotingError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.crash.test_kill_broker import read_all

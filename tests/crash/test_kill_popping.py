@@ -11,7 +11,7 @@ import pytest
 from spark_rocket.errors import RemotingError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster

@@ -16,7 +16,7 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.clients import monotonic_ms
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.namesrv.server import NameServer
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.store.message_store import now_ms
 from spark_rocket.store.tools.check import check_store

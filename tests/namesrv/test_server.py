@@ -25,9 +25,9 @@ from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, T
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
-from spark_rocket.remoting.server.server import run
+from spark_rocket.remoting.server.remoting_server import run
 
 pytestmark = pytest.mark.live
 

@@ -10,9 +10,9 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import RemotingServer
+from spark_rocket.remoting.server.remoting_server import RemotingServer
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served
 
@@ -54,11 +54,11 @@ def _data(broker: Broker) -> BrokerData:
 
 
 @contextmanager
-def cluster_of(server: Served, clock: Callable[[], int], **settings: Any) -> Iterator[Cluster]:
+def cluster_of(server: Served, clock: Callable[[], int], **settings: Any) -> Iterator[ProxyCluster]:
     """A cluster with the one broker, on the broker's loop; nothing is cached unless ``settings`` say so."""
     names = LiveNameServer(server.broker)
     server.do(names.server.start())
-    cluster = Cluster(names.server.address, clock=clock, **{"fresh_seconds": 0.0, **settings})
+    cluster = ProxyCluster(names.server.address, clock=clock, **{"fresh_seconds": 0.0, **settings})
     server.do(cluster.start())
     try:
         yield cluster

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.proxy.server import ProxyServer
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.brokers import parts_of

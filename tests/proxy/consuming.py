@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.methods.pulling import PullFamily
 from spark_rocket.proxy.methods.receiving import ReceiveFamily
@@ -38,7 +38,7 @@ def handle_of(message: Any) -> str:
 class Consuming:
     """One client of a group, at one broker."""
 
-    def __init__(self, server: Served, wire: Wire, clock: Clock, cluster: Cluster) -> None:
+    def __init__(self, server: Served, wire: Wire, clock: Clock, cluster: ProxyCluster) -> None:
         self.server = server
         self.wire = wire
         self.clock = clock

@@ -11,9 +11,9 @@ from typing import Any
 from spark_rocket.broker.state.topics import new_topic
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messaging import CLIENT_ID
-from spark_rocket.proxy.methods.client import CommandStream
+from spark_rocket.proxy.methods.grpc_client import CommandStream
 from spark_rocket.proxy.server import Families
 from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
 from tests.broker.wire import Wire
@@ -103,7 +103,7 @@ class DirectCaller(Caller):
 class DirectEndpoint:
     """The parts of a cluster, on a loop; ``server`` runs it."""
 
-    def __init__(self, server: LoopThread, cluster: Cluster, wire: Wire | None = None, **settings: Any) -> None:
+    def __init__(self, server: LoopThread, cluster: ProxyCluster, wire: Wire | None = None, **settings: Any) -> None:
         self.server = server
         self.cluster = cluster
         self.wire = wire
@@ -127,7 +127,7 @@ class ProxyThread(DirectEndpoint):
 
     def __init__(self, name_server: str, **settings: Any) -> None:
         server = LoopThread()
-        cluster = Cluster(name_server, **settings)
+        cluster = ProxyCluster(name_server, **settings)
         server.do(cluster.start())
         super().__init__(server, cluster, min_polling_ms=100)
 
@@ -158,7 +158,7 @@ def proxy_of(name_server: str, **settings: Any) -> Iterator[ProxyThread]:
 class BrokersEndpoint(DirectEndpoint):
     """On the loop of its cluster's one broker."""
 
-    def __init__(self, served: Served, cluster: Cluster, wire: Wire) -> None:
+    def __init__(self, served: Served, cluster: ProxyCluster, wire: Wire) -> None:
         super().__init__(served, cluster, wire)
         self.served = served
 

@@ -13,8 +13,8 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
-from spark_rocket.proxy.transport.server import GrpcServer
+from spark_rocket.proxy.transport.grpc_server import GrpcServer
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, Rpc, RpcError
 from tests.kit.brokers import LoopThread
 from tests.kit.waiting import until
 
@@ -88,14 +88,14 @@ class World(LoopThread):
             "/t.T/Deaf": Rpc(self.deaf, request_streaming=True, response_streaming=True),
         }
 
-    async def echo(self, context: Context, request: bytes) -> bytes:
+    async def echo(self, context: ProxyContext, request: bytes) -> bytes:
         self.seen.append((dict(context.metadata), context.peer, context.deadline))
         return request
 
-    async def size(self, context: Context, request: bytes) -> bytes:
+    async def size(self, context: ProxyContext, request: bytes) -> bytes:
         return str(len(request)).encode()
 
-    async def later(self, context: Context, request: bytes) -> bytes:
+    async def later(self, context: ProxyContext, request: bytes) -> bytes:
         task = asyncio.current_task()
         assert task is not None
         for _ in range(3):
@@ -106,7 +106,7 @@ class World(LoopThread):
                 await asyncio.get_running_loop().create_future()
         return request
 
-    async def hold(self, context: Context, request: bytes) -> bytes:
+    async def hold(self, context: ProxyContext, request: bytes) -> bytes:
         self.seen.append(request)
         try:
             await self.released.wait()
@@ -115,21 +115,21 @@ class World(LoopThread):
             raise
         return request
 
-    async def fail(self, context: Context, request: bytes) -> bytes:
+    async def fail(self, context: ProxyContext, request: bytes) -> bytes:
         if request == b"rpc":
             raise RpcError(GrpcCode.NOT_FOUND, "käse: 100 %\n" + "x" * 5000)
         if request == b"cancel":
             raise asyncio.CancelledError
         raise ValueError(request.decode())
 
-    async def count(self, context: Context, request: bytes) -> AsyncIterator[bytes]:
+    async def count(self, context: ProxyContext, request: bytes) -> AsyncIterator[bytes]:
         upto, size, fail = map(int, request.split())
         for number in range(upto):
             yield str(number).encode().rjust(size)
         if fail:
             raise RpcError(GrpcCode.INVALID_ARGUMENT, "no more")
 
-    async def flood(self, context: Context, request: bytes) -> AsyncIterator[bytes]:
+    async def flood(self, context: ProxyContext, request: bytes) -> AsyncIterator[bytes]:
         try:
             while True:
                 self.seen.append(None)
@@ -137,7 +137,7 @@ class World(LoopThread):
         finally:
             self.cancelled += 1
 
-    async def stay(self, context: Context, request: bytes) -> AsyncIterator[bytes]:
+    async def stay(self, context: ProxyContext, request: bytes) -> AsyncIterator[bytes]:
         yield b"here"
         try:
             await asyncio.get_running_loop().create_future()
@@ -145,12 +145,12 @@ class World(LoopThread):
             self.cancelled += 1
             raise
 
-    async def both(self, context: Context, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def both(self, context: ProxyContext, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for request in requests:
             yield request
         yield b"end"
 
-    async def deaf(self, context: Context, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def deaf(self, context: ProxyContext, requests: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         await self.released.wait()
         async for request in requests:
             yield str(len(request)).encode()

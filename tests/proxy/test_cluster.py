@@ -17,9 +17,9 @@ from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import wall_clock_ms
+from spark_rocket.proxy.cluster.proxy_cluster import wall_clock_ms
 from spark_rocket.proxy.methods.sending import queue_of_group
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until

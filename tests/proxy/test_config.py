@@ -14,7 +14,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of
-from spark_rocket.proxy.config import _SPECS, KNOWN_UNUSED, ProxyConfig
+from spark_rocket.proxy.proxy_config import _SPECS, KNOWN_UNUSED, ProxyConfig
 from spark_rocket.remoting.tls.settings import TlsMode
 
 OWN = '{"accessKey": "proxy-key", "secretKey": "pr0xy-s3cr3t"}'

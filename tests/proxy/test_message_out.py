@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.properties import encode_properties

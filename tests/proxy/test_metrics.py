@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.metrics import ProxyMetrics
-from spark_rocket.proxy.transport.context import GrpcCode
+from spark_rocket.proxy.proxy_config import ProxyConfig
+from spark_rocket.proxy.transport.proxy_context import GrpcCode
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ProxyThread

@@ -15,7 +15,7 @@ import pytest
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.tls.contexts import self_signed
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ProxyThread

@@ -19,9 +19,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.grpc_server import GrpcServer
 from spark_rocket.proxy.transport.limits import MIB, GrpcLimits, send_request_bytes
-from spark_rocket.proxy.transport.server import GrpcServer
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, Rpc, RpcError
 from spark_rocket.proxy.transport.tool_services import ToolServices
 from tests.proxy.grpc_world import LIMIT, Peer, World, framed, world
 
@@ -255,7 +255,7 @@ class Guarded(World):
     def __init__(self, **options: Any) -> None:
         super().__init__(authenticate=self.authenticate, **options)
 
-    def authenticate(self, context: Context, method: str) -> None:
+    def authenticate(self, context: ProxyContext, method: str) -> None:
         password = context.metadata.get("password")
         if password is None:
             raise RpcError(GrpcCode.PERMISSION_DENIED, f"no password for {method}")
@@ -263,7 +263,7 @@ class Guarded(World):
             raise ValueError(password)
 
     def rpcs(self) -> dict[str, Rpc]:
-        def failed(context: Context, error: Exception) -> bytes:
+        def failed(context: ProxyContext, error: Exception) -> bytes:
             return b"failed: " + str(error).encode()
 
         return {

@@ -13,10 +13,10 @@ import pytest
 
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import FrameSplitter
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, RemotingServer
+from spark_rocket.remoting.server.remoting_server import Handler, RemotingServer
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, ServerThread, request

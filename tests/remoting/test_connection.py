@@ -23,8 +23,8 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, Request, no_answer, resolve_each
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import loop_thread
 from tests.kit.waiting import until
 

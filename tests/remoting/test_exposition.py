@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
 from spark_rocket.remoting.http import monitor as monitor_module
+from spark_rocket.remoting.http.http_server import HttpAnswer
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
-from spark_rocket.remoting.http.server import HttpAnswer
 
 TABLE = (
     Metric("sent_total", COUNTER, "How many.", "own"),

@@ -14,7 +14,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OVERLOAD, Limits, Queue
-from spark_rocket.remoting.server.server import Handler
+from spark_rocket.remoting.server.remoting_server import Handler
 from tests.kit.waiting import until
 
 from .conftest import ECHO, RawClient, ServerThread, request

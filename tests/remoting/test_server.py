@@ -18,7 +18,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
-from spark_rocket.remoting.server.server import RemotingServer, run
+from spark_rocket.remoting.server.remoting_server import RemotingServer, run
 
 from .conftest import ECHO, FAIL, RawClient, ServerThread, request, with_channel
 

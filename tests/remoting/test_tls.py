@@ -26,12 +26,12 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Request
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
-from spark_rocket.remoting.server.server import RemotingServer
-from spark_rocket.remoting.tls import server as tls_server
+from spark_rocket.remoting.server.remoting_server import RemotingServer
+from spark_rocket.remoting.tls import tls_gate as tls_server
 from spark_rocket.remoting.tls.contexts import ClientTls, ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings, Verify
 from spark_rocket.testing.certificates import CertificateAuthority

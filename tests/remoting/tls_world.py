@@ -10,7 +10,7 @@ from typing import Any
 
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import ClientAuth, TlsMode, TlsSettings
-from spark_rocket.testing.certificates import CertificateAuthority, KeyPair
+from spark_rocket.testing.certificates import CertificateAuthority, CertificateFiles
 
 LIMIT = 30.0
 PAST = datetime.now(UTC) - timedelta(days=1)
@@ -32,7 +32,7 @@ class Certificates:
 
     def of_server(
         self,
-        pair: KeyPair | None = None,
+        pair: CertificateFiles | None = None,
         *,
         mode: TlsMode = TlsMode.PERMISSIVE,
         auth: ClientAuth = ClientAuth.NONE,
@@ -48,10 +48,10 @@ class Certificates:
             **more,
         )
 
-    def server_tls(self, pair: KeyPair | None = None, **settings: Any) -> ServerTls:
+    def server_tls(self, pair: CertificateFiles | None = None, **settings: Any) -> ServerTls:
         return ServerTls(self.of_server(pair, **settings))
 
-    def of_client(self, pair: KeyPair | None = None, *, trust: Path | None = None, **more: Any) -> TlsSettings:
+    def of_client(self, pair: CertificateFiles | None = None, *, trust: Path | None = None, **more: Any) -> TlsSettings:
         return TlsSettings(
             enable=True,
             client_trust_cert_path=str(trust or self.authority.certificate),
@@ -60,7 +60,7 @@ class Certificates:
             **more,
         )
 
-    def openssl(self, pair: KeyPair | None = None) -> ssl.SSLContext:
+    def openssl(self, pair: CertificateFiles | None = None) -> ssl.SSLContext:
         """A foreign client."""
         context = ssl.create_default_context(cafile=self.authority.certificate)
         if pair is not None:

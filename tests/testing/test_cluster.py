@@ -13,7 +13,7 @@ import pytest
 
 from spark_rocket.errors import BrokerError, ConfigError, StateError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.brokers import parts_of

@@ -20,7 +20,7 @@ def test_worker_interpreter():
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 def check(rocket, rocket_topic):
-    from spark_rocket.remoting.client.client import RemotingClient
+    from spark_rocket.remoting.client.remoting_client import RemotingClient
     from spark_rocket.protocol.wire.command import RemotingCommand
     assert rocket_topic not in names
     names.add(rocket_topic)

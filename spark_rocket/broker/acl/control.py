@@ -23,7 +23,7 @@ from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackReque
 from spark_rocket.protocol.wire.headers.messages import ViewMessageRequestHeader
 from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
+from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.message_store import MessageStore
 
 

@@ -29,7 +29,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES, RELAYED_REQUESTS
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler, failure_of
+from spark_rocket.remoting.server.remoting_server import Handler, failure_of
 from spark_rocket.remoting.server.state_quota import StateQuota
 
 _Method = TypeVar("_Method", bound=Callable[..., object])

@@ -24,7 +24,7 @@ from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.server import Handler
+from spark_rocket.remoting.server.remoting_server import Handler
 
 _MESSAGES = (
     Code.SEND_MESSAGE,

@@ -44,7 +44,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
 from spark_rocket.remoting.server.sockets import leaves_reserve
-from spark_rocket.remoting.tls.server import TlsGate
+from spark_rocket.remoting.tls.tls_gate import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)

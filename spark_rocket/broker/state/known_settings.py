@@ -53,7 +53,7 @@ _NAMES = """
 
 KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())
 
-#: Settings of the gRPC proxy (spark_rocket.proxy.config), accepted in the broker.conf that ``rocket up`` reads.
+#: Settings of the gRPC proxy (spark_rocket.proxy.proxy_config), accepted in the broker.conf that ``rocket up`` reads.
 PROXY_SETTINGS = frozenset(
     {
         "aclMaxClockSkew",

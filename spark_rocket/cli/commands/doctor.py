@@ -372,7 +372,7 @@ def reach(address: str) -> str:
 
 def check_grpc(link: Link, endpoint: str, topic: str | None) -> Iterator[Finding]:
     """Check that an endpoint is reachable, by TLS or plaintext, that it is serving, and the route of the topic."""
-    from spark_rocket.client.core.config import find_credentials
+    from spark_rocket.client.core.client_config import find_credentials
     from spark_rocket.proxy.probe import Probe, check_http2
     from spark_rocket.remoting.tls.settings import TlsSettings, Verify, as_settings
 

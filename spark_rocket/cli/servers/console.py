@@ -55,7 +55,7 @@ def console(
     if hash_password:
         _print_hash()
         return
-    from spark_rocket.client.core.config import ClientConfig
+    from spark_rocket.client.core.client_config import ClientConfig
     from spark_rocket.console.settings import ConsoleSettings, read_users
     from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -82,7 +82,7 @@ def _serve(settings: ConsoleSettings, ready_fd: int | None, lifeline_fd: int | N
     import spark_rocket
     from spark_rocket.cli.servers.foreground import Stopping, print_lines, ready
     from spark_rocket.console.serve import serve_console
-    from spark_rocket.remoting.server.server import run
+    from spark_rocket.remoting.server.remoting_server import run
 
     def begun(address: str) -> None:
         ready(ready_fd, {"console": address})

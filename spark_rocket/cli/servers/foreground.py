@@ -29,7 +29,7 @@ from spark_rocket.system import keep_freed_memory
 
 if TYPE_CHECKING:
     from spark_rocket.broker.state.config import BrokerConfig
-    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.proxy.proxy_config import ProxyConfig
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from spark_rocket.cli.servers.options import (
 )
 
 if TYPE_CHECKING:
-    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.proxy.proxy_config import ProxyConfig
 
 _MAX_WORKERS = 64
 
@@ -83,9 +83,9 @@ def _config(
     no_metrics: bool,
 ) -> ProxyConfig:
     """Merge the settings: command line first, then file, then environment. ConfigError for invalid settings."""
-    from spark_rocket.client.core.config import DEFAULT_NAME_SERVER, find_credentials
+    from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, find_credentials
     from spark_rocket.protocol.auth import inner_credentials_text
-    from spark_rocket.proxy.config import ProxyConfig
+    from spark_rocket.proxy.proxy_config import ProxyConfig
     from spark_rocket.remoting.http.monitor import MetricsExporterType
 
     exclusive({"--metrics-port": metrics_port, "--no-metrics": no_metrics})

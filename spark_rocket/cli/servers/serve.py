@@ -42,7 +42,7 @@ from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
 from spark_rocket.namesrv.server import NameServer, NameServerMetrics
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
-from spark_rocket.remoting.server.server import run
+from spark_rocket.remoting.server.remoting_server import run
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsMode, TlsSettings
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.store_lock import StoreLock, abort_path

@@ -29,8 +29,8 @@ from spark_rocket.cli.servers.foreground import (
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, ProxyOptions
 from spark_rocket.errors import ConfigError
 from spark_rocket.logs import log_start
-from spark_rocket.proxy.config import ProxyConfig
 from spark_rocket.proxy.metrics import ProxyMetrics
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.sockets import bind

@@ -14,7 +14,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.cli.servers.child import ChildServer, SupervisedServer
 from spark_rocket.cli.servers.foreground import print_line, print_lines
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, LogOptions, UpOptions
-from spark_rocket.client.core.config import (
+from spark_rocket.client.core.client_config import (
     ACCESS_KEY_VARIABLE,
     SECRET_KEY_VARIABLE,
     SECURITY_TOKEN_VARIABLE,
@@ -24,7 +24,7 @@ from spark_rocket.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 from spark_rocket.errors import ConfigError
 from spark_rocket.extras import pip_install
-from spark_rocket.proxy.config import DEFAULT_PORT, ProxyConfig
+from spark_rocket.proxy.proxy_config import DEFAULT_PORT, ProxyConfig
 
 _NO_PROXY = -1
 _NO_ACCOUNT = (

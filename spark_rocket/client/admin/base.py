@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from spark_rocket.client.admin.rows import Failures
 from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
-from spark_rocket.client.core.config import ClientConfig, Connecting
+from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError

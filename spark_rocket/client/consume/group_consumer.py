@@ -43,7 +43,7 @@ from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.owned_queues import OwnedQueues
 from spark_rocket.client.consume.process_queue import PullSettings
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.config import ClientConfig, Connecting
+from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client, ClientInstance
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.errors import ProtocolError, RocketError, StateError, SubscriptionRefusedError

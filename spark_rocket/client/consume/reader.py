@@ -36,7 +36,7 @@ from spark_rocket.client.consume.pull import (
     queue_name,
     with_broker,
 )
-from spark_rocket.client.core.config import ClientConfig, Connecting
+from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues
 from spark_rocket.errors import (
@@ -55,8 +55,8 @@ from spark_rocket.protocol.wire.bodies.route import MASTER_ID, ClusterInfo, KVTa
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, failed
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, TypeVar
 
-from spark_rocket.client.core.config import ClientConfig, look_up
+from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import error_of
@@ -39,8 +39,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.membership import GetConsumerListByGroupRequestHeader
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.client.client import RemotingClient
 from spark_rocket.remoting.client.promise import Promise, Request
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import CallbackThread, loop_thread
 from spark_rocket.remoting.exposition import Exposition
 

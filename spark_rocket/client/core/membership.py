@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.heartbeats import UNREGISTER_TIMEOUT_S, register
 from spark_rocket.client.core.responses import RETRIABLE_CODES, sentence
 from spark_rocket.client.core.routes import RouteTable
@@ -43,7 +43,7 @@ from spark_rocket.protocol.wire.headers.membership import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import loop_thread
 
 logger = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from spark_rocket.remoting.exposition import (
     label_text,
 )
 from spark_rocket.remoting.exposition import PROCESS_METRICS as _PROCESS
-from spark_rocket.remoting.http.server import HttpAnswer, HttpServer
+from spark_rocket.remoting.http.http_server import HttpAnswer, HttpServer
 
 _SEND = ("client_id", "producer_group", "topic")
 _CONSUME = ("client_id", "consumer_group", "topic")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from spark_rocket.client.core.cache import Cache
-from spark_rocket.client.core.config import ADDRESS_SERVER_TIMEOUT_S, DEFAULT_NAME_SERVER, look_up
+from spark_rocket.client.core.client_config import ADDRESS_SERVER_TIMEOUT_S, DEFAULT_NAME_SERVER, look_up
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import NameServerUnreachableError, RemotingError, RocketError
 from spark_rocket.protocol.wire.bodies.route import TopicRouteData

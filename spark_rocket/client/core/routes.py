@@ -33,7 +33,7 @@ from typing import TypeVar
 
 from spark_rocket.client.core.availability import Unavailable
 from spark_rocket.client.core.cache import Cache
-from spark_rocket.client.core.config import ClientConfig
+from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import topic_not_found
 from spark_rocket.errors import QueueNotFoundError, RocketError, TopicNotFoundError

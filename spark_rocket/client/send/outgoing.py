@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.client.core.routes import DEFAULT_TOPIC_QUEUES
 from spark_rocket.client.core.validators import check_topic_to_send
 from spark_rocket.errors import ClientError, IllegalMessageError, MessageTooLargeError

@@ -31,7 +31,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
 from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
 from spark_rocket.client.core.instance import Client, ClientInstance
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures, default_perms
 from spark_rocket.client.admin.base import record_failure
-from spark_rocket.console.api.context import ApiRequest, Context, confirmed
+from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed
 from spark_rocket.console.responses import Refused, failures_json
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PlainAccessConfig, UserInfo
@@ -39,7 +39,7 @@ class _Change(Protocol):
 
 
 class AccountApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def show(self, request: ApiRequest) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.console.api.context import ApiRequest, Context
+from spark_rocket.console.api.context import ApiContext, ApiRequest
 from spark_rocket.console.responses import Refused
 from spark_rocket.console.secrets import is_secret, shown
 
@@ -18,7 +18,7 @@ _UNSAFE = frozenset(("rocketmqHome", "filterServerNums", "brokerConfigPath", "co
 
 
 class BrokerApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def show(self, request: ApiRequest) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Failures, is_system_group
-from spark_rocket.console.api.context import ApiRequest, Context, page_of, place
+from spark_rocket.console.api.context import ApiContext, ApiRequest, page_of, place
 from spark_rocket.console.responses import Refused, Trouble, describe, failures_json
 from spark_rocket.console.secrets import shown
 from spark_rocket.errors import RemotingError, RocketError
@@ -32,7 +32,7 @@ NOT_ONLINE = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
 
 
 class ClientApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._running = threading.BoundedSemaphore(MAX_RUNNING_QUERIES)
 

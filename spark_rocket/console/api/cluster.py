@@ -13,7 +13,7 @@ from typing import Any
 
 import spark_rocket
 from spark_rocket.client.admin import GroupKind
-from spark_rocket.console.api.context import ApiRequest, Context
+from spark_rocket.console.api.context import ApiContext, ApiRequest
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.sampler import GROUPS, OVERVIEW, TOPICS
 
@@ -23,7 +23,7 @@ _STREAMS = (GroupKind.STREAM, GroupKind.STOPPED)
 
 
 class ClusterApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     def overview(self, request: ApiRequest) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from spark_rocket.attributes import pick
 from spark_rocket.client import Admin
 from spark_rocket.console.links import Links
-from spark_rocket.console.passwords import Session
+from spark_rocket.console.passwords import LoginSession
 from spark_rocket.console.request_limits import MAX_INT, ROUTE_LIMITS, RouteLimit, integer
 from spark_rocket.console.responses import Refused, describe, failure, json_response
 from spark_rocket.console.sampler import Sampler
@@ -68,7 +68,7 @@ class ApiRequest:
 
 
 @dataclass(slots=True)
-class Context:
+class ApiContext:
     settings: ConsoleSettings
     links: Links
     sampler: Sampler
@@ -105,7 +105,7 @@ class Context:
 
         async def handle(request: Request) -> Response:
             try:
-                session: Session | None = request.state.session
+                session: LoginSession | None = request.state.session
                 query, body = await limit.read(request)
                 parsed = ApiRequest(request.path_params, query, body, session.user if session else "")
                 if changes is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import DeadLetterTopic, TopicKind, origin_of
-from spark_rocket.console.api.context import ApiRequest, Context
+from spark_rocket.console.api.context import ApiContext, ApiRequest
 from spark_rocket.console.api.messages import message_at
 from spark_rocket.console.dead_topics import DeadTopics
 from spark_rocket.console.responses import Refused, describe
@@ -23,7 +23,7 @@ _FIRST_REFRESH_MS = 500
 
 
 class DeadApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._topics = DeadTopics(context.links.reader, context.sampler)
 

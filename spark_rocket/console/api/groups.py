@@ -9,7 +9,7 @@ from typing import Any
 
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import QueueProgress
-from spark_rocket.console.api.context import ApiRequest, Context, confirmed, page_of, place
+from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed, page_of, place
 from spark_rocket.console.responses import Refused
 from spark_rocket.console.sampler import GROUPS
 from spark_rocket.console.state import GroupRecord, queue_label
@@ -31,7 +31,7 @@ def _place(progress: QueueProgress) -> tuple[bool, MessageQueue]:
 
 
 class GroupApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._sampler = context.sampler
 

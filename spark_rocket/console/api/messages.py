@@ -16,10 +16,10 @@ from starlette.responses import Response
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Admin, origin_of
 from spark_rocket.console import bodies
-from spark_rocket.console.api.context import ApiRequest, Context, attachment, place
+from spark_rocket.console.api.context import ApiContext, ApiRequest, attachment, place
 from spark_rocket.console.avro import can_avro
 from spark_rocket.console.responses import Refused, Trouble, describe, failures_json
-from spark_rocket.console.search import Filter, Search, first_spans, parse_cursor
+from spark_rocket.console.search import Search, SearchFilter, first_spans, parse_cursor
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, KEYS, SHARDING_KEY, TAGS, Message, MessageExt, MessageQueue
 
@@ -27,7 +27,7 @@ _NEVER = 2**63 - 1
 
 
 class MessageApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
 
     # --- finding ----------------------------------------------------------------------------------------------
@@ -51,7 +51,7 @@ class MessageApi:
         links, topic = self._context.links, request.text("topic").strip()
         begin = request.number("begin", 0)
         end = request.number("end", 0, least=0) or None
-        wanted = Filter.of(begin, end or _NEVER, request.text("tags", "").strip(), request.text("text", ""))
+        wanted = SearchFilter.of(begin, end or _NEVER, request.text("tags", "").strip(), request.text("text", ""))
         limit = request.number("limit", 50)
         failed: dict[str, RocketError] = {}
         gone: dict[str, Trouble] = {}

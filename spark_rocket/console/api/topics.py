@@ -10,7 +10,7 @@ from typing import Any
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Failures
 from spark_rocket.client.admin.base import record_failure
-from spark_rocket.console.api.context import ApiRequest, Context, confirmed, page_of, place
+from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed, page_of, place
 from spark_rocket.console.responses import Refused, failures_json
 from spark_rocket.console.sampler import TOPIC, TOPICS
 from spark_rocket.console.state import GroupRecord, TopicRecord, is_listed
@@ -23,7 +23,7 @@ _KINDS = ("user", "retry", "dlq", "system", "all")
 
 
 class TopicApi:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._sampler = context.sampler
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.config import Connecting, find_credentials, read_credentials
+from spark_rocket.client.core.client_config import Connecting, find_credentials, read_credentials
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
 from spark_rocket.errors import ConfigError

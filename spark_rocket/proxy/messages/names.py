@@ -92,7 +92,7 @@ def _is_systems(name: str) -> bool:
     return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
-class Filter(NamedTuple):
+class ParsedFilter(NamedTuple):
     """A parsed filter expression."""
 
     kind: str
@@ -101,13 +101,13 @@ class Filter(NamedTuple):
     """For comparing tags, because brokers compare hashes; None if the broker's filter is exact."""
 
 
-def read_filter(expression: Any) -> Filter:
+def read_filter(expression: Any) -> ParsedFilter:
     """Parse the filter of a request. StatusError with ILLEGAL_FILTER_EXPRESSION. Brokers check SQL expressions."""
     text = expression.expression or SUB_ALL
     if expression.type == FilterType.SQL:
-        return Filter(TYPE_SQL92, text, None)
+        return ParsedFilter(TYPE_SQL92, text, None)
     try:
         tags = parse_tags(text)
     except ProtocolError as error:
         raise StatusError(Code.ILLEGAL_FILTER_EXPRESSION, error.message) from None
-    return Filter(TYPE_TAG, text, None if tags.matches_all else tags)
+    return ParsedFilter(TYPE_TAG, text, None if tags.matches_all else tags)

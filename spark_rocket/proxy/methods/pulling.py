@@ -23,20 +23,20 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.record.record import RecordView, iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import REQUEST_SECONDS, ProxyCluster
 from spark_rocket.proxy.messages.message_out import Body, body_with_room, milliseconds_of, properties_of, write_message
-from spark_rocket.proxy.messages.names import Filter, group_of, read_filter, topic_of
+from spark_rocket.proxy.messages.names import ParsedFilter, group_of, read_filter, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
-from spark_rocket.proxy.methods.routes import existing_topic
-from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.methods.routing import existing_topic
 from spark_rocket.proxy.transport.message_bytes import Batch
+from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 MAX_WAIT_MS = 20_000
 
@@ -54,7 +54,7 @@ _OK = status(_Code.OK)
 class PullFamily(Family):
     """Pulling messages, and offsets."""
 
-    def __init__(self, cluster: Cluster, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+    def __init__(self, cluster: ProxyCluster, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
         """``max_message_size``: the limit of decompressed bodies."""
         self._cluster = cluster
         self._max_message_size = max_message_size
@@ -69,7 +69,7 @@ class PullFamily(Family):
 
     # --- pull ---------------------------------------------------------------------------------------------------
 
-    async def pull_message(self, context: Context, request: Any) -> AsyncIterator[Any]:
+    async def pull_message(self, context: ProxyContext, request: Any) -> AsyncIterator[Any]:
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         group = group_of(request.group)
         if request.offset < 0:
@@ -126,7 +126,7 @@ class PullFamily(Family):
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
-    async def update_offset(self, context: Context, request: Any) -> Any:
+    async def update_offset(self, context: ProxyContext, request: Any) -> Any:
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         if request.offset < 0:
             raise StatusError(_Code.ILLEGAL_OFFSET, f"invalid offset {request.offset}: use at least 0")
@@ -135,7 +135,7 @@ class PullFamily(Family):
         await self._cluster.demand(broker, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
         return definitions.UpdateOffsetResponse(status=_OK)
 
-    async def get_offset(self, context: Context, request: Any) -> Any:
+    async def get_offset(self, context: ProxyContext, request: Any) -> Any:
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         ext = _place(topic, queue_id, group_of(request.group))
         ext["setZeroIfNotFound"] = "false"
@@ -144,7 +144,7 @@ class PullFamily(Family):
             raise refusal_of(answer, _Code.OFFSET_NOT_FOUND if answer.code == ResponseCode.QUERY_NOT_FOUND else None)
         return definitions.GetOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
 
-    async def query_offset(self, context: Context, request: Any) -> Any:
+    async def query_offset(self, context: ProxyContext, request: Any) -> Any:
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         ext = _place(topic, queue_id)
         policy = request.query_offset_policy
@@ -187,7 +187,7 @@ class PullFamily(Family):
 _response = definitions.PullMessageResponse
 
 
-def _chosen(body: Any, wanted: Filter) -> Iterator[tuple[RecordView, dict[str, str]]]:
+def _chosen(body: Any, wanted: ParsedFilter) -> Iterator[tuple[RecordView, dict[str, str]]]:
     """Yield records and properties, without messages of other tags with the same hash."""
     for record in list(iter_records(body)):  # fail on malformed data before the first message is sent
         properties = properties_of(record)
@@ -202,7 +202,7 @@ def _message(record: RecordView, properties: dict[str, str], topic: str, body: B
     return response
 
 
-def _wait_ms(context: Context, request: Any) -> int:
+def _wait_ms(context: ProxyContext, request: Any) -> int:
     wait = min(milliseconds_of(request.long_polling_timeout), MAX_WAIT_MS)
     if context.deadline is not None:
         wait = min(wait, int((context.deadline - time.monotonic()) * 1000) - _ANSWER_MS)

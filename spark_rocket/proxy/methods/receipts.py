@@ -34,7 +34,7 @@ from spark_rocket.protocol.ids import ExtraInfo, real_topic
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.bodies.consumer import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.methods.handles import (
     Handle,
@@ -98,7 +98,7 @@ class _Kept:
 class Receipts:
     """Sends requests with handles to brokers, and renews handles."""
 
-    def __init__(self, cluster: Cluster, is_member: Callable[[str, str], bool]) -> None:
+    def __init__(self, cluster: ProxyCluster, is_member: Callable[[str, str], bool]) -> None:
         """``is_member(client_id, group)``: whether a client is currently a member of a group."""
         self._cluster = cluster
         self._is_member = is_member

@@ -40,7 +40,7 @@ from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import DLQ_PREFIX, TAGS
@@ -50,7 +50,7 @@ from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Topic
+from spark_rocket.proxy.cluster.proxy_cluster import REQUEST_SECONDS, ProxyCluster, Topic
 from spark_rocket.proxy.messages.message_out import (
     Body,
     attempt_of,
@@ -61,14 +61,14 @@ from spark_rocket.proxy.messages.message_out import (
     write_message,
     write_time,
 )
-from spark_rocket.proxy.messages.names import Filter, group_of, read_filter, topic_of
+from spark_rocket.proxy.messages.names import ParsedFilter, group_of, read_filter, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
 from spark_rocket.proxy.methods.handles import Handle
 from spark_rocket.proxy.methods.receipts import MAX_RENEWED, RENEWED_FOR_MS, Receipts
-from spark_rocket.proxy.methods.routes import existing_topic
-from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.methods.routing import existing_topic
 from spark_rocket.proxy.transport.message_bytes import Batch
+from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 _often = RateLimited(logging.getLogger(__name__))
 
@@ -100,7 +100,7 @@ class _Asked(NamedTuple):
     group: str
     topic: str
     broker: str
-    wanted: Filter
+    wanted: ParsedFilter
     invisible_ms: int
     auto_renew: bool
     max_attempts: int
@@ -120,7 +120,7 @@ class ReceiveFamily(Family):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ProxyCluster,
         is_member: Callable[[str, str], bool],
         *,
         max_message_size: int = MAX_MESSAGE_SIZE,
@@ -151,7 +151,7 @@ class ReceiveFamily(Family):
 
     # --- receive ------------------------------------------------------------------------------------------------
 
-    async def receive_message(self, context: Context, request: Any) -> AsyncGenerator[Any, None]:
+    async def receive_message(self, context: ProxyContext, request: Any) -> AsyncGenerator[Any, None]:
         asked, ext = await self._read(context, request)
         async with context.batch() as batch:
             answer = await self._pop(asked, ext, batch)
@@ -183,7 +183,7 @@ class ReceiveFamily(Family):
         write_time(last.delivery_timestamp, self._cluster.clock())
         return last
 
-    async def _read(self, context: Context, request: Any) -> tuple[_Asked, dict[str, str]]:
+    async def _read(self, context: ProxyContext, request: Any) -> tuple[_Asked, dict[str, str]]:
         polling_ms = self._polling_ms(context, request)
         name, group = topic_of(request.message_queue.topic), group_of(request.group)
         if request.batch_size < 1:
@@ -237,7 +237,7 @@ class ReceiveFamily(Family):
         available = [broker for broker in readable if broker not in self._cluster.unavailable] or readable
         return available[self._turns % len(available)]
 
-    def _polling_ms(self, context: Context, request: Any) -> int:
+    def _polling_ms(self, context: ProxyContext, request: Any) -> int:
         """Return the polling time in milliseconds."""
         deadline = context.deadline
         left_ms = MAX_POLLING_MS if deadline is None else int((deadline - self._monotonic()) * 1000)
@@ -340,7 +340,7 @@ class ReceiveFamily(Family):
 
     # --- ack and change -----------------------------------------------------------------------------------------
 
-    async def ack_message(self, context: Context, request: Any) -> Any:
+    async def ack_message(self, context: ProxyContext, request: Any) -> Any:
         topic, group = topic_of(request.topic), group_of(request.group)
         entries = request.entries
         if not entries:
@@ -376,7 +376,7 @@ class ReceiveFamily(Family):
             answer.status.CopyFrom(answer.entries[0].status)
         return answer
 
-    async def change_invisible_duration(self, context: Context, request: Any) -> Any:
+    async def change_invisible_duration(self, context: ProxyContext, request: Any) -> Any:
         topic, group = topic_of(request.topic), group_of(request.group)
         milliseconds = milliseconds_of(request.invisible_duration)
         check_invisible_time(milliseconds, 0)
@@ -385,7 +385,7 @@ class ReceiveFamily(Family):
         changed = await receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
         return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
 
-    async def forward_message_to_dead_letter_queue(self, context: Context, request: Any) -> Any:
+    async def forward_message_to_dead_letter_queue(self, context: ProxyContext, request: Any) -> Any:
         group, topic = group_of(request.group), topic_of(request.topic)
         receipts = self.receipts
         handle = await receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))

@@ -45,10 +45,10 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetConsumerRunningInfoRequestHeader,
 )
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
-from spark_rocket.proxy.methods.client import Client
-from spark_rocket.proxy.methods.clients import ClientRegistry
+from spark_rocket.proxy.methods.client_registry import ClientRegistry
+from spark_rocket.proxy.methods.grpc_client import GrpcClient
 
 _Code = definitions.Code
 _RESULTS: dict[int, str] = {
@@ -61,7 +61,7 @@ _RESULTS: dict[int, str] = {
 class Relay:
     """Handles requests of brokers to clients."""
 
-    def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
+    def __init__(self, cluster: ProxyCluster, clients: ClientRegistry) -> None:
         self._cluster = cluster
         self._clients = clients
         for code, handle in (
@@ -85,7 +85,7 @@ class Relay:
             info.jstack = response.thread_stack_trace.thread_stack_trace
         return RemotingCommand.response(request, body=info.to_json())
 
-    def _known(self, client: Client, group: str) -> ConsumerRunningInfo:
+    def _known(self, client: GrpcClient, group: str) -> ConsumerRunningInfo:
         data = client.data.get(group)
         settings = self._cluster.groups.last(group)
         orderly = settings is not None and settings.consume_message_orderly

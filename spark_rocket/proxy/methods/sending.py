@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.filter.tags import java_hash
@@ -37,7 +37,7 @@ from spark_rocket.protocol.record.batch import encode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster, Topic
+from spark_rocket.proxy.cluster.proxy_cluster import REQUEST_SECONDS, ProxyCluster, Topic
 from spark_rocket.proxy.messages.message_in import (
     DELAY,
     FIFO,
@@ -51,10 +51,10 @@ from spark_rocket.proxy.messages.message_in import (
 from spark_rocket.proxy.messages.names import topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
-from spark_rocket.proxy.methods.clients import ClientRegistry
-from spark_rocket.proxy.methods.routes import accepted_types, existing_topic
+from spark_rocket.proxy.methods.client_registry import ClientRegistry
+from spark_rocket.proxy.methods.routing import accepted_types, existing_topic
 from spark_rocket.proxy.methods.transactions import transaction_id
-from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 _Code = definitions.Code
 _SEND = int(RequestCode.SEND_MESSAGE_V2)
@@ -78,7 +78,9 @@ _NOT_HERE = {
 class SendFamily(Family):
     """Sends and recalls messages."""
 
-    def __init__(self, cluster: Cluster, clients: ClientRegistry, *, max_message_size: int = MAX_MESSAGE_SIZE) -> None:
+    def __init__(
+        self, cluster: ProxyCluster, clients: ClientRegistry, *, max_message_size: int = MAX_MESSAGE_SIZE
+    ) -> None:
         """``max_message_size``: bytes of a body, and of all bodies and properties of a request."""
         self._cluster = cluster
         self._clients = clients
@@ -89,7 +91,7 @@ class SendFamily(Family):
     def handlers(self) -> dict[str, Callable[..., Any]]:
         return {"SendMessage": self.send_message, "RecallMessage": self.recall_message}
 
-    async def send_message(self, context: Context, request: Any) -> Any:
+    async def send_message(self, context: ProxyContext, request: Any) -> Any:
         topic = self._topic_of(request)
         found = await existing_topic(self._cluster, topic)
         incoming = await self._read(request, topic)
@@ -166,7 +168,7 @@ class SendFamily(Family):
         return body
 
     async def _send(
-        self, context: Context, topic: Topic, first: Incoming, code: int, ext: dict[str, str], body: Buffer
+        self, context: ProxyContext, topic: Topic, first: Incoming, code: int, ext: dict[str, str], body: Buffer
     ) -> tuple[str, RemotingCommand]:
         """Send the request; return the broker and its response."""
         seconds = REQUEST_SECONDS
@@ -237,7 +239,7 @@ class SendFamily(Family):
                 entry.offset = offset
         return response
 
-    async def recall_message(self, context: Context, request: Any) -> Any:
+    async def recall_message(self, context: ProxyContext, request: Any) -> Any:
         topic = await existing_topic(self._cluster, topic_of(request.topic))
         ext = {"topic": topic.name, "recallHandle": request.recall_handle}
         try:

@@ -17,9 +17,9 @@ from typing import Any
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import Family, status_of
-from spark_rocket.proxy.methods.client import CommandStream
-from spark_rocket.proxy.methods.clients import ClientRegistry
-from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
+from spark_rocket.proxy.methods.client_registry import ClientRegistry
+from spark_rocket.proxy.methods.grpc_client import CommandStream
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, RpcError
 
 _Code = definitions.Code
 _OK = status(_Code.OK)
@@ -42,22 +42,22 @@ class ClientFamily(Family):
     def close(self) -> None:
         self._clients.close()
 
-    async def heartbeat(self, context: Context, request: Any) -> Any:
+    async def heartbeat(self, context: ProxyContext, request: Any) -> Any:
         await self._clients.heartbeat(context, request)
         return definitions.HeartbeatResponse(status=_OK)
 
-    async def notify_client_termination(self, context: Context, request: Any) -> Any:
+    async def notify_client_termination(self, context: ProxyContext, request: Any) -> Any:
         await self._clients.terminate(context)
         return definitions.NotifyClientTerminationResponse(status=_OK)
 
-    async def sync_lite_subscription(self, context: Context, request: Any) -> Any:
+    async def sync_lite_subscription(self, context: ProxyContext, request: Any) -> Any:
         raise StatusError(
             _Code.NOT_IMPLEMENTED,
             "lite topics are not supported: use a topic or a tag for each subject, with a PushConsumer or a "
             "SimpleConsumer",
         )
 
-    async def telemetry(self, context: Context, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async def telemetry(self, context: ProxyContext, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
         stream = CommandStream()
         reader = asyncio.get_running_loop().create_task(self._read(context, requests, stream))
         try:
@@ -67,7 +67,7 @@ class ClientFamily(Family):
             reader.cancel()
             self._clients.stream_ended(context, stream)
 
-    async def _read(self, context: Context, requests: AsyncIterator[Any], stream: CommandStream) -> None:
+    async def _read(self, context: ProxyContext, requests: AsyncIterator[Any], stream: CommandStream) -> None:
         """Read commands until the end of the stream or an error."""
         try:
             async for command in requests:
@@ -80,7 +80,7 @@ class ClientFamily(Family):
         else:
             stream.end()
 
-    async def _take(self, context: Context, command: Any, stream: CommandStream) -> None:
+    async def _take(self, context: ProxyContext, command: Any, stream: CommandStream) -> None:
         which = command.WhichOneof("command")
         if which == "settings":
             await stream.answer(await self._clients.take_settings(context, command.settings, stream))

@@ -25,13 +25,13 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.messages.names import topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import Family
-from spark_rocket.proxy.methods.clients import ClientRegistry
-from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.methods.client_registry import ClientRegistry
+from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 _often = RateLimited(logging.getLogger(__name__))
 
@@ -70,7 +70,7 @@ def _is_offset(text: str) -> bool:
 class TransactionFamily(Family):
     """Ends transactions, and checks undecided ones."""
 
-    def __init__(self, cluster: Cluster, clients: ClientRegistry) -> None:
+    def __init__(self, cluster: ProxyCluster, clients: ClientRegistry) -> None:
         self._cluster = cluster
         self._clients = clients
         cluster.on_push[RequestCode.CHECK_TRANSACTION_STATE] = self.recover
@@ -78,7 +78,7 @@ class TransactionFamily(Family):
     def handlers(self) -> dict[str, Callable[..., Any]]:
         return {"EndTransaction": self.end_transaction}
 
-    async def end_transaction(self, context: Context, request: Any) -> Any:
+    async def end_transaction(self, context: ProxyContext, request: Any) -> Any:
         topic = topic_of(request.topic)
         decision = _RESOLUTIONS.get(request.resolution)
         parts = parse_transaction_id(request.transaction_id)

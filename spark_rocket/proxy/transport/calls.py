@@ -29,9 +29,9 @@ from urllib.parse import unquote
 import grpc
 
 from spark_rocket.logs import RateLimited
-from spark_rocket.proxy.transport.context import Authenticate, GrpcCode, Rpc, RpcError
 from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
+from spark_rocket.proxy.transport.proxy_context import Authenticate, GrpcCode, Rpc, RpcError
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log)
@@ -61,7 +61,7 @@ class MethodStats:
 
 
 class Call:
-    """A gRPC call, as a ``Context``."""
+    """A gRPC call, as a ``ProxyContext``."""
 
     def __init__(self, servicer: Any, messages: MessageBytes) -> None:
         self.status_code: int = GrpcCode.OK

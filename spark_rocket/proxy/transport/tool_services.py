@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from spark_rocket.proxy.transport.context import Context, GrpcCode, Rpc, RpcError
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, Rpc, RpcError
 
 _REFLECTION = ("grpc.reflection.v1.ServerReflection", reflection.SERVICE_NAME)
 
@@ -52,13 +52,13 @@ class ToolServices:
             found[f"/{name}/ServerReflectionInfo"] = Rpc(self._reflect, request_streaming=True, response_streaming=True)
         return found
 
-    async def _check(self, context: Context, raw: bytes) -> bytes:
+    async def _check(self, context: ProxyContext, raw: bytes) -> bytes:
         request = _parsed(health_pb2.HealthCheckRequest, raw)
         response = await self._health.Check(request, _HealthContext(_unexpected))
         serialized: bytes = response.SerializeToString()
         return serialized
 
-    async def _watch(self, context: Context, raw: bytes) -> AsyncIterator[bytes]:
+    async def _watch(self, context: ProxyContext, raw: bytes) -> AsyncIterator[bytes]:
         request = _parsed(health_pb2.HealthCheckRequest, raw)
         responses: asyncio.Queue[Any] = asyncio.Queue(1)
         watching = asyncio.create_task(self._health.Watch(request, _HealthContext(responses.put)))
@@ -68,7 +68,7 @@ class ToolServices:
         finally:
             watching.cancel()
 
-    async def _reflect(self, context: Context, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _reflect(self, context: ProxyContext, raws: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async def requests() -> AsyncIterator[Any]:
             async for raw in raws:
                 yield _parsed(reflection_pb2.ServerReflectionRequest, raw)

@@ -18,7 +18,7 @@ Remoting cannot withdraw a request. Cancelling a future only ignores the respons
 future and add a callback.
 
 Thread-safety: event loop only. If the client has a loop thread, :meth:`AsyncRemotingClient.connection` and
-``is_connected`` may be used by any thread: the blocking client (``client.py``) is a facade over them.
+``is_connected`` may be used by any thread: the blocking client (``remoting_client.py``) is a facade over them.
 Nothing is stored on disk.
 Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
@@ -40,7 +40,7 @@ from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
-from spark_rocket.remoting.client.connection import Connection, not_connected, pieces_of
+from spark_rocket.remoting.client.connection import RemotingConnection, not_connected, pieces_of
 from spark_rocket.remoting.client.promise import Pending, as_future
 from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
 from spark_rocket.remoting.tls.contexts import ClientTls
@@ -109,12 +109,12 @@ class AsyncRemotingClient:
         self._on_connect = on_connect
         self._thread = thread
         self._connecting = threading.Lock()
-        self._connections: dict[str, Connection] = {}
-        self._pushed: dict[Connection, set[Answer]] = {}
+        self._connections: dict[str, RemotingConnection] = {}
+        self._pushed: dict[RemotingConnection, set[Answer]] = {}
         self.is_closed = False
 
     @property
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[RemotingConnection]:
         return list(self._connections.values())
 
     def is_connected(self, address: str) -> bool:
@@ -147,7 +147,7 @@ class AsyncRemotingClient:
         connection.send(pending, pieces_of(request))
         return pending.future
 
-    def connection(self, address: str, connect_timeout: float) -> Connection:
+    def connection(self, address: str, connect_timeout: float) -> RemotingConnection:
         """Return the connection, which may still be opening: one attempt serves all waiting callers."""
         connection = self._connections.get(address)
         if connection is not None and connection.lost is None:
@@ -161,7 +161,7 @@ class AsyncRemotingClient:
             if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
                 raise copy.copy(connection.lost)
             thread = None if self._thread is None else self._thread()
-            connection = self._connections[address] = Connection(
+            connection = self._connections[address] = RemotingConnection(
                 asyncio.get_running_loop() if thread is None else thread.loop,
                 address,
                 min(self._connect_timeout, connect_timeout),
@@ -180,7 +180,7 @@ class AsyncRemotingClient:
                 raise
             return connection
 
-    async def _opened(self, connection: Connection, seconds: float) -> None:
+    async def _opened(self, connection: RemotingConnection, seconds: float) -> None:
         try:
             await asyncio.wait_for(as_future(connection.opened), seconds)
         except TimeoutError:
@@ -192,19 +192,19 @@ class AsyncRemotingClient:
         if self._on_connect is not None and opened.exception() is None:
             self._on_connect(address)
 
-    def _lost(self, connection: Connection, closed: Future[None]) -> None:
+    def _lost(self, connection: RemotingConnection, closed: Future[None]) -> None:
         for pushed in self._pushed.pop(connection, ()):
             pushed.cancel()
 
     # --- requests of the server ---------------------------------------------------------------------------------
 
-    def _serve(self, connection: Connection, request: RemotingCommand) -> None:
+    def _serve(self, connection: RemotingConnection, request: RemotingCommand) -> None:
         if connection.callbacks is None:
             self._handle(connection, request)
         else:
             connection.callbacks.submit(partial(self._handle, connection, request))
 
-    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
+    def _handle(self, connection: RemotingConnection, request: RemotingCommand) -> None:
         answer: Answer | RemotingCommand | None
         try:
             if self._on_push is None:
@@ -223,7 +223,7 @@ class AsyncRemotingClient:
         elif answer is not None:
             self._answer(connection, request, answer)
 
-    def _answer_later(self, connection: Connection, request: RemotingCommand, done: Answer) -> None:
+    def _answer_later(self, connection: RemotingConnection, request: RemotingCommand, done: Answer) -> None:
         pushed = self._pushed.get(connection)
         if pushed is not None:
             pushed.discard(done)
@@ -232,7 +232,7 @@ class AsyncRemotingClient:
         error = done.exception()
         self._answer(connection, request, done.result() if error is None else _failure(request, error))
 
-    def _answer(self, connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def _answer(self, connection: RemotingConnection, request: RemotingCommand, answer: RemotingCommand) -> None:
         if not request.is_oneway:
             connection.post(partial(connection.write, pieces_of(answer)))
 

@@ -49,7 +49,7 @@ MIN_CHECK_INTERVAL_S = 0.01  # a request expires at most this late
 Pieces = tuple[Buffer, ...]
 
 
-class Connection(asyncio.BufferedProtocol):
+class RemotingConnection(asyncio.BufferedProtocol):
     """One connection to a server. ``lost`` is None while the connection can be used.
 
     ``on_request`` gets the requests of the server; it responds with :meth:`write`.
@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         loop: asyncio.AbstractEventLoop,
         address: str,
         connect_timeout: float,
-        on_request: Callable[[Connection, RemotingCommand], None],
+        on_request: Callable[[RemotingConnection, RemotingCommand], None],
         *,
         post: Callable[[Callable[[], object]], object] | None = None,
         callbacks: CallbackThread | None = None,

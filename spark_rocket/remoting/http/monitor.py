@@ -32,7 +32,7 @@ from spark_rocket.remoting.exposition import (
     add_process,
     label_text,
 )
-from spark_rocket.remoting.http.server import HttpAnswer, HttpServer
+from spark_rocket.remoting.http.http_server import HttpAnswer, HttpServer
 
 SLICE_SECONDS = 0.002
 _CHECK_SECONDS = 0.25

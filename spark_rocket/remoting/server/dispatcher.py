@@ -36,7 +36,7 @@ def not_supported(channel: Channel, request: RemotingCommand) -> RemotingCommand
     )
 
 
-class Dispatcher:
+class RequestDispatcher:
     """The handlers of a server. Requests beyond the bounds of their code are rejected before."""
 
     def __init__(

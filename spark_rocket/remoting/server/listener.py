@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from spark_rocket.remoting.server.sockets import bind, cannot_listen
 from spark_rocket.remoting.tls.contexts import ServerTls
-from spark_rocket.remoting.tls.server import Secured, TlsGate
+from spark_rocket.remoting.tls.tls_gate import Secured, TlsGate
 
 _BACKLOG = 1024
 

@@ -17,7 +17,7 @@ from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.headers.admin import CreateAccessConfigRequestHeader
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import ALICE, ROOT, SECRETS, control_of, control_on, refused

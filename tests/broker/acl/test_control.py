@@ -22,7 +22,7 @@ from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect

@@ -15,7 +15,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.protocol.wire.json import loads_tolerant
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker import java_types as java
 from tests.broker.wire import Wire
 from tests.kit.clock import Clock

@@ -13,7 +13,7 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager, alter_attributes
-from spark_rocket.client.core.config import read_credentials
+from spark_rocket.client.core.client_config import read_credentials
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.model import group_problem, topic_problem
 from spark_rocket.namesrv.kv_config import KVConfigManager

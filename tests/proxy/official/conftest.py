@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.remoting.client.client import RemotingClient
+from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.proxy.official.clients import Official

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.config import ProxyConfig
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority
 from spark_rocket.testing.threads import ProxyThread

@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.config import address_server_of, parse_name_servers
+from spark_rocket.client.core.client_config import address_server_of, parse_name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties

@@ -34,10 +34,10 @@ import grpc.aio
 
 from spark_rocket.logs import RateLimited
 from spark_rocket.proxy.transport.calls import Calls
-from spark_rocket.proxy.transport.context import Authenticate, Rpc
 from spark_rocket.proxy.transport.credentials import server_credentials
 from spark_rocket.proxy.transport.front import DESCRIPTORS, Front
 from spark_rocket.proxy.transport.limits import MAX_REQUEST_BYTES, GrpcLimits
+from spark_rocket.proxy.transport.proxy_context import Authenticate, Rpc
 from spark_rocket.proxy.transport.tool_services import ToolServices
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.server.sockets import bind, cannot_listen, connections_possible

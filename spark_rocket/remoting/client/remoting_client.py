@@ -34,7 +34,7 @@ from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
-from spark_rocket.remoting.client.connection import Connection, pieces_of
+from spark_rocket.remoting.client.connection import RemotingConnection, pieces_of
 from spark_rocket.remoting.client.promise import Pending, Promise, Request, no_connection
 from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -167,7 +167,7 @@ class RemotingClient:
         finally:
             self._permits.release()
 
-    def _write(self, connection: Connection, command: RemotingCommand, deadline: float) -> None:
+    def _write(self, connection: RemotingConnection, command: RemotingCommand, deadline: float) -> None:
         """Write a frame without a response, and wait until the kernel has it."""
         pieces = pieces_of(command)
         self._await_open(connection, deadline - time.monotonic())
@@ -181,7 +181,7 @@ class RemotingClient:
         except RemotingConnectError as error:
             raise copy.copy(error) from error  # a copy per thread: tracebacks are not shared
 
-    def _await_reader(self, connection: Connection, deadline: float) -> None:
+    def _await_reader(self, connection: RemotingConnection, deadline: float) -> None:
         """Wait until the peer reads. RemotingTimeoutError if it does not in time."""
         paused = connection.paused
         if paused is None:
@@ -228,7 +228,7 @@ class RemotingClient:
         """Wait until the connection is open. RemotingConnectError on timeout or failure."""
         self._await_open(self._connection(addr, time.monotonic() + timeout), timeout)
 
-    def _await_open(self, connection: Connection, timeout: float) -> None:
+    def _await_open(self, connection: RemotingConnection, timeout: float) -> None:
         try:
             connection.opened.result(max(0.0, timeout))
         except TimeoutError:
@@ -257,7 +257,7 @@ class RemotingClient:
             except TimeoutError:  # the peer does not read
                 connection.post(partial(connection.close, abort=True))
 
-    def _connection(self, addr: str, deadline: float) -> Connection:
+    def _connection(self, addr: str, deadline: float) -> RemotingConnection:
         # The attempt ends before the deadline of its request, which then fails with the reason.
         return self.requests.connection(addr, CONNECT_SHARE * (deadline - time.monotonic()))
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from spark_rocket.client.core.availability import Unavailable
 from spark_rocket.client.core.cache import FRESH_SECONDS, Cache
-from spark_rocket.client.core.config import address_server_of, parse_name_servers
+from spark_rocket.client.core.client_config import address_server_of, parse_name_servers
 from spark_rocket.client.core.name_servers import SUCCESS, NameServers
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
@@ -92,7 +92,7 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Cluster:
+class ProxyCluster:
     """The brokers of a cluster. ``credentials``: the proxy's own account, which signs all requests."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """The interface between gRPC handlers and servers: the context of a call, and errors.
 
-A handler receives its :class:`Context` and serialized messages, and returns serialized messages:
+A handler receives its :class:`ProxyContext` and serialized messages, and returns serialized messages:
 
 =======================  ===================================================================================
 call                     handler
@@ -50,7 +50,7 @@ class RpcError(Exception):
         self.message = message
 
 
-class Context(Protocol):
+class ProxyContext(Protocol):
     """A call."""
 
     @property
@@ -78,9 +78,9 @@ class Rpc(NamedTuple):
     handler: Callable[..., Any]
     request_streaming: bool = False
     response_streaming: bool = False
-    failed: Callable[[Context, Exception], bytes] | None = None
+    failed: Callable[[ProxyContext, Exception], bytes] | None = None
     """Creates the response to an authentication error; without it the call ends with UNAUTHENTICATED."""
 
 
-Authenticate = Callable[[Context, str], None]
+Authenticate = Callable[[ProxyContext, str], None]
 """Called with context and method before the message is read. Raises RpcError, or an error for ``Rpc.failed``."""

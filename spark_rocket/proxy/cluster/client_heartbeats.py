@@ -24,7 +24,7 @@ from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode
 from spark_rocket.protocol.wire.headers.membership import UnregisterClientRequestHeader
-from spark_rocket.proxy.cluster.cluster import REQUEST_SECONDS, Cluster
+from spark_rocket.proxy.cluster.proxy_cluster import REQUEST_SECONDS, ProxyCluster
 
 _log = logging.getLogger(__name__)
 
@@ -55,10 +55,10 @@ class Announced(Protocol):
         """The groups whose subscriptions it does not define."""
 
 
-class Membership:
+class ClientHeartbeats:
     """Sends the heartbeats of clients. ``clients`` returns all clients."""
 
-    def __init__(self, cluster: Cluster, clients: Callable[[], Iterable[Announced]]) -> None:
+    def __init__(self, cluster: ProxyCluster, clients: Callable[[], Iterable[Announced]]) -> None:
         self._cluster = cluster
         self._clients = clients
         cluster.on_connect.append(self._send_heartbeat)

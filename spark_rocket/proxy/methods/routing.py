@@ -25,11 +25,11 @@ from typing import Any
 from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster, Topic
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster, Topic
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import Family
-from spark_rocket.proxy.transport.context import Context
+from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 _Code = definitions.Code
 _Type = definitions.MessageType
@@ -62,7 +62,7 @@ def accepted_types(topic: Topic) -> tuple[int, ...]:
     return _ACCEPTED.get(topic.attributes.get("message.type", "UNSPECIFIED"), _UNKNOWN)
 
 
-async def existing_topic(cluster: Cluster, name: str) -> Topic:
+async def existing_topic(cluster: ProxyCluster, name: str) -> Topic:
     """Return a topic. StatusError with TOPIC_NOT_FOUND and a remedy if it does not exist."""
     topic = await cluster.topics.get(name)
     if topic is None:
@@ -77,14 +77,14 @@ async def existing_topic(cluster: Cluster, name: str) -> Topic:
 class RouteFamily(Family):
     """QueryRoute and QueryAssignment. ``listening`` returns this endpoint's address."""
 
-    def __init__(self, cluster: Cluster, listening: Callable[[], tuple[str, int]]) -> None:
+    def __init__(self, cluster: ProxyCluster, listening: Callable[[], tuple[str, int]]) -> None:
         self._cluster = cluster
         self._listening = listening
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
         return {"QueryRoute": self.query_route, "QueryAssignment": self.query_assignment}
 
-    async def query_route(self, context: Context, request: Any) -> Any:
+    async def query_route(self, context: ProxyContext, request: Any) -> Any:
         topic = await existing_topic(self._cluster, topic_of(request.topic))
         answer = definitions.QueryRouteResponse(status=status(_Code.OK))
         endpoints = self._endpoints_called(request.endpoints)
@@ -99,7 +99,7 @@ class RouteFamily(Family):
                 )
         return answer
 
-    async def query_assignment(self, context: Context, request: Any) -> Any:
+    async def query_assignment(self, context: ProxyContext, request: Any) -> Any:
         """Assign all brokers to each client: POP distributes messages, not queues. Ordered groups get single queues."""
         name, group = topic_of(request.topic), group_of(request.group)
         topic = await existing_topic(self._cluster, name)

@@ -16,7 +16,7 @@ from typing import Any
 from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.bodies.client import ConsumerData
 from spark_rocket.protocol.wire.codes import LanguageCode
-from spark_rocket.proxy.transport.context import GrpcCode, RpcError
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, RpcError
 
 MAX_WAITING = 256
 ANSWER_SECONDS = 5.0
@@ -75,7 +75,7 @@ class CommandStream:
             await self._changed.wait()
 
 
-class Client:
+class GrpcClient:
     """A client, as defined by its settings."""
 
     __slots__ = (

@@ -38,7 +38,7 @@ from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.connection_guard import ConnectionGuard
-from spark_rocket.remoting.server.dispatcher import Dispatcher, Handler, failure_of, not_supported
+from spark_rocket.remoting.server.dispatcher import Handler, RequestDispatcher, failure_of, not_supported
 from spark_rocket.remoting.server.listener import Listener
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
 from spark_rocket.remoting.server.request_queue import RequestQueue
@@ -87,7 +87,7 @@ class RemotingServer:
         self.channels: set[Channel] = set()
         self.turns = LoopTurns(busy_poll)
         self.watch = ConnectionGuard(name, self.channels, self.limits, self.overload, idle_timeout)
-        self._dispatcher = Dispatcher(handlers, default_handler, request_limits or {})
+        self._dispatcher = RequestDispatcher(handlers, default_handler, request_limits or {})
         self.request_queue = RequestQueue(self.limits, self.overload, time_slice, self._dispatcher.serve)
         self._listener = Listener(host, port, lambda: Channel(self), name=name, port_options=port_options, tls=tls)
         self._time_slice = time_slice

@@ -1,8 +1,8 @@
 """The clients of this endpoint, by the ids in the metadata of their calls.
 
 A client is registered when its settings arrive by Telemetry. It is registered with brokers under its own id
-(cluster/membership.py). So their member lists, tools and transaction checks include these clients and those of the
-classic protocol. Changed settings of a consumer group are sent to its members within half a minute.
+(cluster/client_heartbeats.py). So their member lists, tools and transaction checks include these clients and those of
+the classic protocol. Changed settings of a consumer group are sent to its members within half a minute.
 
 =======================================  ==============================================================================
 a client is removed                      when
@@ -27,7 +27,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from spark_rocket.client.core.config import MAX_MESSAGE_SIZE
+from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import access_key_of
@@ -35,15 +35,15 @@ from spark_rocket.protocol.filter.tags import MAX_EXPRESSION_CHARACTERS, TYPE_SQ
 from spark_rocket.protocol.wire.bodies.client import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.cluster import Cluster
-from spark_rocket.proxy.cluster.membership import HEARTBEAT_SECONDS, Membership
+from spark_rocket.proxy.cluster.client_heartbeats import HEARTBEAT_SECONDS, ClientHeartbeats
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import CLIENT_ID
-from spark_rocket.proxy.methods.client import Client, CommandStream
+from spark_rocket.proxy.methods.grpc_client import CommandStream, GrpcClient
 from spark_rocket.proxy.methods.settings import merged_settings
 from spark_rocket.proxy.request_limits import MAX_TOPICS
-from spark_rocket.proxy.transport.context import Context, GrpcCode, RpcError
+from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, RpcError
 from spark_rocket.remoting.server.memory import give_memory_back
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class ClientRegistry:
     """All clients. ``on_gone`` is called with id and groups of a removed client."""
 
     def __init__(
-        self, cluster: Cluster, *, max_body_size: int = MAX_MESSAGE_SIZE, expire_seconds: float = EXPIRE_SECONDS
+        self, cluster: ProxyCluster, *, max_body_size: int = MAX_MESSAGE_SIZE, expire_seconds: float = EXPIRE_SECONDS
     ) -> None:
         """``max_body_size``: the limit for producers and for decompressed bodies.
 
@@ -84,11 +84,11 @@ class ClientRegistry:
         self._cluster = cluster
         self.max_body_size = max_body_size
         self._expire_seconds = expire_seconds
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, GrpcClient] = {}
         self._size = 0  # of all settings
-        self._publishers: dict[str, dict[Client, None]] = {}
-        self._members: dict[str, dict[Client, None]] = {}
-        self._membership = Membership(cluster, lambda: self._clients.values())
+        self._publishers: dict[str, dict[GrpcClient, None]] = {}
+        self._members: dict[str, dict[GrpcClient, None]] = {}
+        self._membership = ClientHeartbeats(cluster, lambda: self._clients.values())
         self._announced = cluster.monotonic()
         self.on_gone: list[Callable[[str, Iterable[str]], None]] = []
         self._timer = asyncio.get_running_loop().call_later(_SCAN_SECONDS, self._scan)
@@ -98,7 +98,7 @@ class ClientRegistry:
 
     # --- queries -------------------------------------------------------------------------------------------------
 
-    def of(self, context: Context) -> Client | None:
+    def of(self, context: ProxyContext) -> GrpcClient | None:
         """Return the calling client; None before its settings arrive."""
         return self._clients.get(context.metadata[CLIENT_ID])
 
@@ -112,14 +112,14 @@ class ClientRegistry:
         client = self._clients.get(client_id)
         return client is not None and group in client.data
 
-    def named(self, client_id: str) -> Client:
+    def named(self, client_id: str) -> GrpcClient:
         """Return the client with this id. RemotingConnectError for an unknown client."""
         client = self._clients.get(client_id)
         if client is None:
             raise RemotingConnectError(f"{client_id} is not a client of this proxy.")
         return client
 
-    def required(self, context: Context) -> Client:
+    def required(self, context: ProxyContext) -> GrpcClient:
         """Return the calling client. StatusError with UNRECOGNIZED_CLIENT_TYPE before its settings arrive."""
         client = self.of(context)
         if client is None:
@@ -138,7 +138,7 @@ class ClientRegistry:
 
     # --- calls of clients ---------------------------------------------------------------------------------------
 
-    async def take_settings(self, context: Context, settings: Any, stream: CommandStream) -> Any:
+    async def take_settings(self, context: ProxyContext, settings: Any, stream: CommandStream) -> Any:
         """Handle new or changed settings of a client; return the TelemetryCommand to respond with."""
         topics, group, data = self._checked(settings)
         client = self._client(context, settings)
@@ -153,7 +153,7 @@ class ClientRegistry:
         client.shown = await self._merged(client)
         return definitions.TelemetryCommand(status=status(_Code.OK), settings=client.shown)
 
-    async def heartbeat(self, context: Context, request: Any) -> None:
+    async def heartbeat(self, context: ProxyContext, request: Any) -> None:
         """Handle a heartbeat of a client. StatusError for an unknown client."""
         client = self.required(context)
         self._touch(client, context)
@@ -170,11 +170,11 @@ class ClientRegistry:
         self._join(client, self._consumer_data(client.settings, group), with_subscriptions=subscribed)
         await _wait_briefly([self._membership.announce(client)])
 
-    async def terminate(self, context: Context) -> None:
+    async def terminate(self, context: ProxyContext) -> None:
         """Handle the termination of a client. StatusError for an unknown client."""
         await _wait_briefly(self.forget(self.required(context)))
 
-    async def produces(self, context: Context, topic: str) -> None:
+    async def produces(self, context: ProxyContext, topic: str) -> None:
         """Register a client as producer of a transaction's topic, which its settings may name only minutes later."""
         client = self.of(context)
         if client is None or client.kind != _ClientType.PRODUCER or topic in client.topics:
@@ -183,7 +183,7 @@ class ClientRegistry:
             self._settle_topics(client, client.topics | {topic})
             await _wait_briefly([self._membership.announce(client)])
 
-    def stream_ended(self, context: Context, stream: CommandStream) -> None:
+    def stream_ended(self, context: ProxyContext, stream: CommandStream) -> None:
         """Remove an ended Telemetry stream."""
         client = self.of(context)
         if client is not None and stream in client.streams:
@@ -243,7 +243,7 @@ class ClientRegistry:
 
     # --- the tables ---------------------------------------------------------------------------------------------
 
-    def _client(self, context: Context, settings: Any) -> Client:
+    def _client(self, context: ProxyContext, settings: Any) -> GrpcClient:
         client_id = context.metadata[CLIENT_ID]
         client = self._clients.get(client_id)
         size = settings.ByteSize()
@@ -255,7 +255,7 @@ class ClientRegistry:
         if client is None:
             if len(self._clients) >= MAX_CLIENTS:
                 raise StatusError(_Code.TOO_MANY_REQUESTS, f"there are {MAX_CLIENTS} clients, the maximum")
-            client = self._clients[client_id] = Client(client_id, context.peer, settings, self._cluster.clock())
+            client = self._clients[client_id] = GrpcClient(client_id, context.peer, settings, self._cluster.clock())
             client.access_key = access_key_of(context.metadata)
         client.settings = settings
         client.size = size
@@ -266,11 +266,11 @@ class ClientRegistry:
         self._touch(client, context)
         return client
 
-    def _touch(self, client: Client, context: Context) -> None:
+    def _touch(self, client: GrpcClient, context: ProxyContext) -> None:
         client.address = context.peer
         client.last_seen = self._cluster.monotonic()
 
-    def _settle_topics(self, client: Client, topics: set[str]) -> list[asyncio.Task[None]]:
+    def _settle_topics(self, client: GrpcClient, topics: set[str]) -> list[asyncio.Task[None]]:
         """Set the topics that a client produces to; return the tasks that unregister it from others."""
         gone = client.topics - topics
         for topic in gone:
@@ -280,7 +280,7 @@ class ClientRegistry:
         client.topics = topics
         return [self._membership.leave(client.id, gone, {})] if gone else []
 
-    def _join(self, client: Client, data: ConsumerData, *, with_subscriptions: bool = True) -> None:
+    def _join(self, client: GrpcClient, data: ConsumerData, *, with_subscriptions: bool = True) -> None:
         group = data.group_name
         self._members.setdefault(group, {})[client] = None
         client.data[group] = data
@@ -288,12 +288,12 @@ class ClientRegistry:
         if not with_subscriptions:
             client.unsubscribed.add(group)
 
-    def _leave(self, client: Client, group: str) -> asyncio.Task[None]:
+    def _leave(self, client: GrpcClient, group: str) -> asyncio.Task[None]:
         _drop(self._members, group, client)
         client.unsubscribed.discard(group)
         return self._membership.leave(client.id, (), {group: client.data.pop(group)})
 
-    def forget(self, client: Client) -> list[asyncio.Task[None]]:
+    def forget(self, client: GrpcClient) -> list[asyncio.Task[None]]:
         """Remove a client and call ``on_gone``; return the tasks that unregister it from brokers."""
         if self._clients.get(client.id) is not client:
             return []
@@ -356,7 +356,7 @@ class ClientRegistry:
         for client in list(self._clients.values()):
             self.forget(client)
 
-    async def _merged(self, client: Client) -> Any:
+    async def _merged(self, client: GrpcClient) -> Any:
         sent = client.settings
         group = None
         if sent.WhichOneof("pub_sub") == "subscription":
@@ -370,7 +370,7 @@ async def _wait_briefly(requests: list[asyncio.Task[None]]) -> None:
         await asyncio.wait(requests, timeout=BROKER_WAIT_SECONDS)
 
 
-def _drop(table: dict[str, dict[Client, None]], name: str, client: Client) -> None:
+def _drop(table: dict[str, dict[GrpcClient, None]], name: str, client: GrpcClient) -> None:
     members = table.get(name)
     if members is not None:
         members.pop(client, None)
