@@ -66,7 +66,7 @@ def test_the_documented_codes_of_errors() -> None:
 
 
 def test_the_names_for_those_of_the_java_client_exist() -> None:
-    names = {**vars(clients), **vars(model), **vars(errors)}
+    names = {**{name: getattr(clients, name) for name in clients.__all__}, **vars(model), **vars(errors)}
     section = _PROSE.partition("## Names of the Java client")[2].partition("\n## ")[0]
     ours = " ".join(re.findall(r"^\| .* \| (.*) \|$", section, re.M))
     documented = re.findall(r"`([A-Z]\w+)\.(\w+)", ours)

@@ -26,11 +26,13 @@ SENT_BY_THE_BROKER = {
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
 }
 _ROWS = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|", COMPATIBILITY, re.M)
-SCORES = {int(code): (name, score) for code, name, score in _ROWS}
+_NOT = re.findall(r"(\d+) (\w+)", COMPATIBILITY.partition("\nNot supported: ")[2].partition("\n\n")[0])
+SCORES = {int(code): (name, score) for code, name, score in [*_ROWS, *((*row, "not") for row in _NOT)]}
 
 
 def test_every_request_code_has_a_score() -> None:
     assert {code: name for code, (name, _) in SCORES.items()} == {int(code): code.name for code in RequestCode}
+    assert len(SCORES) == len(_ROWS) + len(_NOT)
     assert {score for _, score in SCORES.values()} == {"supported", "partial", "not"}
 
 
@@ -79,8 +81,11 @@ def test_the_tests_that_are_named_exist(page: str) -> None:
             assert re.search(rf"def {function}\b", file.read_text(encoding="utf-8")), f"{path}::{function}"
 
 
-def test_every_option_has_a_score() -> None:
-    assert {option.name for option in OPTIONS} <= set(re.findall(r"^\| `(\w+)` \| supported", COMPATIBILITY, re.M))
+def test_every_option_has_a_test() -> None:
+    table = COMPATIBILITY.partition("\n| options | shown by |\n")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (.*) \| `[\w/]+\.py::\w+` \|$", table, re.M)
+    assert len(rows) == table.count("\n")
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(option.name for option in OPTIONS)
 
 
 @pytest.mark.parametrize(
