@@ -9,8 +9,9 @@ from typing import Any
 from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.owned_queues import OwnedQueues
-from spark_rocket.client.consume.process_queue import ProcessQueue, PullSettings
+from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.errors import RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.consume.group_consumer import stacks
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
 from spark_rocket.client.consume.push_consumer import PushConsumer
+from spark_rocket.client.consume.tool_requests import stacks
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.model import MessageExt, MessageQueue

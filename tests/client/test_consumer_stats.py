@@ -8,12 +8,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer, PushConsumer
-from spark_rocket.client.consume.listeners import (
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    ConsumeOrderlyStatus,
-    ConsumerStats,
-)
+from spark_rocket.client.consume.consumer_stats import ConsumerStats
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies.consumer import ConsumeStatus
 from spark_rocket.testing import LocalCluster

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client.consume import process_queue
+from spark_rocket.client.consume import puller
 from spark_rocket.client.consume.allocation import AllocateByConfig
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel
 from spark_rocket.client.consume.lite_pull_consumer import LitePullConsumer
@@ -345,7 +345,7 @@ def test_a_paused_queue_keeps_its_position(topic: str, producer: Producer, make:
 def test_an_offset_out_of_range_is_corrected(
     topic: str, producer: Producer, reader: Reader, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_queue, "CORRECTION_DELAY_S", 0.01)
+    monkeypatch.setattr(puller, "CORRECTION_DELAY_S", 0.01)
     queue = fill(producer, topic, 5)[0]
     reader.commit_offset(f"g{topic}", queue, 999)
     consumer = make(topic, subscribe=False)
@@ -494,7 +494,7 @@ def test_a_topic_created_after_the_start(cluster: LocalCluster, producer: Produc
 
 
 def test_consumption_continues_after_a_broker_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_queue, "ERROR_DELAY_S", 0.1)
+    monkeypatch.setattr(puller, "ERROR_DELAY_S", 0.1)
     with LocalCluster(in_process=True, data_dir=tmp_path) as cluster:
         cluster.create_topic("t", queues=2)
         with (

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client.consume.process_queue import ProcessQueue, Puller, PullSettings, pause_after
+from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.puller import Puller, PullSettings, pause_after
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.client.consuming import ManualTimer, found, nothing, queue_at

@@ -135,7 +135,7 @@ def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool, figure
 def test_broker_and_name_server_restart_during_consumption(
     own_cluster: LocalCluster, orderly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.ERROR_DELAY_S", 0.2)
+    monkeypatch.setattr("spark_rocket.client.consume.puller.ERROR_DELAY_S", 0.2)
     topic = own_cluster.create_topic("dying", 4)
     name_server = own_cluster.name_server
     seen = RecordingListener()

@@ -124,7 +124,7 @@ def test_a_changed_subscription_does_not_wait_for_a_long_poll(
     consumer: Callable[..., PushConsumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.SUSPEND_MS", 3_600_000)
+    monkeypatch.setattr("spark_rocket.client.consume.puller.SUSPEND_MS", 3_600_000)
     seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic, "a")
@@ -169,7 +169,7 @@ def test_filter_hooks_select_messages(producer: Producer, topic: str, consumer: 
 def test_a_suspended_consumer_pulls_nothing(
     producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.PAUSED_DELAY_S", 0.05)
+    monkeypatch.setattr("spark_rocket.client.consume.puller.PAUSED_DELAY_S", 0.05)
     seen = RecordingListener()
     one = consumer(seen)
     one.subscribe(topic)
@@ -277,7 +277,7 @@ def test_an_offset_out_of_range_is_corrected(
     consumer: Callable[..., PushConsumer],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.process_queue.CORRECTION_DELAY_S", 0.1)
+    monkeypatch.setattr("spark_rocket.client.consume.puller.CORRECTION_DELAY_S", 0.1)
     send(producer, topic, 8)
     with Reader(cluster.name_server, group=group) as reader:
         queues = reader.queues(topic)

@@ -23,7 +23,7 @@ from spark_rocket.client import (
     TransactionProducer,
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
-from spark_rocket.client.consume import process_queue, queue_locks, services
+from spark_rocket.client.consume import process_queue, puller, queue_locks, services
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ServiceState, acquire, release
 from spark_rocket.errors import (
@@ -423,17 +423,17 @@ TIMES: list[tuple[str, object, object]] = [
     ("rocketmq.client.rebalance.lockInterval", queue_locks.RENEW_SECONDS, 20.0),
     ("rocketmq.client.rebalance.lockMaxLiveTime", process_queue.LOCK_EXPIRED_SECONDS, 30.0),
     ("rocketmq.client.pull.pullMaxIdleTime", process_queue.PULL_EXPIRED_SECONDS, 120.0),
-    ("BROKER_SUSPEND_MAX_TIME_MILLIS", process_queue.SUSPEND_MS, 15_000),
+    ("BROKER_SUSPEND_MAX_TIME_MILLIS", puller.SUSPEND_MS, 15_000),
     (
         "CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND",
-        process_queue.SUSPEND_MS / 1000 + process_queue.PULL_TIMEOUT_S,
+        puller.SUSPEND_MS / 1000 + puller.PULL_TIMEOUT_S,
         30.0,
     ),
-    ("pullTimeDelayMillsWhenException", process_queue.ERROR_DELAY_S, 3.0),
-    ("pullTimeDelayMillsWhenBrokerFlowControl", process_queue.BUSY_DELAY_S, 0.02),
-    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", process_queue.FULL_DELAY_S, 0.05),
-    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", process_queue.PAUSED_DELAY_S, 1.0),
-    ("OFFSET_ILLEGAL is corrected after", process_queue.CORRECTION_DELAY_S, 10.0),
+    ("pullTimeDelayMillsWhenException", puller.ERROR_DELAY_S, 3.0),
+    ("pullTimeDelayMillsWhenBrokerFlowControl", puller.BUSY_DELAY_S, 0.02),
+    ("PULL_TIME_DELAY_MILLS_WHEN_CACHE_FLOW_CONTROL", puller.FULL_DELAY_S, 0.05),
+    ("PULL_TIME_DELAY_MILLS_WHEN_SUSPEND", puller.PAUSED_DELAY_S, 1.0),
+    ("OFFSET_ILLEGAL is corrected after", puller.CORRECTION_DELAY_S, 10.0),
     ("consumeLater", consume_concurrently.RETRY_SECONDS, 5.0),
     ("at the broker: rebalanceLockMaxLiveTime", BrokerConfig().rebalance_lock_max_live_time, 60_000),
     ("transactionTimeOut", BrokerConfig().transaction_time_out, 6_000),

@@ -1,153 +1,50 @@
-"""Common parts of push and pull consumers: identity, subscriptions, heartbeat data, and requests of tools.
+"""Common parts of push and pull consumers: identity, subscribing, heartbeat data, and what tools ask for.
 
-Tools send requests to consumers through brokers:
-
-====  ================================  ============================================================================
-code  request                           action of the consumer
-====  ================================  ============================================================================
-220   RESET_CONSUMER_CLIENT_OFFSET      continues at the given offsets in its assigned queues; no response
-221   GET_CONSUMER_STATUS_FROM_CLIENT   returns its offsets in its queues of a topic
-307   GET_CONSUMER_RUNNING_INFO         returns settings, subscriptions, queues and optionally thread stacks
-309   CONSUME_MESSAGE_DIRECTLY          has its listener consume the message in the request, and returns the result
-====  ================================  ============================================================================
-
-If this instance has no such consumer, the response has code 1. Handlers run on the pool of ``Membership``, so they may
-block.
-
-Thread-safety: all methods. Corresponds to ClientRemotingProcessor, MQConsumerInner, the common parts of
-DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl, and subscriptionInner of RebalanceImpl.
+Thread-safety: all methods. Corresponds to MQConsumerInner and the common parts of DefaultMQPushConsumerImpl and
+DefaultLitePullConsumerImpl.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import ClassVar, Self, Unpack
 
 import spark_rocket
 from spark_rocket.client.consume.allocation import AllocateAveragely, AllocateStrategy, QueueShare
 from spark_rocket.client.consume.listeners import (
-    ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
-    ConsumeOrderlyStatus,
     MessageModel,
     MessageQueueListener,
 )
 from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.owned_queues import OwnedQueues
-from spark_rocket.client.consume.process_queue import PullSettings
+from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.consume.subscriptions import Subscriptions
+from spark_rocket.client.consume.tool_requests import handle_tool_requests
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import Client, ClientInstance
-from spark_rocket.client.core.validators import check_group, check_topic
-from spark_rocket.errors import ProtocolError, RocketError, StateError, SubscriptionRefusedError
+from spark_rocket.client.core.validators import check_group
+from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.filter.sql92 import parse_sql92
-from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, SubscriptionData
 from spark_rocket.protocol.wire.bodies.consumer import (
-    CR_LATER,
-    CR_RETURN_NULL,
-    CR_SUCCESS,
-    CR_THROW_EXCEPTION,
     PROP_CLIENT_VERSION,
     PROP_CONSUME_ORDERLY,
     PROP_CONSUME_TYPE,
     PROP_CONSUMER_START_TIMESTAMP,
     PROP_NAMESERVER_ADDR,
-    ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
-    GetConsumerStatusBody,
-    ResetOffsetBody,
-)
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.admin import (
-    ConsumeMessageDirectlyResultRequestHeader,
-    GetConsumerRunningInfoRequestHeader,
-    GetConsumerStatusRequestHeader,
-    ResetOffsetRequestHeader,
 )
 
 logger = logging.getLogger(__name__)
-
-
-class Subscriptions:
-    """The subscriptions of one consumer."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._data: dict[str, SubscriptionData] = {}
-        self._tags: dict[str, TagExpression] = {}
-
-    def add(
-        self,
-        topic: str,
-        tags: str = SUB_ALL,
-        sql: str | None = None,
-        check: Callable[[SubscriptionData], None] | None = None,
-    ) -> bool:
-        """Subscribe, replacing an earlier subscription to the topic; return whether the filter changed.
-
-        SubscriptionRefusedError for an invalid expression. That error, and one of ``check``, leaves the subscriptions
-        unchanged.
-        """
-        check_topic(topic)
-        if sql is not None:
-            try:
-                parse_sql92(sql)
-            except ProtocolError as error:
-                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
-                raise SubscriptionRefusedError(error.message, remedy=error.remedy, response_code=code) from None
-        wanted = parse_tags(None if sql else tags)
-        version = time.time_ns() // 1_000_000
-        data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
-        if check is not None:
-            check(data)
-        with self._lock:
-            before = self._data.get(topic)
-            self._data[topic] = data
-            self._tags[topic] = wanted
-        filters = [(one.expression_type, one.sub_string) for one in (before, data) if one is not None]
-        return filters[0] != filters[-1]
-
-    def remove(self, topic: str) -> bool:
-        """Unsubscribe; return whether the topic was subscribed."""
-        with self._lock:
-            self._tags.pop(topic, None)
-            return self._data.pop(topic, None) is not None
-
-    def __contains__(self, topic: object) -> bool:
-        return topic in self._data
-
-    def __bool__(self) -> bool:
-        return bool(self._data)
-
-    def topics(self) -> list[str]:
-        with self._lock:
-            return list(self._data)
-
-    def data(self) -> list[SubscriptionData]:
-        """Return the subscriptions as sent to brokers."""
-        with self._lock:
-            return list(self._data.values())
-
-    def expression_of(self, topic: str) -> tuple[str, str | None] | None:
-        """Return the tags and the SQL92 expression for pulls of a topic; None if it is not subscribed."""
-        data = self._data.get(topic)
-        if data is None:
-            return None
-        return (SUB_ALL, data.sub_string) if data.expression_type == TYPE_SQL92 else (data.sub_string, None)
-
-    def tags_of(self, topic: str) -> TagExpression:
-        """Return the client-side tag filter of a topic."""
-        return self._tags.get(topic) or parse_tags(None)
 
 
 class GroupOptions(Connecting, total=False):
@@ -294,7 +191,7 @@ class GroupConsumer(Client, ABC):
     def _join(self) -> bool:
         """Join the group; False if the consumer was closed in the meantime."""
         instance = self.instance()
-        answer_tools(instance)
+        handle_tool_requests(instance, partial(_consumer_of, instance))
         try:
             instance.members.join_consumer(self)
         finally:
@@ -380,95 +277,6 @@ class GroupConsumer(Client, ABC):
         }
 
 
-# --- requests of tools ---------------------------------------------------------------------------------------------
-
-_RESULTS = {
-    ConsumeConcurrentlyStatus.CONSUME_SUCCESS: CR_SUCCESS,
-    ConsumeConcurrentlyStatus.RECONSUME_LATER: CR_LATER,
-    ConsumeOrderlyStatus.SUCCESS: CR_SUCCESS,
-    ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT: CR_LATER,
-}
-
-
-def answer_tools(instance: ClientInstance) -> None:
-
-    def consumer(group: str) -> GroupConsumer | None:
-        found = instance.members.consumers.get(group)
-        return found if isinstance(found, GroupConsumer) else None
-
-    def reset(_: str, request: RemotingCommand) -> RemotingCommand | None:
-        header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
-        found = consumer(header.group)
-        logger.warning("offsets of group %s in topic %s reset by a broker", header.group, header.topic)
-        if found is not None:
-            offsets = ResetOffsetBody.from_json(bytes(request.body)).offset_table
-            found.reset_offsets({queue: offset for queue, offset in offsets.items() if queue.topic == header.topic})
-        return None
-
-    def status(_: str, request: RemotingCommand) -> RemotingCommand | None:
-        header = GetConsumerStatusRequestHeader.from_ext(request.ext_fields)
-        found = consumer(header.group)
-        offsets = {} if found is None else found.offsets(header.topic)
-        return _response(request, GetConsumerStatusBody(message_queue_table=offsets).to_json())
-
-    def running_info(_: str, request: RemotingCommand) -> RemotingCommand | None:
-        header = GetConsumerRunningInfoRequestHeader.from_ext(request.ext_fields)
-        found = consumer(header.consumer_group)
-        if found is None:
-            return _unknown_group(request, header.consumer_group)
-        info = found.running_info()
-        if header.jstack_enable:
-            info.jstack = stacks()
-        return _response(request, info.to_json())
-
-    def consume(_: str, request: RemotingCommand) -> RemotingCommand | None:
-        header = ConsumeMessageDirectlyResultRequestHeader.from_ext(request.ext_fields)
-        found = consumer(header.consumer_group)
-        if found is None:
-            return _unknown_group(request, header.consumer_group)
-        return _response(request, _consume(found, bytes(request.body), header.broker_name or "").to_json())
-
-    handlers: dict[int, Callable[[str, RemotingCommand], RemotingCommand | None]] = {
-        RequestCode.RESET_CONSUMER_CLIENT_OFFSET: reset,
-        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: status,
-        RequestCode.GET_CONSUMER_RUNNING_INFO: running_info,
-        RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
-    }
-    instance.members.handlers.update(handlers)
-
-
-def _consume(consumer: GroupConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
-    started = time.monotonic()
-    result = ConsumeMessageDirectlyResult()
-    try:
-        status = consumer.consume_directly(records, broker_name)
-    except RocketError:
-        raise  # an invalid message or a stopped consumer: not an error of the listener
-    except BaseException as error:
-        result.consume_result, result.remark = CR_THROW_EXCEPTION, f"{type(error).__name__}: {error}"
-    else:
-        result.order = isinstance(status, ConsumeOrderlyStatus)
-        if isinstance(status, ConsumeOrderlyStatus | ConsumeConcurrentlyStatus):
-            result.consume_result = _RESULTS[status]
-        else:
-            result.consume_result = CR_RETURN_NULL
-            result.remark = None if status is None else f"the listener returned {status!r}"
-    result.spent_time_mills = int((time.monotonic() - started) * 1000)
-    return result
-
-
-def stacks() -> str:
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return "\n\n".join(
-        f"{names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
-        for ident, frame in sys._current_frames().items()
-    )
-
-
-def _response(request: RemotingCommand, body: bytes) -> RemotingCommand:
-    return RemotingCommand.response(request, ResponseCode.SUCCESS, None, None, body)
-
-
-def _unknown_group(request: RemotingCommand, group: str) -> RemotingCommand:
-    remark = f"The Consumer Group <{group}> not exist in this consumer"
-    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)
+def _consumer_of(instance: ClientInstance, group: str) -> GroupConsumer | None:
+    member = instance.members.consumers.get(group)
+    return member if isinstance(member, GroupConsumer) else None

@@ -32,9 +32,10 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from spark_rocket.client.consume.group_consumer import GroupConsumer, GroupOptions
-from spark_rocket.client.consume.process_queue import ProcessQueue, PullSettings
+from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.consume.pulled_messages import PulledMessages
+from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, StateError
 from spark_rocket.model import MessageExt, MessageQueue

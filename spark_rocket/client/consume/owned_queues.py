@@ -39,7 +39,8 @@ from contextlib import nullcontext
 
 from spark_rocket.client.consume.allocation import QueueShare
 from spark_rocket.client.consume.offset_store import OffsetStore
-from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue, Puller, PullReceiver, PullSettings
+from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue
+from spark_rocket.client.consume.puller import Puller, PullReceiver, PullSettings
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance

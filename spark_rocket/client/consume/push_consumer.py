@@ -40,8 +40,9 @@ from spark_rocket.client.consume.listeners import (
     OrderlyListener,
 )
 from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
-from spark_rocket.client.consume.process_queue import ProcessQueue, PullSettings
+from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import show_origin
+from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.queue_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.consume.services import PullDecoder, SendBack, ServiceParts

@@ -14,8 +14,8 @@ from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, OrderlyListener
 from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
-from spark_rocket.client.consume.process_queue import PullSettings
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
+from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES, FlowControl, ServiceParts
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError

@@ -27,10 +27,10 @@ from enum import Enum
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from spark_rocket.client.consume.group_consumer import Subscriptions
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeHooks, ConsumeOrderlyContext
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import BROKER_NAME, RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
+from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, DELAY, RETRY_PREFIX, MessageExt, MessageQueue

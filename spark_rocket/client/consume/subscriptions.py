@@ -1,0 +1,87 @@
+"""The subscriptions of one consumer: its topics and their filters, by tags or SQL92.
+
+Thread-safety: all methods. Corresponds to subscriptionInner of RebalanceImpl.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from spark_rocket.client.core.validators import check_topic
+from spark_rocket.errors import ProtocolError, SubscriptionRefusedError
+from spark_rocket.protocol.filter.sql92 import parse_sql92
+from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.protocol.wire.bodies.client import SubscriptionData
+from spark_rocket.protocol.wire.codes import ResponseCode
+
+
+class Subscriptions:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._data: dict[str, SubscriptionData] = {}
+        self._tags: dict[str, TagExpression] = {}
+
+    def add(
+        self,
+        topic: str,
+        tags: str = SUB_ALL,
+        sql: str | None = None,
+        check: Callable[[SubscriptionData], None] | None = None,
+    ) -> bool:
+        """Subscribe, replacing an earlier subscription to the topic; return whether the filter changed.
+
+        SubscriptionRefusedError for an invalid expression. That error, and one of ``check``, leaves the subscriptions
+        unchanged.
+        """
+        check_topic(topic)
+        if sql is not None:
+            try:
+                parse_sql92(sql)
+            except ProtocolError as error:
+                code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                raise SubscriptionRefusedError(error.message, remedy=error.remedy, response_code=code) from None
+        wanted = parse_tags(None if sql else tags)
+        version = time.time_ns() // 1_000_000
+        data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
+        if check is not None:
+            check(data)
+        with self._lock:
+            before = self._data.get(topic)
+            self._data[topic] = data
+            self._tags[topic] = wanted
+        filters = [(one.expression_type, one.sub_string) for one in (before, data) if one is not None]
+        return filters[0] != filters[-1]
+
+    def remove(self, topic: str) -> bool:
+        """Unsubscribe; return whether the topic was subscribed."""
+        with self._lock:
+            self._tags.pop(topic, None)
+            return self._data.pop(topic, None) is not None
+
+    def __contains__(self, topic: object) -> bool:
+        return topic in self._data
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def topics(self) -> list[str]:
+        with self._lock:
+            return list(self._data)
+
+    def data(self) -> list[SubscriptionData]:
+        """Return the subscriptions as sent to brokers."""
+        with self._lock:
+            return list(self._data.values())
+
+    def expression_of(self, topic: str) -> tuple[str, str | None] | None:
+        """Return the tags and the SQL92 expression for pulls of a topic; None if it is not subscribed."""
+        data = self._data.get(topic)
+        if data is None:
+            return None
+        return (SUB_ALL, data.sub_string) if data.expression_type == TYPE_SQL92 else (data.sub_string, None)
+
+    def tags_of(self, topic: str) -> TagExpression:
+        """Return the client-side tag filter of a topic."""
+        return self._tags.get(topic) or parse_tags(None)
