@@ -14,13 +14,10 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import ProcessQueueInfo
-
-if TYPE_CHECKING:
-    from spark_rocket.client.consume.puller import Puller
 
 PULL_EXPIRED_SECONDS = 120.0
 LOCK_EXPIRED_SECONDS = 30.0
@@ -37,6 +34,14 @@ class Ownership(Enum):
     ENDED = "ENDED"
 
 
+class QueuePuller(Protocol):
+    """The puller of a queue; see puller.py."""
+
+    def pull(self) -> None: ...
+
+    def has_room(self) -> None: ...
+
+
 class ProcessQueue:
     """One queue, from its assignment to its release, and its cached messages.
 
@@ -51,7 +56,7 @@ class ProcessQueue:
         self.start_offset = start_offset
         self.has_begun = False
         self.marked: int | None = None
-        self.puller: Puller | None = None
+        self.puller: QueuePuller | None = None
         self.dropped = False
         self.stale = False
         self.paused = False

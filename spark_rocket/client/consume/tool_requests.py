@@ -22,18 +22,20 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import (
     CR_LATER,
     CR_RETURN_NULL,
     CR_SUCCESS,
     CR_THROW_EXCEPTION,
     ConsumeMessageDirectlyResult,
+    ConsumerRunningInfo,
     GetConsumerStatusBody,
     ResetOffsetBody,
 )
@@ -46,9 +48,6 @@ from spark_rocket.protocol.wire.headers.admin import (
     ResetOffsetRequestHeader,
 )
 
-if TYPE_CHECKING:
-    from spark_rocket.client.consume.group_consumer import GroupConsumer
-
 logger = logging.getLogger(__name__)
 
 _RESULTS = {
@@ -59,7 +58,19 @@ _RESULTS = {
 }
 
 
-def handle_tool_requests(instance: ClientInstance, consumer: Callable[[str], GroupConsumer | None]) -> None:
+class ToolConsumer(Protocol):
+    """A consumer as tools see it; implemented by ``GroupConsumer``."""
+
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None: ...
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]: ...
+
+    def running_info(self) -> ConsumerRunningInfo: ...
+
+    def consume_directly(self, records: bytes, broker_name: str) -> object: ...
+
+
+def handle_tool_requests(instance: ClientInstance, consumer: Callable[[str], ToolConsumer | None]) -> None:
     """Register the handlers; ``consumer`` returns this instance's consumer of a group."""
 
     def reset(_: str, request: RemotingCommand) -> RemotingCommand | None:
@@ -103,7 +114,7 @@ def handle_tool_requests(instance: ClientInstance, consumer: Callable[[str], Gro
     instance.members.handlers.update(handlers)
 
 
-def _consume(consumer: GroupConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
+def _consume(consumer: ToolConsumer, records: bytes, broker_name: str) -> ConsumeMessageDirectlyResult:
     started = time.monotonic()
     result = ConsumeMessageDirectlyResult()
     try:
