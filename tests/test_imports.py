@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -74,3 +75,12 @@ def test_a_streams_source_starts_without_pandas() -> None:
     modules = "spark_rocket.datasource.stream_limits, spark_rocket.datasource.write.writer"
     run = _python("-c", f"import sys, {modules}; print('pandas' in sys.modules)")
     assert (run.returncode, run.stdout.strip()) == (0, "False"), run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("package", ["spark_rocket", "spark_rocket.client"])
+def test_every_public_name_can_be_imported(package: str) -> None:
+    """Their modules are imported on first access, which type checkers do not see."""
+    module = importlib.import_module(package)
+    assert module.__all__
+    for name in module.__all__:
+        getattr(module, name)

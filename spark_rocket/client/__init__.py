@@ -85,7 +85,7 @@ _NAMES = {  # the names above, at run time
     "client.admin": "Admin QueueLag",
     "client.consume.allocation": "AllocateAveragely AllocateByCircle AllocateByConfig AllocateByConsistentHash "
     "AllocateByMachineRoom AllocateMachineRoomNearby AllocateStrategy",
-    "client.core.config": "ClientConfig",
+    "client.core.client_config": "ClientConfig",
     "client.core.instance": "ServiceState",
     "client.consume.listeners": "ConsumeConcurrentlyContext ConsumeConcurrentlyStatus ConsumeFromWhere "
     "ConsumeOrderlyContext ConsumeOrderlyStatus MessageModel",
