@@ -161,12 +161,16 @@ def size_text(size: int) -> str:
 
 def page_rows() -> Iterator[str]:
     """The rows of docs/reference/limits.md, from the tables."""
+    rows: dict[str, list[str]] = {}
     for code, limit in sorted(LIMITS.items()):
         if is_smallest(limit):
             continue
         entries = "; ".join(f"`{path}` {most:,}" for path, most in limit.max_entries.items())
         sizes = f"{size_text(limit.max_header_bytes)} | {size_text(limit.max_body_bytes)}"
-        yield f"| {code} `{RequestCode(code).name}` | {sizes} | {entries} | {', '.join(limit.state)} |"
+        rows.setdefault(f"{sizes} | {entries} | {', '.join(limit.state)} |", []).append(
+            f"{code} `{RequestCode(code).name}`"
+        )
+    yield from (f"| {', '.join(codes)} | {bounds}" for bounds, codes in rows.items())
     for name, state in STATE_LIMITS.items():
         numbers = " | ".join("" if most is None else f"{most:,}" for most in (state.per_connection, state.per_client))
         total = f"{state.total:,}" + (f" (`{state.setting}`)" if state.setting else "")
