@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from spark_rocket.model import Message
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -26,7 +26,7 @@ from benchmarks.lab import Lab
 from jobs.terminal import table
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 
 SIZE = 128
 KINDS = ("broker", "broker's files", "jvm", "driver", "workers")

@@ -15,7 +15,7 @@ from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.model import Message
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.store import MessageStore, PutStatus, StoreConfig

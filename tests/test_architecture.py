@@ -48,10 +48,7 @@ SAME_NAMES = {
     "Producer": "aio: the same for asyncio",
     "Reader": "aio: the same for asyncio",
     # To be renamed:
-    "Checkpoint": "a stream's, and the store's",
     "Found": "a file of a lookup, and topics",
-    "Layout": "of uniform records, and of columns",
-    "Table": "a table of headers, and one of the terminal",
     "View": "a view of Spark, and of the cluster",
 }
 """Names of several public classes, with the reason."""

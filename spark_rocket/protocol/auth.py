@@ -33,8 +33,9 @@ from hmac import compare_digest
 from typing import NamedTuple
 
 from spark_rocket.errors import ConfigError, ProtocolError
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire import json as json_codec
-from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"

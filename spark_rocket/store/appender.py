@@ -28,6 +28,7 @@ import numpy as np
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import SCHEDULE_TOPIC
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import IPV6_HOST_SIZE, pack_host
 from spark_rocket.protocol.record.layout import (
     BORN_HOST_V6,
@@ -42,7 +43,7 @@ from spark_rocket.protocol.record.layout import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
 )
-from spark_rocket.store.batch import BatchPlan, plan_batch
+from spark_rocket.store.batch_plan import BatchPlan, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
@@ -59,7 +60,6 @@ _PUT_ERRORS = (PutError, OSError, StructError)
 _NOT_QUEUED = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 _MAX_STEP_BACK_MS = 60_000
 
-Bytes = bytes | bytearray | memoryview
 ArriveCallback = Callable[[str, int, int, int, int], None]
 """topic, queue id, next offset, tags code, store timestamp"""
 
@@ -112,7 +112,7 @@ class MessageAppender:
         self,
         topic: str,
         queue_id: int,
-        body: Bytes,
+        body: Buffer,
         properties: bytes,
         *,
         tags_code: int | None = None,
@@ -174,7 +174,7 @@ class MessageAppender:
         self,
         topic: str,
         queue_id: int,
-        batch_body: Bytes,
+        batch_body: Buffer,
         *,
         batch_properties: bytes = b"",
         flag: int = 0,

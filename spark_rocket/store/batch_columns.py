@@ -1,4 +1,4 @@
-"""A batch of many messages as commit-log records, by columns (spans.py). batch.py chooses between this way and its own.
+"""A batch of many messages as commit-log records, by columns (spans.py). batch_plan.py decides which batches.
 
 Python runs per message only to follow the sizes and for the CRC of each body, which no client sends. Time and memory
 are linear in the batch's bytes.
@@ -14,7 +14,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.record.batch import bad_batch
+from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.record.batch_body import bad_batch
 from spark_rocket.protocol.record.layout import (
     AT,
     BATCH_BODY_LENGTH_AT,
@@ -27,13 +28,11 @@ from spark_rocket.protocol.record.layout import (
 )
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.property_spans import PropertySpans
-from spark_rocket.protocol.record.spans import Bytes, Ints, blocks, copy_spans, gather, walk_sizes
+from spark_rocket.protocol.record.spans import ByteArray, Ints, blocks, copy_spans, gather, walk_sizes
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code, tags_codes
 from spark_rocket.store.results import PutError, PutStatus
 
 _SEPARATOR = b"\x02"
-
-Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(slots=True)
@@ -140,7 +139,7 @@ def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> Man
     return ManyMessages(raw, sizes, codes, properties, starts, bodies, lengths, batch_properties, is_separated)
 
 
-def _messages(raw: Buffer, source: Bytes) -> tuple[Ints, Ints, Ints]:
+def _messages(raw: Buffer, source: ByteArray) -> tuple[Ints, Ints, Ints]:
     """Return where the messages begin, and the lengths of their bodies and properties. PutError if one is invalid."""
     starts, end = walk_sizes(raw, BATCH_OVERHEAD)
     rooms = np.diff(starts, append=end) - BATCH_OVERHEAD
@@ -158,18 +157,18 @@ def _messages(raw: Buffer, source: Bytes) -> tuple[Ints, Ints, Ints]:
     raise malformed(reason)
 
 
-def _repeated(row: bytes, count: int) -> Bytes:
+def _repeated(row: bytes, count: int) -> ByteArray:
     rows = np.empty((count, len(row)), np.uint8)
     rows[:] = np.frombuffer(row, np.uint8)
     return rows
 
 
-def _set(rows: Bytes, at: int, kind: str, values: Ints) -> None:
+def _set(rows: ByteArray, at: int, kind: str, values: Ints) -> None:
     """Set a number in each row."""
     np.ndarray((len(rows),), kind, rows, at, (rows.shape[1],))[:] = values
 
 
-def _rows(rows: Bytes) -> npt.NDArray[np.void]:
+def _rows(rows: ByteArray) -> npt.NDArray[np.void]:
     return rows.view(f"V{rows.shape[1]}")[:, 0]
 
 

@@ -33,7 +33,7 @@ from spark_rocket.protocol.durability import durability
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.layout import ENTRY_SIZE
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import PAGE_SIZE, sync_file_system
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
@@ -52,7 +52,7 @@ class FlushCommitLogService:
         self,
         config: StoreConfig,
         commit_log: CommitLog,
-        checkpoint: Checkpoint,
+        checkpoint: StoreCheckpoint,
         store_timestamp: Callable[[], int],
         on_failure: Callable[[OSError], None],
     ) -> None:
@@ -189,7 +189,7 @@ class FlushConsumeQueueService:
         self,
         config: StoreConfig,
         commit_log: CommitLog,
-        checkpoint: Checkpoint,
+        checkpoint: StoreCheckpoint,
         dirty: Callable[[], list[ConsumeQueue]],
         store_timestamp: Callable[[], int],
         commit_log_service: FlushCommitLogService,

@@ -23,9 +23,9 @@ from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import keep_reserve, make_directory
 from spark_rocket.store.flush import FlushCallback, FlushCommitLogService, FlushConsumeQueueService
-from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.layout import ENTRY, STORE_TIME_END, DelayLevels, store_time
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import refuse_foreign, refuse_left_behind, remember
@@ -68,7 +68,7 @@ class MessageStore:
         self.config = config
         self._clock = clock
         self._lock = StoreLock(config.store_path)
-        self._checkpoint = Checkpoint(config.store_path / "checkpoint")
+        self._checkpoint = StoreCheckpoint(config.store_path / "checkpoint")
         self._log = CommitLog(config)
         self._queues = ConsumeQueueTable(config)
         self._deleted = DeletedTopics(config.store_path)

@@ -40,7 +40,7 @@ from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.layout import AT, LONG, MAGIC, MAGIC_V1, MAGIC_V2
 from spark_rocket.store.config import StoreConfig, delete_hours
 from spark_rocket.store.file_remover import FileRemover
-from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.layout import STORE_TIME_END, store_time
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile

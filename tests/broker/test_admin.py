@@ -29,7 +29,7 @@ from spark_rocket.protocol.wire.bodies.stats import (
 )
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.index.index_service import IndexService
 from tests.broker.administration import create, topic_config
 from tests.broker.wire import Wire
 from tests.kit.brokers import served

@@ -10,7 +10,7 @@ from typing import cast
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.delivery.long_polling import HeldPull
 from spark_rocket.model import Message, MessageExt
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig

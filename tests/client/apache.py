@@ -12,7 +12,7 @@ import orjson
 
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.ids import encode_offset_msg_id, pack_host
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody

@@ -23,7 +23,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue, SendStatus
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.encoder import encode_batch
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

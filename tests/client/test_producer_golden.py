@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.client import Producer
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand

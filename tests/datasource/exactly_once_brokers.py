@@ -31,7 +31,7 @@ from spark_rocket.model import (
     SendResult,
     SendStatus,
 )
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
 
 STAGING, LEDGER, TARGET = "staging", "ledger", "orders"

@@ -31,7 +31,7 @@ from spark_rocket.model import (
     SendStatus,
 )
 from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT, decode_properties
 from spark_rocket.protocol.record.record import encode_record

@@ -30,7 +30,7 @@ from spark_rocket.datasource.write.writer import write_rows
 from spark_rocket.errors import OptionError, RemotingTimeoutError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.testing import LocalCluster

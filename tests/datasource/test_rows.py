@@ -19,7 +19,7 @@ from spark_rocket.datasource.write.rows import Block, RowEncoder, unique_keys, w
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, decompress_body
 from spark_rocket.protocol.record.properties import decode_properties
 

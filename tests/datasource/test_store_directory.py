@@ -37,7 +37,7 @@ from spark_rocket.errors import (
     StoreLockedError,
     TopicNotFoundError,
 )
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.store import MessageStore
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.paths import StorePaths

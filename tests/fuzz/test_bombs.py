@@ -20,7 +20,7 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import messages
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, decompress_body
 from spark_rocket.protocol.record.messages import decode_messages

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.columns import ARROW_SCHEMA, COLUMNS, STORED_SCHEMA, decode_records
 from spark_rocket.protocol.record.layout import COMPRESSED, INNER_BATCH, NEED_UNWRAP
 from spark_rocket.protocol.record.messages import decode_messages

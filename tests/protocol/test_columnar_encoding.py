@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError, RowProtocolError
-from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body, encode_batch_body
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.encoder import encode_batch, encode_properties_columns, hex_strings
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties

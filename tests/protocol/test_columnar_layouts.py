@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import unwrap as columnar_unwrap
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.column_properties import PropertyColumns, property_columns
 from spark_rocket.protocol.record.columns import COLUMNS, decode_records
 from spark_rocket.protocol.record.layout import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD, INNER_BATCH, NEED_UNWRAP

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import RowProtocolError
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.encoder import plan_rows
 
 MAP = pa.map_(pa.string(), pa.string())

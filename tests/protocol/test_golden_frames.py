@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.bodies.base import Body

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body, encode_batch_body
 from spark_rocket.protocol.record.layout import (
     COMPRESSED,
     COMPRESSION_ZLIB,

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.property_spans import PropertySpans
-from spark_rocket.protocol.record.spans import Bytes, Ints, copy_spans, java_hashes, walk_sizes
+from spark_rocket.protocol.record.spans import ByteArray, Ints, copy_spans, java_hashes, walk_sizes
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"LONG_NAME_OF_A_PROPERTY")
 PIECES = st.sampled_from([*NAMES, b"\x01", b"\x02", b"a", b"\0", b" ", "é".encode(), b"NAME", b"\xff"])
 lengths = st.integers(0, 20) | st.integers(0, 1200) | st.just(32) | st.integers(4000, 9000)
 
 
-def joined(texts: list[bytes], gap: int = 0) -> tuple[Bytes, Ints, Ints]:
+def joined(texts: list[bytes], gap: int = 0) -> tuple[ByteArray, Ints, Ints]:
     """Return the strings in one buffer, and their starts and lengths."""
     sizes = np.array([len(text) for text in texts], np.int64)
     raw = np.frombuffer(b"".join(text + b"\xee" * gap for text in texts) + b"-", np.uint8)

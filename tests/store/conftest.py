@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.store import MessageStore, StoreConfig
-from spark_rocket.store.index import service as index_service
+from spark_rocket.store.index import index_service
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock
 from tests.store.helpers import opened, put, small

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.batch import BatchPlan
 from spark_rocket.store.batch_columns import ManyMessages
+from spark_rocket.store.batch_plan import BatchPlan
 from tests.kit.clock import START
 from tests.store.conftest import MakeStore
 from tests.store.helpers import BORN, HOST, bodies, log_of, put, put_batch

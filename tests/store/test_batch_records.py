@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body, encode_batch_body
 from spark_rocket.protocol.record.layout import BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6
 from spark_rocket.protocol.record.record import encode_record
-from spark_rocket.store.batch import BatchPlan, plan_batch, plan_few
 from spark_rocket.store.batch_columns import plan_many
+from spark_rocket.store.batch_plan import BatchPlan, plan_batch, plan_few
 from spark_rocket.store.layout import tags_code
 from spark_rocket.store.results import PutError, PutStatus
 

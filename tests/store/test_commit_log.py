@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import PutStatus
 from spark_rocket.store.log import commit_log, mapped_file

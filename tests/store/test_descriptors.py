@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.protocol.durability import FlushDiskType
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.store import MessageStore, PutStatus, descriptors
 from spark_rocket.store.descriptors import ShortageError
 from spark_rocket.store.log.mapped_file import MappedFile

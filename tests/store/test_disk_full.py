@@ -50,7 +50,7 @@ def test_nothing_half_visible(make_store: MakeStore, monkeypatch: pytest.MonkeyP
             result = store.put_message("T", queue_id, body, b"", born_timestamp=1, born_host=BORN)
             count = 1
         else:
-            from spark_rocket.protocol.record.batch import encode_batch_body
+            from spark_rocket.protocol.record.batch_body import encode_batch_body
 
             raw = encode_batch_body([(0, body, b"")] * 4)
             result = store.put_batch("T", queue_id, raw, born_timestamp=1, born_host=BORN)
@@ -207,7 +207,7 @@ def test_a_disk_that_is_full_for_a_while(small_disk: Path) -> None:
 PROMISED = """
 import os, sys
 from pathlib import Path
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.store import PutStatus
 from spark_rocket.store.log import mapped_file
 from tests.store.helpers import BORN, bodies, opened, small

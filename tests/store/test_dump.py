@@ -18,7 +18,7 @@ from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import BadEntries, DumpFilter, dump_log, dump_queues, host_text, to_json
 from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.salvage import Damage
-from spark_rocket.store.tools.stats import store_stats
+from spark_rocket.store.tools.store_stats import store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.kit.clock import START, Clock

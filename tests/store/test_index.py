@@ -19,13 +19,12 @@ from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_RO
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore
-from spark_rocket.store.index import index_file
+from spark_rocket.store.index import index_file, index_service
 from spark_rocket.store.index import keys as index_keys
 from spark_rocket.store.index import search as index_search
-from spark_rocket.store.index import service as index_service
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
+from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.index.keys import key_hash
-from spark_rocket.store.index.service import IndexService
 from spark_rocket.store.log.record_scan import LogScan, RecordBlock
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock

@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.errors import StateError
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.record import decode_record, encode_record, iter_records
 from spark_rocket.store import FlushDiskType, GetMessageStatus, MessageStore, PutStatus
 from spark_rocket.store.tools.check import check_store

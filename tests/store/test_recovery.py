@@ -330,7 +330,7 @@ def test_a_checkpoint_without_disk_space_leaves_a_clean_store_clean(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (filled.store_path / "checkpoint").unlink()
-    monkeypatch.setattr("spark_rocket.store.message_store.Checkpoint.save", refuse)
+    monkeypatch.setattr("spark_rocket.store.message_store.StoreCheckpoint.save", refuse)
     with pytest.raises(StoreNotWritableError, match="No space left"):
         opened(filled)
     monkeypatch.undo()

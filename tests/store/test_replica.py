@@ -15,8 +15,8 @@ import pytest
 
 from spark_rocket.errors import StoreCorruptError, StoreError
 from spark_rocket.store import MessageStore, PutStatus, StoreConfig
-from spark_rocket.store.index.service import IndexService
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.index.index_service import IndexService
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.side_files import QueueEnds
@@ -415,7 +415,7 @@ def test_a_crash_while_a_tail_is_cut(
 
     for target, name in (
         (taker, "quarantine"),
-        (Checkpoint, "save"),
+        (StoreCheckpoint, "save"),
         (QueueEnds, "forget_all"),
         (IndexService, "cut"),
         (CommitLog, "cut"),

@@ -13,7 +13,7 @@ import pytest
 
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import GetMessageStatus, StoreConfig, file_remover, retention
-from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.tools.check import check_store

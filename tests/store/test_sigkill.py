@@ -18,7 +18,7 @@ pytestmark = pytest.mark.live
 WRITER = """
 import random, sys, threading
 from pathlib import Path
-from spark_rocket.protocol.record.batch import encode_batch_body
+from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.store import FlushDiskType
 from tests.store.helpers import BORN, opened, put, small
 

@@ -16,7 +16,7 @@ from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
 from spark_rocket.store.tools.rebuild import rebuild_store
-from spark_rocket.store.tools.stats import store_stats
+from spark_rocket.store.tools.store_stats import store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.store.helpers import bodies, opened, put, recovery_of, small
 

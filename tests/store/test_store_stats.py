@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.store import StoreConfig
-from spark_rocket.store.tools.stats import StoreStats, store_stats
+from spark_rocket.store.tools.store_stats import StoreStats, store_stats
 from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.kit.clock import Clock

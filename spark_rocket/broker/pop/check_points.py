@@ -33,7 +33,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.wire.json import REQUEST_LIMITS, Buffer, loads_tolerant
+from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.wire.json import REQUEST_LIMITS, loads_tolerant
 
 TAG_CHECK_POINT = b"ck"
 TAG_ACK = b"ack"

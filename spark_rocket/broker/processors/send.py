@@ -46,13 +46,13 @@ from spark_rocket.broker.transactions.service import TransactionalMessageService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
 from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, encode_offset_msg_id, pack_host
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.batch import BatchPlan
+from spark_rocket.store.batch_plan import BatchPlan
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 

@@ -32,7 +32,7 @@ from spark_rocket.errors import ConfigError, StateError
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
     from spark_rocket.store.config import StoreConfig
-    from spark_rocket.store.tools.stats import Files, QueueStats, StoreStats
+    from spark_rocket.store.tools.store_stats import Files, QueueStats, StoreStats
     from spark_rocket.store.tools.view import StoreProblem
 
 _SHOWN_PER_KIND = 10
@@ -324,7 +324,7 @@ def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], 
     The numbers come from the consume queues, which contain the size of each message.
     """
     from spark_rocket.store.tools.dump import DumpFilter, empty_reason
-    from spark_rocket.store.tools.stats import store_stats
+    from spark_rocket.store.tools.store_stats import store_stats
     from spark_rocket.store.tools.view import view_store
 
     wanted = frozenset(topics) or None

@@ -39,12 +39,13 @@ from spark_rocket.model import (
     SendResult,
     SendStatus,
 )
-from spark_rocket.protocol.record.batch import encode_batch_message
+from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.record.batch_body import encode_batch_message
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.layout import FIXED_SIZE, TRANSACTION_PREPARED
 from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH, PROPERTY_SEPARATOR, encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageResponseHeader
 
 logger = logging.getLogger(__name__)

@@ -53,10 +53,11 @@ from spark_rocket.client.send.stats import SendStats, add_send_stats
 from spark_rocket.errors import ClientError, StateError
 from spark_rocket.extras import requires
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.exposition import Exposition, label_text

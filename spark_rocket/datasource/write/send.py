@@ -36,7 +36,7 @@ from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write.rows import Block
 from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import ResponseCode
 

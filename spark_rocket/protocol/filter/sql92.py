@@ -97,7 +97,7 @@ def parse_sql92(text: str) -> Sql92Expression:
             f"The SQL92 expression is too long: {len(text):,} characters, at most {MAX_EXPRESSION_CHARACTERS:,}.",
             remedy="Use a shorter expression, and filter the rest in the consumer.",
         )
-    return Sql92Expression(text, _Parser(text).parse())
+    return Sql92Expression(text, _Sql92Parser(text).parse())
 
 
 # --- values and their comparison ------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 # --- the grammar ----------------------------------------------------------------------------------------------------
 
 
-class _Parser:
+class _Sql92Parser:
     """Recursive descent; a method for each rule of the original's grammar."""
 
     def __init__(self, text: str) -> None:

@@ -30,8 +30,8 @@ from spark_rocket.protocol.record.arrays import (
 )
 from spark_rocket.protocol.record.property_spans import PropertySpans
 from spark_rocket.protocol.record.run import Scratch
-from spark_rocket.protocol.record.spans import Bytes, Ints, blocks
-from spark_rocket.protocol.record.uniform import Layout, Rows, layout_of, value_range
+from spark_rocket.protocol.record.spans import ByteArray, Ints, blocks
+from spark_rocket.protocol.record.uniform import PropertyLayout, Rows, layout_of, value_range
 
 
 class PropertyColumns(Protocol):
@@ -45,7 +45,7 @@ class PropertyColumns(Protocol):
 
 
 def property_columns(
-    raw: Bytes, starts: Ints, ends: Ints, scratch: Scratch, tails: Rows | None = None
+    raw: ByteArray, starts: Ints, ends: Ints, scratch: Scratch, tails: Rows | None = None
 ) -> PropertyColumns:
     """Split the strings at ``starts`` … ``ends`` in ``raw``. ``tails``: the same as rows, if they are available."""
     rows = _as_rows(raw, starts, ends, scratch) if tails is None else tails
@@ -55,7 +55,7 @@ def property_columns(
     return MixedProperties(PropertySpans(raw, starts, ends - starts))
 
 
-def _as_rows(raw: Bytes, starts: Ints, ends: Ints, scratch: Scratch) -> Rows | None:
+def _as_rows(raw: ByteArray, starts: Ints, ends: Ints, scratch: Scratch) -> Rows | None:
     """Return the strings as rows, if they have equal lengths."""
     count, length = len(starts), int(ends[0] - starts[0]) if len(starts) else 0
     if not count or not bool((ends - starts == length).all()):
@@ -69,7 +69,7 @@ def _as_rows(raw: Bytes, starts: Ints, ends: Ints, scratch: Scratch) -> Rows | N
 class UniformProperties:
     """Strings with the same names at the same positions."""
 
-    def __init__(self, rows: Rows, layout: Layout) -> None:
+    def __init__(self, rows: Rows, layout: PropertyLayout) -> None:
         self._rows = rows
         self._count = len(rows.cells)
         self._places = layout.values

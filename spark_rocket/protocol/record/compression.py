@@ -11,12 +11,11 @@ from __future__ import annotations
 import zlib
 from importlib import import_module
 from types import ModuleType
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.extras import pip_install
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from spark_rocket.protocol.buffers import Buffer
 
 MAX_BODY_LENGTH = 256 << 20  # far above any broker's message limit (4 MiB), harmless for a reader
 MAX_BATCH_LENGTH = 16 << 20  # of an inner batch: the size of a frame; each 22 bytes of it may be a message

@@ -15,8 +15,9 @@ from zlib import crc32
 
 from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import MessageExt
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import offset_id_text, unpack_host
-from spark_rocket.protocol.record.batch import decode_batch_body, inner_base
+from spark_rocket.protocol.record.batch_body import decode_batch_body, inner_base
 from spark_rocket.protocol.record.compression import MAX_RUN_BYTES
 from spark_rocket.protocol.record.layout import (
     AT,
@@ -32,7 +33,7 @@ from spark_rocket.protocol.record.layout import (
     header_struct,
 )
 from spark_rocket.protocol.record.properties import decode_properties, find_property
-from spark_rocket.protocol.record.record import Buffer, view_record
+from spark_rocket.protocol.record.record import view_record
 
 _HEADER = HEADERS[0]
 _HEADER_INDEX = {name: index for index, name in enumerate(AT)} | {

@@ -27,14 +27,14 @@ from spark_rocket.protocol.record.layout import (
     STORE_HOST_V6,
     V6_SHIFT,
 )
-from spark_rocket.protocol.record.spans import Bytes, Ints, blocks, gather, walk_sizes
+from spark_rocket.protocol.record.spans import ByteArray, Ints, blocks, gather, walk_sizes
 
 HEADER = np.dtype(HEADER_DTYPE)
 _REMEDY = "The response or file is damaged or cut short: read it again, or check the store."
 _Any = np.ndarray[Any, Any]
 
 
-def record_starts(raw: Bytes) -> Ints:
+def record_starts(raw: ByteArray) -> Ints:
     """Return the start of each record."""
     end = len(raw)
     if end == 0:
@@ -77,7 +77,7 @@ class Parts(NamedTuple):
     store_extra: int | Ints
 
 
-def find_parts(raw: Bytes, starts: Ints, ends: Ints, heads: _Any) -> Parts:
+def find_parts(raw: ByteArray, starts: Ints, ends: Ints, heads: _Any) -> Parts:
     """The parts of records of at least ``FIXED_SIZE`` bytes, whose other lengths may be anything.
 
     ``heads``: the records' first bytes, as ``heads_of`` has them.
@@ -121,18 +121,18 @@ def find_parts(raw: Bytes, starts: Ints, ends: Ints, heads: _Any) -> Parts:
     return Parts(places, faults, plain, born_extra, store_extra)
 
 
-def heads_of(raw: Bytes, starts: Ints) -> _Any:
+def heads_of(raw: ByteArray, starts: Ints) -> _Any:
     """Return the headers of records, up to the size with IPv4 hosts."""
     if not len(starts):
         return np.empty(0, HEADER)
     return blocks(raw, HEADER_SIZE)[starts].view(HEADER)
 
 
-def damaged(raw: Bytes, start: int, what: str) -> ProtocolError:
+def damaged(raw: ByteArray, start: int, what: str) -> ProtocolError:
     return ProtocolError(f"The {_record(raw, start)}, {what}.", remedy=_REMEDY)
 
 
-def _record(raw: Bytes, start: int) -> str:
+def _record(raw: ByteArray, start: int) -> str:
     return record_name(LONG.unpack_from(raw.data, start + AT["queue_offset"])[0], start)
 
 

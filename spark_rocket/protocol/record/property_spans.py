@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.protocol.record.spans import Bytes, Hashes, Ints, blocks, copy_spans, java_hashes
+from spark_rocket.protocol.record.spans import ByteArray, Hashes, Ints, blocks, copy_spans, java_hashes
 
 _SEPARATOR = 2
 _MIDDLE = 1
@@ -22,7 +22,7 @@ _WORD = 8  # bytes of a name that are compared at once
 class PropertySpans:
     """The properties of messages: ranges of ``raw`` that lie inside it."""
 
-    def __init__(self, raw: Bytes, starts: Ints, lengths: Ints) -> None:
+    def __init__(self, raw: ByteArray, starts: Ints, lengths: Ints) -> None:
         self.count = len(starts)
         longest = int(lengths.max(initial=0))
         pad = 1 << longest.bit_length()  # for java_hashes()

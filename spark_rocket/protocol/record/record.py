@@ -11,11 +11,12 @@ import struct
 from collections.abc import Iterator
 from enum import Enum
 from mmap import mmap
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 from zlib import crc32
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageExt
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, offset_id_text, unpack_host
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, decompress_body
 from spark_rocket.protocol.record.layout import (
@@ -40,8 +41,6 @@ from spark_rocket.protocol.record.layout import (
     UNWRAP_MASK,
 )
 from spark_rocket.protocol.record.properties import decode_properties
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _HOST_BITS = {
     (IPV4_HOST_SIZE, IPV4_HOST_SIZE): 0,

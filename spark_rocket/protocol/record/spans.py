@@ -20,7 +20,7 @@ import numpy.typing as npt
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.layout import INT
 
-Bytes = npt.NDArray[np.uint8]
+ByteArray = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
 
@@ -56,12 +56,12 @@ def walk_sizes(data: bytes | bytearray | memoryview, least: int) -> tuple[Ints, 
     return np.concatenate((first, np.array(starts, np.int64))) if starts else first, at
 
 
-def blocks(raw: Bytes, width: int) -> npt.NDArray[np.void]:
+def blocks(raw: ByteArray, width: int) -> npt.NDArray[np.void]:
     """Return a view of the ``width`` bytes from every place of ``raw`` on."""
     return np.ndarray((max(len(raw) - width + 1, 0),), f"V{width}", raw, strides=(1,))
 
 
-def gather(raw: Bytes, places: Ints, kind: str) -> Ints:
+def gather(raw: ByteArray, places: Ints, kind: str) -> Ints:
     """Return numbers at any places, which the caller has checked."""
     if not len(places):
         return np.empty(0, np.int64)
@@ -69,7 +69,7 @@ def gather(raw: Bytes, places: Ints, kind: str) -> Ints:
     return found
 
 
-def copy_spans(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
+def copy_spans(source: ByteArray, starts: Ints, lengths: Ints, target: ByteArray, places: Ints) -> None:
     """Copy strings of ``source`` to ``places`` in ``target``; source and target do not overlap."""
     for rows, width, longest in _groups(lengths, 0):
         begins, at, sizes = starts[rows], places[rows], lengths[rows]
@@ -85,7 +85,7 @@ def copy_spans(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places
                 write[at[some] + rest] = read[begins[some] + rest]
 
 
-def _copy_one_by_one(source: Bytes, starts: Ints, lengths: Ints, target: Bytes, places: Ints) -> None:
+def _copy_one_by_one(source: ByteArray, starts: Ints, lengths: Ints, target: ByteArray, places: Ints) -> None:
     """Copy long strings, each once."""
     read, write = source.data, target.data
     columns = (starts, starts + lengths, places, places + lengths)
@@ -118,7 +118,7 @@ def _powers(width: int) -> Hashes:
     return np.multiply.accumulate(powers, dtype=np.uint32)[::-1].copy()  # wraps at 32 bits, as Java's int does
 
 
-def java_hashes(raw: Bytes, starts: Ints, ends: Ints, before: Hashes | None = None) -> Hashes:
+def java_hashes(raw: ByteArray, starts: Ints, ends: Ints, before: Hashes | None = None) -> Hashes:
     """Return Java's ``String.hashCode`` of strings in UTF-8, as unsigned numbers.
 
     ``before``: the hash of a string before each of them. Before the first string, ``raw`` must have as many bytes as
@@ -136,7 +136,7 @@ def java_hashes(raw: Bytes, starts: Ints, ends: Ints, before: Hashes | None = No
     return hashes
 
 
-def _hash_rows(raw: Bytes, width: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
+def _hash_rows(raw: ByteArray, width: int, ends: Ints, lengths: Ints, before: Hashes) -> Hashes:
     """Hash strings of up to ``width`` bytes, as the rows of a matrix, with zeros on the left."""
     cells = blocks(raw, width)[ends - width].view(np.uint8).reshape(-1, width)
     powers = _powers(1 << width.bit_length())[-width - 1 :]

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+from spark_rocket.protocol.record.spans import ByteArray
+
 _SEPARATOR = 2
 _ROWS_PER_PASS = 64
 
@@ -22,9 +22,9 @@ _ROWS_PER_PASS = 64
 class Rows(NamedTuple):
     """Byte strings of equal length: a row for each, and the extremes of each column."""
 
-    cells: Bytes
-    low: Bytes
-    high: Bytes
+    cells: ByteArray
+    low: ByteArray
+    high: ByteArray
 
     def vary(self, start: int, end: int) -> bool:
         """Whether these columns differ between rows."""
@@ -39,7 +39,7 @@ class Rows(NamedTuple):
         return bytes(self.cells[0])
 
 
-class Layout(NamedTuple):
+class PropertyLayout(NamedTuple):
     """The common layout of the property strings of all rows."""
 
     values: dict[bytes, tuple[int, int]]
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
     """Whether ``values`` is complete: every part has a name and a value, names are unique, and all is ASCII."""
 
 
-def value_range(cells: Bytes) -> Rows:
+def value_range(cells: ByteArray) -> Rows:
     """Return contiguous rows with the smallest and the largest byte of each column. Short rows: many per pass."""
     length = cells.shape[1]
     whole = len(cells) // _ROWS_PER_PASS * _ROWS_PER_PASS
@@ -61,7 +61,7 @@ def value_range(cells: Bytes) -> Rows:
     return Rows(cells, np.concatenate((low, rest)).min(axis=0), np.concatenate((high, rest)).max(axis=0))
 
 
-def layout_of(rows: Rows) -> Layout | None:
+def layout_of(rows: Rows) -> PropertyLayout | None:
     """Return the layout of property strings, one in each row; None if they differ."""
     low = rows.low
     same = low == rows.high
@@ -84,4 +84,4 @@ def layout_of(rows: Rows) -> Layout | None:
         if separator:
             values[name] = at + len(name) + 1, end
         at = end + 1
-    return Layout(values, frozenset(names), is_exact)
+    return PropertyLayout(values, frozenset(names), is_exact)

@@ -21,7 +21,7 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import ProtocolError, RunTooLargeError
-from spark_rocket.protocol.record.batch import decode_batch_body, inner_base
+from spark_rocket.protocol.record.batch_body import decode_batch_body, inner_base
 from spark_rocket.protocol.record.compression import MAX_BATCH_LENGTH, MAX_BODY_LENGTH, MAX_RUN_BYTES, decompress_body
 from spark_rocket.protocol.record.layout import (
     AT,

@@ -32,13 +32,11 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import TypeAlias
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire import json as json_codec
 from spark_rocket.protocol.wire.codes import CURRENT_VERSION, LanguageCode
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FLAG_RESPONSE = 0x1
 FLAG_ONEWAY = 0x2

@@ -23,16 +23,16 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.buffers import Buffer
 
 try:
     import orjson
 except ImportError:
     orjson = None  # type: ignore[assignment]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
 
@@ -112,7 +112,7 @@ def loads_tolerant(data: Buffer | str, limits: TextLimits | None = None) -> Any:
         text = data if isinstance(data, str) else str(data, "utf-8")
     except UnicodeDecodeError as error:
         raise ProtocolError(f"Invalid UTF-8 in JSON at byte {error.start}.", remedy=_REMEDY) from None
-    return _Parser(text).parse()
+    return _JsonParser(text).parse()
 
 
 def check_values(data: Buffer | str, most: int) -> None:
@@ -151,7 +151,7 @@ _WRITE_REMEDY = "Only plain maps, lists, Unicode text, 64-bit numbers, booleans 
 _REMEDY = "The text is damaged, cut short, or not what RocketMQ writes."
 
 
-class _Parser:
+class _JsonParser:
     """Recursive descent over one text."""
 
     def __init__(self, text: str) -> None:

@@ -25,10 +25,11 @@ from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.messages.statuses import refusal_of
 from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClient
 from spark_rocket.remoting.tls.settings import TlsSettings

@@ -28,7 +28,8 @@ from collections.abc import Callable
 from typing import cast
 
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError
-from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
+from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Pending, Promise, no_answer, no_connection

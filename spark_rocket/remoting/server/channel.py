@@ -22,7 +22,8 @@ from spark_rocket.errors import (
     RemotingTooMuchRequestError,
 )
 from spark_rocket.logs import RateLimited
-from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
+from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
 from spark_rocket.remoting.session import Session

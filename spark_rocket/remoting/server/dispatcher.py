@@ -12,8 +12,9 @@ from typing import TypeAlias
 
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Buffer, RemotingCommand
+from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from spark_rocket.protocol.wire.request_limits import RequestLimit
 from spark_rocket.remoting.server.channel import Channel, encoded
 from spark_rocket.remoting.server.request_queue import Refuse

@@ -19,9 +19,10 @@ from typing import Any
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import AT, LONG
 from spark_rocket.protocol.record.properties import append_property, find_property, remove_property
-from spark_rocket.protocol.record.record import Buffer, RecordView, view_record
+from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus

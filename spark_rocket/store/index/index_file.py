@@ -51,7 +51,7 @@ _MAX_INT = (1 << 31) - 1
 
 
 class DamagedIndexError(StoreCorruptError):
-    """An index file has an invalid chain; service.py rebuilds the file."""
+    """An index file has an invalid chain; index_service.py rebuilds the file."""
 
 
 class IndexFile:

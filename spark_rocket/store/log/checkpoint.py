@@ -38,7 +38,7 @@ _NAMES = (*_TIMES, "master_flushed_offset", "confirm_phy_offset")
 _SAFETY_MS = 3_000
 
 
-class Checkpoint:
+class StoreCheckpoint:
     """The five fields, in memory and on disk."""
 
     def __init__(self, path: Path) -> None:

@@ -28,13 +28,12 @@ import mmap
 import threading
 
 from spark_rocket.errors import StoreCorruptError
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
-
-Bytes = bytes | bytearray | memoryview
 
 _log = logging.getLogger(__name__)
 _MAX_DAMAGE_REPORTS = 10_000
@@ -173,7 +172,7 @@ class CommitLog:
             self._cool(self.base - (_MAX_WARM_FILES - 1) * self.file_size)
             return file
 
-    def write(self, records: Bytes) -> None:
+    def write(self, records: Buffer) -> None:
         """Write a run at ``position``, its first four bytes last. Call ``make_room`` before."""
         position, view = self.position, memoryview(records)
         self.mm[position + 4 : position + len(view)] = view[4:]
@@ -183,7 +182,7 @@ class CommitLog:
         """Return the bytes at ``position``, to write a run: its first four bytes last. Call ``make_room`` before."""
         return memoryview(self.mm)[self.position : self.position + size]
 
-    def end_file(self, rest: Bytes) -> None:
+    def end_file(self, rest: Buffer) -> None:
         """End this file with ``rest``, which starts with the blank record, and continue in the next file.
 
         For a replica; a master does this in ``make_room``. OSError: nothing was changed.

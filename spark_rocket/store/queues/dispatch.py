@@ -86,7 +86,7 @@ def runs_of(
         yield (topics[first], int(queue_ids[first])), int(offsets[start]), entries[start:stop].tobytes()
 
 
-class Dispatcher:
+class CommitLogDispatcher:
     """Replays blocks into the queues of a store."""
 
     def __init__(

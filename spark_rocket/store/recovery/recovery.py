@@ -49,12 +49,12 @@ from spark_rocket.model import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, RETRY_PREFIX, S
 from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, DelayLevels
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, record_at, scan_after, stored_at
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
+from spark_rocket.store.queues.dispatch import CommitLogDispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 from spark_rocket.store.recovery.lost_begin import REMEDY, LostBegin, find_lost_begin
@@ -109,7 +109,7 @@ class Recovery:
         config: StoreConfig,
         commit_log: CommitLog,
         queues: ConsumeQueueTable,
-        checkpoint: Checkpoint,
+        checkpoint: StoreCheckpoint,
         delays: DelayLevels,
         deleted: DeletedTopics,
         ends: QueueEnds,
@@ -233,7 +233,7 @@ class Recovery:
         """Scan from an offset on, replay into the queues, and determine the end of the log."""
         log_queue = self._log.queue
         known, clean = self._known, report.clean
-        dispatcher = Dispatcher(
+        dispatcher = CommitLogDispatcher(
             self._queues,
             self._delays,
             self._deleted,
@@ -370,7 +370,7 @@ class Recovery:
 
     # --- consume queues -----------------------------------------------------------------------------------------
 
-    def _trim_queues(self, report: RecoveryReport, dispatcher: Dispatcher, start: int, end: int) -> None:
+    def _trim_queues(self, report: RecoveryReport, dispatcher: CommitLogDispatcher, start: int, end: int) -> None:
         """Drop entries whose records do not exist."""
         dropped: list[tuple[int, int, Path]] = []
         for queue in self._queues.opened():

@@ -28,20 +28,21 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreNotWritableError
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, FIXED_SIZE
 from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import make_directory, sync_directory
 from spark_rocket.store.flush import FlushCommitLogService, FlushConsumeQueueService
-from spark_rocket.store.index.service import IndexService
+from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.layout import ENTRY_TYPE, DelayLevels
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import Ints, Stop, next_good, parse, walk
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
-from spark_rocket.store.queues.dispatch import Dispatcher, QueueGap
+from spark_rocket.store.queues.dispatch import CommitLogDispatcher, QueueGap
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 
@@ -52,8 +53,6 @@ _COMPARISON_DISTANCES_BYTES = (
     1 << 20,
     16 << 20,
 )  # bytes before the end where comparisons with the master's log start
-
-Bytes = bytes | bytearray | memoryview
 
 
 class Replica:
@@ -69,7 +68,7 @@ class Replica:
         delays: DelayLevels,
         deleted: DeletedTopics,
         ends: QueueEnds,
-        checkpoint: Checkpoint,
+        checkpoint: StoreCheckpoint,
         flush_log: FlushCommitLogService,
         flush_queues: FlushConsumeQueueService,
         on_arrive: ArriveCallback | None,
@@ -96,8 +95,8 @@ class Replica:
         )
         """Why the store rejects messages."""
 
-    def _new_dispatcher(self) -> Dispatcher:
-        return Dispatcher(
+    def _new_dispatcher(self) -> CommitLogDispatcher:
+        return CommitLogDispatcher(
             self._queues,
             self._delays,
             self._deleted,
@@ -128,7 +127,7 @@ class Replica:
         """Drop the start of an incomplete record, after the connection to the master ended."""
         self._buffer, self._needed = bytearray(), 0
 
-    def append(self, offset: int, data: Bytes) -> None:
+    def append(self, offset: int, data: Buffer) -> None:
         """Append bytes of the master's log. StoreError, with nothing appended, if they do not continue it.
 
         StoreCorruptError if they are not records, OSError if the disk is full: buffered bytes are dropped then.

@@ -31,7 +31,7 @@ import numpy as np
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
 from spark_rocket.store.queues.dispatch import runs_of
 from spark_rocket.store.queues.side_files import QueueEnds
@@ -285,7 +285,7 @@ class _Check:
     # --- the checkpoint -----------------------------------------------------------------------------------------
 
     def _check_checkpoint(self) -> None:
-        checkpoint = Checkpoint(self._config.store_path / "checkpoint")
+        checkpoint = StoreCheckpoint(self._config.store_path / "checkpoint")
         try:
             checkpoint.load()
         except (StoreCorruptError, OSError) as error:

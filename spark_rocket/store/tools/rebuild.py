@@ -32,7 +32,7 @@ from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.index.index_file import IndexWriter
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.mapped_file import file_name, sync_file_system
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
@@ -207,7 +207,7 @@ class _Rebuild:
         self._report = RebuildReport(view.config)
         self._known = topics_on_record(view.path)
         self._on_disk = {topic for topic, _ in view.queues}
-        self._checkpoint = Checkpoint(view.path / "checkpoint")
+        self._checkpoint = StoreCheckpoint(view.path / "checkpoint")
         self._checkpoint.load()
         self._table: ConsumeQueueTable | None = None
         self._index: IndexWriter | None = None
@@ -375,7 +375,7 @@ def _entry_for(damage: Damage, at: int, log: ViewedFiles) -> bytes:
 
 
 def _lower_checkpoint(path: Path, last_time: int) -> None:
-    checkpoint = Checkpoint(path / "checkpoint")
+    checkpoint = StoreCheckpoint(path / "checkpoint")
     checkpoint.load()
     checkpoint.physic_msg_timestamp = min(checkpoint.physic_msg_timestamp, last_time)
     checkpoint.logics_msg_timestamp = min(checkpoint.logics_msg_timestamp, last_time)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, next_good, scan_after, stored_at
 from spark_rocket.store.tools.view import Progress, StoreView
 
@@ -119,7 +119,7 @@ def cut_of(view: StoreView) -> int | None:
     """
     if not view.is_killed or not view.log.files:
         return None
-    checkpoint = Checkpoint(view.path / "checkpoint")
+    checkpoint = StoreCheckpoint(view.path / "checkpoint")
     try:
         checkpoint.load()
     except (StoreCorruptError, OSError):  # the broker's start rejects the store
@@ -150,7 +150,7 @@ def cut_of(view: StoreView) -> int | None:
     return end
 
 
-def _start(view: StoreView, checkpoint: Checkpoint) -> int:
+def _start(view: StoreView, checkpoint: StoreCheckpoint) -> int:
     files = view.log.files
     if not checkpoint.existed:
         return files[max(len(files) - 2, 0)].file_from_offset

@@ -12,7 +12,7 @@ from spark_rocket.protocol.message_trace import decode_trace_data, encode_trace_
 from spark_rocket.protocol.wire import ha
 from spark_rocket.store.delay.timer_checkpoint import TIMER_CHECKPOINT_SIZE, TimerCheckpoint
 from spark_rocket.store.index.index_file import HEADER_SIZE, IndexFile
-from spark_rocket.store.log.checkpoint import CHECKPOINT_SIZE, Checkpoint
+from spark_rocket.store.log.checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 from tests.fuzz.targets.base import directory, file_of, target
 from tests.golden import store_files
@@ -78,7 +78,7 @@ _STORE_ERRORS = (StoreCorruptError,)
 )
 def checkpoints(raw: bytes) -> None:
     """The store's checkpoint and the timer's; a slave is sent the latter."""
-    store = Checkpoint(file_of("checkpoint", raw.ljust(CHECKPOINT_SIZE, b"\0") if len(raw) > 40 else raw))
+    store = StoreCheckpoint(file_of("checkpoint", raw.ljust(CHECKPOINT_SIZE, b"\0") if len(raw) > 40 else raw))
     store.load()
     store.correct(1 << 40)
     timer = TimerCheckpoint(directory())

@@ -8,13 +8,13 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import properties
-from spark_rocket.protocol.record.batch import decode_batch_body, encode_batch_body
+from spark_rocket.protocol.record.batch_body import decode_batch_body, encode_batch_body
 from spark_rocket.protocol.record.columns import STORED_SCHEMA, decode_records
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record, iter_records, scan_record
-from spark_rocket.store.batch import plan_few
 from spark_rocket.store.batch_columns import plan_many
+from spark_rocket.store.batch_plan import plan_few
 from spark_rocket.store.log.record_scan import parse, walk
 from spark_rocket.store.results import PutError
 from tests.fuzz.targets.base import target

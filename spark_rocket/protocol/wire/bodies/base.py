@@ -18,8 +18,9 @@ from typing import Any, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.headers.base import camel_case
-from spark_rocket.protocol.wire.json import REQUEST_LIMITS, Buffer, dumps_fastjson, dumps_standard, loads_tolerant
+from spark_rocket.protocol.wire.json import REQUEST_LIMITS, dumps_fastjson, dumps_standard, loads_tolerant
 
 _Reader: TypeAlias = Callable[[Any], Any]
 _Table: TypeAlias = tuple[tuple[str, str, _Reader], ...]  # attribute, wire name, reader; sorted by wire name

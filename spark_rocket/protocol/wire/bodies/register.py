@@ -17,10 +17,11 @@ import zlib
 from dataclasses import dataclass, field
 
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.compression import decompress_body, inflates_within
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.wire.json import Buffer, TextLimits, check_values, dumps_standard, loads_tolerant
+from spark_rocket.protocol.wire.json import TextLimits, check_values, dumps_standard, loads_tolerant
 
 MAX_UNPACKED_BYTES = 16 << 20  # bytes: the limit of an uncompressed body, which must fit into a frame
 MAX_TOPICS = 100_000

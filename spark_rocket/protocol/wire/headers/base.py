@@ -40,7 +40,7 @@ class Header:
 HeaderT = TypeVar("HeaderT", bound=Header)
 
 
-class Table(NamedTuple):
+class HeaderTable(NamedTuple):
     """A dataclass as its codec needs it: required fields come first, as dataclasses have them."""
 
     required: tuple[tuple[str, Callable[[str], object]], ...]  # wire name, reader
@@ -77,14 +77,14 @@ def camel_case(name: str) -> str:
     return first + "".join(map(str.capitalize, rest))
 
 
-def table_of(cls: type[Header], wire_names: Iterable[str] | None = None) -> Table:
+def table_of(cls: type[Header], wire_names: Iterable[str] | None = None) -> HeaderTable:
     """The codec table of a header, with other names on the wire if given (one per field, in order)."""
     every: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]  # every header is a dataclass
     wires = (
         list(wire_names) if wire_names else [field.metadata.get("wire") or camel_case(field.name) for field in every]
     )
     readers = [_READERS[str(field.type).partition(" ")[0]] for field in every]
-    return Table(
+    return HeaderTable(
         tuple((wire, reader) for field, wire, reader in zip(every, wires, readers, strict=True) if _is_required(field)),
         tuple(
             (wire, reader, field.default)
@@ -99,17 +99,17 @@ def _is_required(field: Field[Any]) -> bool:
     return field.default is MISSING
 
 
-_TABLES: dict[type[Header], Table] = {}
+_TABLES: dict[type[Header], HeaderTable] = {}
 
 
-def _own_table(cls: type[Header]) -> Table:
+def _own_table(cls: type[Header]) -> HeaderTable:
     table = _TABLES.get(cls)
     if table is None:
         table = _TABLES[cls] = table_of(cls)  # two threads may both build it: the tables are equal
     return table
 
 
-def build(cls: type[HeaderT], table: Table, ext: Mapping[str, str]) -> HeaderT:
+def build(cls: type[HeaderT], table: HeaderTable, ext: Mapping[str, str]) -> HeaderT:
     """Decode a header of ``cls`` from ext fields named as in ``table``."""
     get = ext.get
     try:
@@ -128,7 +128,7 @@ def build(cls: type[HeaderT], table: Table, ext: Mapping[str, str]) -> HeaderT:
     return cls(*values)
 
 
-def ext_of(header: Header, table: Table) -> dict[str, str]:
+def ext_of(header: Header, table: HeaderTable) -> dict[str, str]:
     """Return the ext fields of ``header``, named as in ``table``."""
     ext: dict[str, str] = {}
     for name, wire in table.names:

@@ -1,6 +1,6 @@
 """What a request may cost: bounds of its header, its body and the state that it may leave behind, by request code."""
 
-from spark_rocket.protocol.wire.request_limits.body_collections import Collection, collections_of
+from spark_rocket.protocol.wire.request_limits.body_collections import BodyCollection, collections_of
 from spark_rocket.protocol.wire.request_limits.broker import BROKER_LIMITS
 from spark_rocket.protocol.wire.request_limits.decode import LIMITS, body_of
 from spark_rocket.protocol.wire.request_limits.limit import HEADER_SEPARATORS, RawBody, RequestLimit
@@ -13,7 +13,7 @@ __all__ = [
     "LIMITS",
     "NAMESRV_LIMITS",
     "STATE_LIMITS",
-    "Collection",
+    "BodyCollection",
     "RawBody",
     "RequestLimit",
     "StateLimit",

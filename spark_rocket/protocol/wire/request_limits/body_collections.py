@@ -25,7 +25,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Collection:
+class BodyCollection:
     """A collection in a body. ``steps``: the wire names and kinds of the fields that lead to it."""
 
     path: str
@@ -41,7 +41,7 @@ class Collection:
         return sum(_count(each.get(name), kind) for each in level if isinstance(each, dict))
 
 
-def collections_of(body: type[Body]) -> tuple[Collection, ...]:
+def collections_of(body: type[Body]) -> tuple[BodyCollection, ...]:
     """Return the collections of a body and of the bodies in it."""
     found = _COLLECTIONS.get(body)
     if found is None:
@@ -49,10 +49,10 @@ def collections_of(body: type[Body]) -> tuple[Collection, ...]:
     return found
 
 
-_COLLECTIONS: dict[type[Body], tuple[Collection, ...]] = {}
+_COLLECTIONS: dict[type[Body], tuple[BodyCollection, ...]] = {}
 
 
-def _walk(body: type[Body], steps: tuple[tuple[str, Kind], ...]) -> Iterator[Collection]:
+def _walk(body: type[Body], steps: tuple[tuple[str, Kind], ...]) -> Iterator[BodyCollection]:
     hints = get_type_hints(body)
     for each in fields(body):  # type: ignore[arg-type]  # every body is a dataclass
         hint = _without_none(hints[each.name])
@@ -64,7 +64,7 @@ def _walk(body: type[Body], steps: tuple[tuple[str, Kind], ...]) -> Iterator[Col
             continue
         here = (*steps, (wire, kind))
         if kind is not Kind.OBJECT:
-            yield Collection(".".join(name for name, _ in here), here)
+            yield BodyCollection(".".join(name for name, _ in here), here)
         if isinstance(inner, type) and issubclass(inner, Body):
             yield from _walk(inner, here)
 

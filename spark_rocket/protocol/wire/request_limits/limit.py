@@ -45,7 +45,7 @@ class RawBody(Enum):
     MESSAGE = "message"
     """The body of a message."""
     MESSAGE_BATCH = "message batch"
-    """One message; for batches consecutive ones (protocol/record/batch.py)."""
+    """One message; for batches consecutive ones (protocol/record/batch_body.py)."""
     PROPERTIES = "properties"
     """Lines ``name=value``."""
     REGISTRATION = "registration"

@@ -22,10 +22,11 @@ from zlib import crc32
 import numpy as np
 
 from spark_rocket.errors import ProtocolError
-from spark_rocket.protocol.record.batch import decode_batch_body
+from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.layout import BATCH_OVERHEAD, CRC_MASK, HEADER_TO_PLACE, INT, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.spans import Ints
-from spark_rocket.store.batch_columns import Buffer, has_nul, malformed, plan_many, suffix_of, too_long
+from spark_rocket.store.batch_columns import has_nul, malformed, plan_many, suffix_of, too_long
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code
 
 _FEW = 64

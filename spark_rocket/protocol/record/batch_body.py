@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import Message
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BATCH_HEADER, BATCH_OVERHEAD, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.properties import encode_properties, find_property
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def encode_batch_message(flag: int, body: Buffer, properties: bytes) -> bytes:

@@ -33,7 +33,7 @@ from spark_rocket.store.descriptors import ShortageError, sync_directory
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.index.search import IndexSearch, stored_at
-from spark_rocket.store.log.checkpoint import Checkpoint
+from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
@@ -65,7 +65,7 @@ class IndexService:
     """All index files of a store."""
 
     def __init__(
-        self, config: StoreConfig, commit_log: CommitLog, checkpoint: Checkpoint, clock: Callable[[], int]
+        self, config: StoreConfig, commit_log: CommitLog, checkpoint: StoreCheckpoint, clock: Callable[[], int]
     ) -> None:
         self._config = config
         self._log = commit_log
