@@ -61,7 +61,7 @@ def _choices(enum: type[Enum]) -> str:
 
 
 def _numbers(setting: Setting) -> str:
-    texts = [f"{setting.low} to {setting.high}"] if setting.high is not None else [f"from {setting.low}"]
+    texts = [f"{setting.low}–{setting.high}"] if setting.high is not None else [f"≥ {setting.low}"]
     return ", ".join([*texts, *([f"multiples of {setting.step}"] if setting.step > 1 else [])])
 
 
