@@ -1,6 +1,6 @@
 """Phrases that the project's texts do not use, in documentation, comments, docstrings and messages.
 
-``docs/internals/writing.md`` has the rules and the glossary. ``python -m tests.test_language PATH ...`` lists what is
+``docs/internals/writing.md`` has the rules. ``python -m tests.test_language PATH ...`` lists what is
 found in some files or folders.
 """
 

@@ -69,7 +69,7 @@ the second time. *Kept* is the memory above that before, at most a minute after 
 _LISTED_CPU_S = 0.05
 _LISTED_MEMORY_MB = 5.0
 _LISTED_FRAME_S = 0.1
-_LISTED_STATE_MB = 5.0
+_LISTED_STATE_MB = 10.0
 
 
 @dataclass

@@ -20,13 +20,13 @@ def test_cheap_requests_are_counted_and_expensive_ones_listed() -> None:
     ]:
         costs = [Cost("one", Size.SMALL, cpu, memory), Cost("two", Size.FRAME, frame, 0.0)]
         report.requests.append(("broker", Costs(name, costs)))
-    for held in (5.0, 4.0):
+    for held in (10.0, 9.0):
         report.state.append(StateRow(f"STATE ({held:.0f})", next(iter(BROKER_LIMITS.values())), BulkCost(held=held)))
     text = report.text()
     listed = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ") and "(" in line[:12]]
-    assert listed == ["| CPU (1)", "| MEMORY (2)", "| FRAME (3)", "| STATE (5)"]
+    assert listed == ["| CPU (1)", "| MEMORY (2)", "| FRAME (3)", "| STATE (10)"]
     assert "2 others: at most 40 ms and 4 MB; full frames 90 ms." in text
-    assert "1 others hold less than 5 MB." in text
+    assert "1 others hold less than 10 MB." in text
 
 
 def test_what_is_above_a_limit_is_listed() -> None:

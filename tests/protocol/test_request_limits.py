@@ -168,7 +168,7 @@ def page_rows() -> Iterator[str]:
         entries = "; ".join(f"`{path}` {most:,}" for path, most in limit.max_entries.items())
         sizes = f"{size_text(limit.max_header_bytes)} | {size_text(limit.max_body_bytes)}"
         rows.setdefault(f"{sizes} | {entries} | {', '.join(limit.state)} |", []).append(
-            f"{code} `{RequestCode(code).name}`"
+            f"{code}\N{NO-BREAK SPACE}`{RequestCode(code).name}`"
         )
     yield from (f"| {', '.join(codes)} | {bounds}" for bounds, codes in rows.items())
     for name, state in STATE_LIMITS.items():
