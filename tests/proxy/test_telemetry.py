@@ -421,7 +421,7 @@ def test_a_client_without_stacks(client: Caller, wire: Wire, group: str, answeri
 def test_a_client_that_does_not_answer(
     client: Caller, wire: Wire, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients_module.Client.ask, "__defaults__", (0.05,))
+    monkeypatch.setattr(clients_module.GrpcClient.ask, "__defaults__", (0.05,))
     with client.subscribe(group, topic):
         answer = ask_info(wire, group, client.client_id, True)
         assert (answer.code, "did not respond" in answer.remark) == (ResponseCode.CONSUME_MSG_TIMEOUT, True)

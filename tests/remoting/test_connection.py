@@ -379,7 +379,7 @@ def test_a_slow_failed_attempt_is_cached_for_its_duration(
     """A refused attempt is not cached: the machine was busy, and the server may be running."""
     slow.error = error("unreachable")
     slow.go.set()
-    for name in ("async_client", "client", "connection"):  # each attempt takes 3 s
+    for name in ("async_client", "remoting_client", "connection"):  # each attempt takes 3 s
         clock = SimpleNamespace(monotonic=lambda: 1000.0 + 3.0 * slow.attempts)
         monkeypatch.setattr(f"spark_rocket.remoting.client.{name}.time", clock)
     for _ in range(3):
