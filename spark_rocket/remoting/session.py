@@ -1,83 +1,160 @@
-"""The state of a connection at either end, without I/O: incomplete frames, request numbers, pending requests.
+"""The state of a connection at either end, without I/O or clock: bytes become frames, responses find their requests.
 
-:meth:`Session.receive` takes bytes and returns complete frames for ``RemotingCommand.decode``. The caller decodes them
-one by one, so that valid frames before an invalid one are still processed. A response is matched with its request by
-:meth:`Session.take`; every other frame is a request, on either side.
+=================  ===================================================================================================
+bytes in           :meth:`Session.receive` returns the complete frames for ``RemotingCommand.decode``. The owner of the
+                   socket decodes them one by one, so that valid frames before an invalid one are still processed. The
+                   rest of a large frame can be received directly into :meth:`Session.place`: it is not copied
+responses          :meth:`Session.take` finds the request of a response; every other frame is a request, on either side
+deadlines          ``next_deadline`` is the nearest; :meth:`Session.expire` removes the requests that are late
+bytes out          :func:`pieces_of` a command
+=================  ===================================================================================================
 
-Numbers (``opaque``) count up and wrap within 31 bits, because the field on the wire is a signed int.
-Thread-safety: ``receive`` and ``detach`` belong to the reading thread. The other methods may be called from several
-threads, because each is one atomic operation on a dict or a counter.
-Corresponds to the responseTable and requestId of NettyRemotingAbstract and RemotingCommand.
+A request leaves the session exactly once: with its response, at its deadline, or with the connection. Until the
+connection is open, its earlier deadline for connecting counts. Numbers (``opaque``) count up and wrap within 31 bits,
+because the field on the wire is a signed int.
+
+Thread-safety: the thread of the connection's loop, except ``next_opaque``.
+Corresponds to the responseTable, requestId and scanResponseTable of NettyRemotingAbstract.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Generic, TypeVar
+import math
+from abc import ABC, abstractmethod
 
+from spark_rocket.protocol.wire.command import Buffer, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
 
-Waiter = TypeVar("Waiter")
-
 MAX_OPAQUE = 0x7FFFFFFF
+SEPARATE_BODY_BYTES = 16 * 1024  # a larger body is passed to the transport separately, not copied
+
+Pieces = tuple[Buffer, ...]
 
 
-class Session(Generic[Waiter]):
-    """The state of one connection; ``Waiter`` is the owner's data per pending request."""
+def pieces_of(command: RemotingCommand) -> Pieces:
+    """Return the frame of a command. ProtocolError if it cannot be encoded."""
+    if len(command.body) > SEPARATE_BODY_BYTES:
+        return command.encode_head(), command.body
+    return (command.encode(),)
 
-    __slots__ = ("_numbers", "_waiters", "detach", "receive", "splitter")
 
-    def __init__(self, max_frame_length: int = MAX_FRAME_LENGTH, first_opaque: int = 1) -> None:
-        self.splitter = splitter = FrameSplitter(max_frame_length)
-        self.receive = splitter.feed  # bound once: this is called for every read
-        self.detach = splitter.detach
+class Pending(ABC):
+    """A request in flight. ``respond`` or ``fail`` is called once, on the connection's loop: neither may block."""
+
+    code: int
+    timeout: float
+    deadline: float
+    connect_by: float
+    opaque = 0
+
+    def begin(self, timeout: float, now: float) -> None:
+        """Start the timeout of the request."""
+        self.timeout = timeout
+        self.deadline = self.connect_by = now + timeout
+
+    @abstractmethod
+    def respond(self, response: RemotingCommand) -> None:
+        """Handle the response."""
+
+    @abstractmethod
+    def fail(self, error: BaseException) -> object:
+        """Handle an error instead of a response."""
+
+
+class Session:
+    """The state of one connection."""
+
+    __slots__ = ("_frames", "_numbers", "_pending", "_to_skip", "is_open", "next_deadline")
+
+    def __init__(
+        self, max_frame_length: int = MAX_FRAME_LENGTH, *, first_opaque: int = 1, is_open: bool = True
+    ) -> None:
+        self.is_open = is_open
+        self.next_deadline = math.inf
+        """No request is late before; it may have left in the meantime."""
+        self._frames = FrameSplitter(max_frame_length)
+        self._to_skip = 0  # bytes of an abandoned frame that have not arrived yet
         self._numbers = itertools.count(first_opaque)
-        self._waiters: dict[int, Waiter] = {}
+        self._pending: dict[int, Pending] = {}
 
-    def __len__(self) -> int:
-        """The number of pending requests."""
-        return len(self._waiters)
+    # --- bytes ------------------------------------------------------------------------------------------------
 
-    def skip(self, count: int) -> None:
-        """Discard the incomplete frame, of which ``count`` bytes have not arrived yet."""
-        receive = self.splitter.feed
-        self.splitter.abandon()
-
-        def rest(data: bytes | bytearray | memoryview) -> list[memoryview]:
-            nonlocal count
-            count -= len(data)
-            if count > 0:
+    def receive(self, data: bytes | bytearray | memoryview) -> list[memoryview]:
+        """Return the frames that these bytes complete. ProtocolError for bytes that are not a frame."""
+        if self._to_skip:
+            skipped = min(self._to_skip, len(data))
+            self._to_skip -= skipped
+            if skipped == len(data):
                 return []
-            self.receive = receive
-            return receive(data[len(data) + count :]) if count else []
+            data = data[skipped:]
+        return self._frames.feed(data)
 
-        if count:
-            self.receive = rest
+    def place(self) -> memoryview | None:
+        """Return the buffer for the rest of a large frame, or None. Report what is received there to ``filled``."""
+        return self._frames.place()
+
+    def filled(self, count: int) -> memoryview | None:
+        """Return the frame if ``count`` more bytes in ``place()`` complete it."""
+        return self._frames.filled(count)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """The received bytes of an incomplete frame."""
+        return self._frames.pending
 
     @property
     def in_progress(self) -> bool:
         """Whether a frame is incomplete."""
-        return self.splitter.pending > 0 or self.receive != self.splitter.feed
+        return self._frames.pending > 0 or self._to_skip > 0
+
+    def begun_frame(self, most: int) -> memoryview:
+        """Return at most ``most`` bytes of the incomplete frame."""
+        return self._frames.begun(most)[0]
+
+    def skip(self) -> None:
+        """Discard the incomplete frame, and its missing bytes when they arrive."""
+        self._to_skip = self._frames.begun(0)[1]
+        self._frames.abandon()
+
+    # --- requests ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """The number of pending requests."""
+        return len(self._pending)
 
     def next_opaque(self) -> int:
         return next(self._numbers) & MAX_OPAQUE
 
-    def expect(self, opaque: int, waiter: Waiter) -> None:
-        self._waiters[opaque] = waiter
+    def expect(self, request: Pending) -> None:
+        """Expect the response to the request with the number ``request.opaque``."""
+        self._pending[request.opaque] = request
+        deadline = request.deadline if self.is_open else request.connect_by
+        if deadline < self.next_deadline:
+            self.next_deadline = deadline
 
     def expects(self, opaque: int) -> bool:
         """Whether a request with this number is pending."""
-        return opaque in self._waiters
+        return opaque in self._pending
 
-    def take(self, opaque: int) -> Waiter | None:
-        """Remove and return the waiter of a request; None if it was answered, abandoned or never sent."""
-        return self._waiters.pop(opaque, None)
+    def take(self, opaque: int) -> Pending | None:
+        """Remove and return the request of a response; None if it has left the session, or was never sent."""
+        return self._pending.pop(opaque, None)
 
-    def pending(self) -> list[Waiter]:
-        """Return the waiters of all pending requests, the oldest first."""
-        return list(self._waiters.values())
+    def expire(self, now: float) -> list[Pending]:
+        """Remove and return the requests that are late, the oldest first."""
+        late: list[Pending] = []
+        self.next_deadline = math.inf
+        for request in list(self._pending.values()):
+            deadline = request.deadline if self.is_open else request.connect_by
+            if deadline <= now:
+                del self._pending[request.opaque]
+                late.append(request)
+            elif deadline < self.next_deadline:
+                self.next_deadline = deadline
+        return late
 
-    def drain(self) -> list[Waiter]:
-        """Remove and return all waiters of a lost connection, each once even with a concurrent :meth:`take`."""
-        waiters = (self._waiters.pop(opaque, None) for opaque in list(self._waiters))
-        return [waiter for waiter in waiters if waiter is not None]
+    def drain(self) -> list[Pending]:
+        """Remove and return all requests of a lost connection, the oldest first."""
+        pending, self._pending = self._pending, {}
+        return list(pending.values())

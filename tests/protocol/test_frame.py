@@ -124,23 +124,3 @@ def test_longest_frame_fits_and_the_limit_can_be_set() -> None:
     assert [bytes(frame) for frame in small.feed(b"\0\0\0\10abcdefgh")] == [b"abcdefgh"]
     with pytest.raises(ProtocolError):
         small.feed(b"\0\0\0\11")
-
-
-def test_a_long_frame_in_progress_can_be_taken_over() -> None:
-    splitter = FrameSplitter()
-    assert splitter.feed(b"\0\0\0\4abcd" + b"\0\0\0\x64" + b"x" * 10) != []
-    assert splitter.detach(91) is None  # only 90 bytes are missing
-    taken = splitter.detach(90)
-    assert taken is not None
-    frame, filled = taken
-    assert (len(frame), filled, bytes(frame[:filled])) == (100, 10, b"x" * 10)
-    assert splitter.pending == 0
-    assert [bytes(one) for one in splitter.feed(b"\0\0\0\4next")] == [b"next"]
-
-
-@pytest.mark.parametrize("start", [b"", b"\0", b"\0\0\0"])
-def test_a_frame_of_unknown_length_cannot_be_taken_over(start: bytes) -> None:
-    splitter = FrameSplitter()
-    splitter.feed(start)
-    assert splitter.detach(0) is None
-    assert splitter.pending == len(start)

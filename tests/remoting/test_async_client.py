@@ -131,7 +131,7 @@ def test_a_server_that_does_not_read() -> None:
             for answer in asked:
                 answer.cancel()
 
-        with_client(work, high_water=2_000_000)
+        with_client(work, max_unsent=2_000_000)
 
 
 def test_an_invalid_frame_ends_the_connection() -> None:

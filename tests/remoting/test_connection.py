@@ -23,9 +23,11 @@ from spark_rocket.errors import (
 )
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
-from spark_rocket.remoting.client.promise import Promise, Request, no_answer, resolve_each
+from spark_rocket.remoting.client.promise import Promise, resolve_each
 from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import loop_thread
+from spark_rocket.remoting.in_flight import no_response
 from tests.kit.waiting import until
 
 from .conftest import ECHO, SILENT, RawClient, ServerThread, request
@@ -148,8 +150,8 @@ def test_requests_to_a_peer_that_does_not_read_time_out(
 
 
 def test_timeouts_name_the_request() -> None:
-    assert "b:1 did not respond to request code 2 within 0.25 s" in str(no_answer("b:1", SILENT, 0.25))
-    assert "b:1 did not respond to PULL_MESSAGE within 5 s" in str(no_answer("b:1", 11, 5.0))
+    assert "b:1 did not respond to request code 2 within 0.25 s" in str(no_response("b:1", Request(SILENT, 0.25)))
+    assert "b:1 did not respond to PULL_MESSAGE within 5 s" in str(no_response("b:1", Request(11, 5.0)))
 
 
 class Exits(Request):

@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
-from spark_rocket.remoting.client.promise import Request
 from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
 from spark_rocket.remoting.server.remoting_server import RemotingServer

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from typing import Any, TypeVar
 
 from spark_rocket.client.core.client_config import ClientConfig, look_up
@@ -28,6 +29,7 @@ from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.core.routes import Routes, RouteTable
 from spark_rocket.errors import (
     RemotingConnectError,
+    RemotingError,
     RemotingTimeoutError,
     RocketError,
     StateError,
@@ -39,16 +41,15 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.membership import GetConsumerListByGroupRequestHeader
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.client.promise import Promise, Request
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import CallbackThread, loop_thread
 from spark_rocket.remoting.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-Convert = Callable[[RemotingCommand], Any]
 
 _ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
@@ -119,8 +120,8 @@ class ClientInstance:
         """Return the response if its code is in ``allowed``; otherwise raise its error."""
         try:
             answer = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
-        except (RemotingConnectError, RemotingTimeoutError):
-            self.routes.mark_unavailable(address)
+        except RemotingError as error:
+            self._failed(address, error)
             raise
         return self.checked(answer, address, what, topic, allowed)
 
@@ -141,8 +142,12 @@ class ClientInstance:
             return value(self.checked(answer, address, what, topic, allowed))
 
         timeout = timeout or self.config.request_timeout
-        promise = _BrokerRequest(int(request.code), timeout, convert, lambda: self.routes.mark_unavailable(address))
+        promise = Request(int(request.code), timeout, convert, partial(self._failed, address))
         return self.remoting.invoke_async(address, request, timeout, promise)
+
+    def _failed(self, address: str, error: BaseException) -> None:
+        if isinstance(error, RemotingConnectError | RemotingTimeoutError):
+            self.routes.mark_unavailable(address)
 
     def checked(
         self, answer: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
@@ -203,28 +208,6 @@ class ClientInstance:
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
         self._tasks.submit(task)
-
-
-class _BrokerRequest(Request):
-    """A request whose promise has a decoded value. A failure first marks the broker as unavailable in the routes."""
-
-    def __init__(self, code: int, timeout: float, convert: Convert, on_connect_error: Callable[[], None]) -> None:
-        super().__init__(code, timeout)
-        self._convert = convert
-        self._on_connect_error = on_connect_error
-
-    def answer(self, command: RemotingCommand) -> None:
-        try:
-            value = self._convert(command)
-        except Exception as error:
-            self.fail(error)
-        else:
-            self.resolve(value)
-
-    def fail(self, error: BaseException) -> bool:
-        if isinstance(error, RemotingConnectError | RemotingTimeoutError):
-            self._on_connect_error()
-        return super().fail(error)
 
 
 def _own_ip(name_server: str) -> str:

@@ -40,8 +40,11 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.promise import LOOP_MARGIN_S, Pending, Promise
+from spark_rocket.remoting.client.connection import RemotingConnection
+from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.request import LOOP_MARGIN_S
 from spark_rocket.remoting.event_loop import run_callback
+from spark_rocket.remoting.session import Pending
 
 logger = logging.getLogger(__name__)
 
@@ -196,6 +199,7 @@ class Send(Pending):
     """
 
     promise: Promise[SendResult]
+    _connection: RemotingConnection | None = None  # of the last attempt
     places = 1
     mode = "async"
 
@@ -266,14 +270,14 @@ class Send(Pending):
             self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
             if self._retries > 0:  # use at most half of the time for connecting
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
-            pipeline.instance.remoting.submit(address, request, self)
+            self._connection = pipeline.instance.remoting.submit(address, request, self)
         except RocketError as error:
             self._attempted(None, error)
         except Exception as error:
             self.end(None, error)
 
-    def answer(self, command: RemotingCommand) -> None:
-        self._outcome_of(command, None)
+    def respond(self, response: RemotingCommand) -> None:
+        self._outcome_of(response, None)
 
     def fail(self, error: BaseException) -> None:
         assert isinstance(error, RocketError)
@@ -401,7 +405,8 @@ class SyncSend(Send):
                 except Empty:
                     self.end(None, self._late(None))
         except BaseException as cause:
-            self.abandon()
+            if self._connection is not None:
+                self._connection.abandon(self)
             self.end(None, interrupted(self._out.topic, cause))
             raise
         if isinstance(self._outcome, SendResult):
@@ -409,8 +414,8 @@ class SyncSend(Send):
         assert self._outcome is not None
         raise self._outcome
 
-    def answer(self, command: RemotingCommand) -> None:
-        self._answers.put((command, None))
+    def respond(self, response: RemotingCommand) -> None:
+        self._answers.put((response, None))
 
     def fail(self, error: BaseException) -> None:
         assert isinstance(error, RocketError)

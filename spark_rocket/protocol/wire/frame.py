@@ -85,23 +85,6 @@ class FrameSplitter:
         self.abandon()
         return frame
 
-    def detach(self, at_least: int) -> tuple[memoryview, int] | None:
-        """Detach the frame in progress if at least ``at_least`` bytes of it are missing, else return None.
-
-        Returns the frame's buffer in full size, without the length field, and the number of bytes in it. The owner of
-        the socket receives the rest directly into it, so that a large body is not copied. The splitter then expects
-        the next frame.
-        """
-        have = self.pending
-        if have < LENGTH_SIZE or self._needed - have < at_least:
-            return None
-        if self._frame is None:
-            self._give_place(memoryview(self._pending))
-        frame = self._frame
-        assert frame is not None
-        self.abandon()
-        return frame, have - LENGTH_SIZE
-
     def _give_place(self, begun: memoryview) -> None:
         """Allocate the buffer of a large frame, whose start has arrived."""
         self._frame = _allocate(self._needed - LENGTH_SIZE)

@@ -113,7 +113,7 @@ class ProxyCluster:
         self.clock = clock
         self.monotonic = monotonic
         self.remoting = AsyncRemotingClient(
-            high_water=MAX_UNSENT_BYTES,
+            max_unsent=MAX_UNSENT_BYTES,
             credentials=credentials,
             tls=tls,
             on_push=self._push,

@@ -11,7 +11,7 @@ failure                                  error
 the connection cannot be opened          RemotingConnectError, from ``ask``: nothing was sent
 the connection is lost                   RemotingConnectError, from the future: the request may have been executed
 no response before the timeout           RemotingTimeoutError
-the peer does not read                   RemotingTooMuchRequestError, above ``high_water`` bytes of unsent data
+the peer does not read                   RemotingTooMuchRequestError, above ``max_unsent`` bytes
 =======================================  ==============================================================================
 
 Remoting cannot withdraw a request. Cancelling a future only ignores the response: to handle a late response, keep the
@@ -40,15 +40,17 @@ from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
-from spark_rocket.remoting.client.connection import RemotingConnection, not_connected, pieces_of
-from spark_rocket.remoting.client.promise import Pending, as_future
+from spark_rocket.remoting.client.connection import RemotingConnection, not_connected
+from spark_rocket.remoting.client.promise import as_future
 from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
+from spark_rocket.remoting.in_flight import FutureRequest
+from spark_rocket.remoting.session import pieces_of
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 
-HIGH_WATER_BYTES = 64 * 1024 * 1024
+MAX_UNSENT_BYTES = 64 * 1024 * 1024  # to one peer; above it requests are refused
 CONNECT_SECONDS = 3.0
 
 Answer: TypeAlias = "asyncio.Future[RemotingCommand]"
@@ -59,28 +61,6 @@ With a loop thread it is called on the callback thread of the connection, and ma
 """
 
 
-class _FutureRequest(Pending):
-    """A request whose response settles a future of the running loop."""
-
-    def __init__(self, code: int, seconds: float) -> None:
-        self.code = code
-        self.begin(seconds, time.monotonic())
-        self.future: Answer = asyncio.get_running_loop().create_future()
-        self.future.add_done_callback(self._done)
-
-    def answer(self, command: RemotingCommand) -> None:
-        if not self.future.done():
-            self.future.set_result(command)
-
-    def fail(self, error: BaseException) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-    def _done(self, future: Answer) -> None:
-        if future.cancelled() and self.carrier is not None:
-            self.carrier.forget(self)
-
-
 class AsyncRemotingClient:
     """Sends requests on an event loop. With ``credentials`` every request is signed."""
 
@@ -89,7 +69,7 @@ class AsyncRemotingClient:
         *,
         connect_timeout: float = CONNECT_SECONDS,
         max_frame_length: int = MAX_FRAME_LENGTH,
-        high_water: int = HIGH_WATER_BYTES,
+        max_unsent: int = MAX_UNSENT_BYTES,
         credentials: Credentials | None = None,
         tls: TlsSettings | None = None,
         on_push: PushHandler | None = None,
@@ -102,7 +82,7 @@ class AsyncRemotingClient:
         """
         self._connect_timeout = connect_timeout
         self._max_frame_length = max_frame_length
-        self._high_water = high_water
+        self._max_unsent = max_unsent
         self.sign = RequestSigner(credentials).sign if credentials is not None else None
         self._tls = ClientTls(tls) if tls is not None else None
         self._on_push = on_push
@@ -130,20 +110,20 @@ class AsyncRemotingClient:
 
         ``seconds`` is the timeout for both, including connecting.
         """
-        pending = _FutureRequest(int(request.code), seconds)
+        begun = time.monotonic()
         connection = self.connection(address, self._connect_timeout)
         if not connection.is_open:
             await self._opened(connection, seconds)
         if connection.lost is not None:  # right after it was opened
             raise copy.copy(connection.lost)
-        if connection.unsent_bytes > self._high_water:
+        if connection.unsent_bytes > self._max_unsent:
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
         if self.sign is not None:
             self.sign(request)
-        pending.opaque = request.opaque = connection.session.next_opaque()
-        pending.carrier = connection
+        request.opaque = connection.session.next_opaque()
+        pending = FutureRequest(connection.session, request, seconds, begun)
         connection.send(pending, pieces_of(request))
         return pending.future
 

@@ -1,4 +1,4 @@
-"""One client connection on an event loop: its transport, the session of its requests, and their deadlines.
+"""One client connection on an event loop: it moves bytes between its transport and the session of its requests.
 
 A connection can be used immediately: until it is open, requests are queued, then written in order, or fail with it.
 Requests are written at the end of the loop's iteration, together with the others of that iteration. Each request leaves
@@ -18,13 +18,13 @@ import asyncio
 import contextlib
 import copy
 import logging
-import math
 import os
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError
@@ -32,22 +32,19 @@ from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import parse_address
-from spark_rocket.remoting.client.promise import Pending, Promise, no_answer, no_connection
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.event_loop import CallbackThread, callbacks_on
-from spark_rocket.remoting.session import Session
+from spark_rocket.remoting.in_flight import DeadlineTimer, no_response
+from spark_rocket.remoting.session import Pending, Pieces, Session
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.problems import problem_of
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_SIZE = 64 * 1024
-SEPARATE_BODY_BYTES = 16 * 1024  # a larger body is passed to the transport separately, not copied
 HIGH_WATER_BYTES = 16 * 1024 * 1024  # unsent bytes above which the peer counts as not reading
 SLOW_CONNECT_S = 0.5
 STALL_S = 3.0
-MIN_CHECK_INTERVAL_S = 0.01  # a request expires at most this late
-
-Pieces = tuple[Buffer, ...]
 
 
 class RemotingConnection(asyncio.BufferedProtocol):
@@ -76,14 +73,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.post = post or loop.call_soon
         self.callbacks = callbacks
         self.lost: RemotingConnectError | None = None
-        self.is_open = False
         self.paused: Promise[None] | None = None
         """While the peer does not read: settled when it does, or when the connection is lost."""
         self.avoid_until = 0.0
         """Until when the failure of a slow connection attempt is cached."""
         self.opened: Promise[None] = Promise()
         self.closed: Promise[None] = Promise()
-        self.session: Session[Pending] = Session(max_frame_length)
+        self.session = Session(max_frame_length, is_open=False)
         self._loop = loop
         self._connect_timeout = connect_timeout
         self._on_request = on_request
@@ -97,10 +93,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._stalled_since = 0.0
         self._written: list[Promise[None]] = []  # of the unsent frames
         self._queued: list[tuple[Pending, Pieces]] = []  # until the connection is open
-        self._timer: asyncio.TimerHandle | None = None
-        self._nearest = math.inf  # the deadline that the timer waits for
+        self._deadlines = DeadlineTimer(loop, self.session, self._expire)
 
     # --- opening ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self.session.is_open
 
     def open(self) -> None:
         """Begin to connect; ``opened`` gets the outcome."""
@@ -166,13 +165,13 @@ class RemotingConnection(asyncio.BufferedProtocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.is_open = True
+        self.session.is_open = True
         self.opened.resolve(None)
         queued, self._queued = self._queued, []
         for request, pieces in queued:
             if self.session.expects(request.opaque):
                 self.write(pieces)
-        self._expire_late()  # the deadlines for connecting end
+        self._deadlines.expire()  # those for connecting have ended
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -181,9 +180,9 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self.lost is not None:
             self._fail(request, copy.copy(self.lost))
             return
-        self.session.expect(request.opaque, request)
-        self._watch(self._limit(request))
-        if self.is_open:
+        self.session.expect(request)
+        self._deadlines.watch()
+        if self.session.is_open:
             self.write(pieces)
         else:
             self._queued.append((request, pieces))
@@ -224,39 +223,24 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     # --- deadlines --------------------------------------------------------------------------------------------
 
-    def _limit(self, request: Pending) -> float:
-        return request.deadline if self.is_open else request.connect_by
-
-    def _watch(self, deadline: float) -> None:
-        """Wait for a deadline. One timer for the nearest suffices: almost all requests get their responses in time."""
-        if deadline < self._nearest:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._nearest = deadline
-            self._timer = self._loop.call_later(max(deadline - time.monotonic(), 0.0), self._expire_late)
-
-    def _expire_late(self) -> None:
-        self._nearest = math.inf
-        now = time.monotonic()
-        for request in self.session.pending():
-            limit = self._limit(request)
-            if limit > now:
-                self._watch(max(limit, now + MIN_CHECK_INTERVAL_S))
-            elif self.forget(request):
-                self._fail(request, self.late(request))
+    def _expire(self, late: list[Pending]) -> None:
+        for request in late:
+            self._fail(request, self.late(request))
+        self.check_stalled()
 
     def late(self, request: Pending) -> RemotingError:
         """The error of a request without a response in time."""
         if self.is_open:
-            return no_answer(self.address, request.code, request.timeout)
+            return no_response(self.address, request)
         return no_connection(self.address, request.timeout - (request.deadline - request.connect_by))
 
-    def forget(self, request: Pending) -> bool:
-        """Ignore the response of a request; False if it has its outcome already."""
-        if self.session.take(request.opaque) is None:
-            return False
-        self.check_stalled()
-        return True
+    def abandon(self, request: Pending) -> None:
+        """Ignore the response of a request, if there is none yet. From any thread."""
+        self.post(partial(self._abandon, request))
+
+    def _abandon(self, request: Pending) -> None:
+        if self.session.take(request.opaque) is not None:
+            self.check_stalled()
 
     def check_stalled(self) -> None:
         """Close the connection if its peer has not read anything for some seconds. Called when something is late."""
@@ -273,17 +257,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # --- receiving --------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.session.splitter.place() or _receive_buffer()
+        return self.session.place() or _receive_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        splitter = self.session.splitter
+        session = self.session
         try:
-            if splitter.place() is not None:
-                frame = splitter.filled(nbytes)
+            if session.place() is not None:
+                frame = session.filled(nbytes)
                 if frame is not None:
                     self._dispatch(RemotingCommand.decode(frame))
                 return
-            for frame in splitter.feed(bytes(_receive_buffer()[:nbytes])):
+            for frame in session.receive(bytes(_receive_buffer()[:nbytes])):
                 self._dispatch(RemotingCommand.decode(frame))
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)
@@ -297,7 +281,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if request is not None:  # otherwise its deadline has passed
             with callbacks_on(self.callbacks):
                 try:
-                    request.answer(command)
+                    request.respond(command)
                 except BaseException as error:  # including SystemExit of a callback: the loop serves others too
                     logger.exception("callback of a response of %s failed", self.address)
                     request.fail(error)
@@ -320,8 +304,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self.lost is None:
             self.lost = error
         self._queued = []
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadlines.stop()
         if self._transport is None:
             if self._opening is not None and self._opening is not asyncio.current_task(self._loop):
                 self._opening.cancel()
@@ -369,11 +352,10 @@ def _receive_buffer() -> memoryview:
     return buffer
 
 
-def pieces_of(command: RemotingCommand) -> Pieces:
-    """Return the frame of a command. ProtocolError if it cannot be encoded."""
-    if len(command.body) > SEPARATE_BODY_BYTES:
-        return command.encode_head(), command.body
-    return (command.encode(),)
+def no_connection(address: str, seconds: float) -> RemotingConnectError:
+    return RemotingConnectError(
+        f"No connection to {address} within {seconds:.1f} s.", remedy="Check the address and the server."
+    )
 
 
 def not_connected(address: str, reason: str) -> RemotingConnectError:

@@ -1,10 +1,9 @@
-"""Promises: futures of pending work, and of requests in flight.
+"""Promises: futures that any thread may wait for.
 
 :class:`Promise` is the only future type of the client, apart from asyncio's futures.
 
 Thread-safety: all methods. Callbacks run on the thread that settles the promise, or, if that is the loop's, on the
 callback thread of the connection.
-Corresponds to org.apache.rocketmq.remoting.netty.ResponseFuture.
 """
 
 from __future__ import annotations
@@ -13,23 +12,16 @@ import asyncio
 import logging
 import os
 import threading
-import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from spark_rocket.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
-from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.event_loop import run_callback
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-LOOP_MARGIN_S = 2.0  # how long after its deadline a request is settled at most
 
 _lock = threading.Lock()
 """Held while a promise is settled or its Future is initialized."""
@@ -164,105 +156,3 @@ def failed(error: BaseException) -> Promise[T]:
     promise: Promise[T] = Promise()
     promise.fail(error)
     return promise
-
-
-class Carrier(Protocol):
-    """A connection, as used by its requests."""
-
-    @property
-    def post(self) -> Callable[[Callable[[], object]], object]:
-        """Run a call on the connection's loop."""
-
-    def late(self, request: Pending) -> RemotingError:
-        """The error of a request without a response in time."""
-
-    def forget(self, request: Pending) -> bool:
-        """Ignore the response of a request. Only on the loop."""
-
-
-class Pending(ABC):
-    """A request in flight, as used by its connection. ``answer`` or ``fail`` is called once, on the connection's loop.
-
-    Both must be short and must not block.
-    """
-
-    code: int
-    timeout: float
-    deadline: float
-    connect_by: float
-    carrier: Carrier | None = None
-    opaque = 0
-
-    def begin(self, timeout: float, now: float) -> None:
-        """Start the timeout of the request."""
-        self.timeout = timeout
-        self.deadline = self.connect_by = now + timeout  # the deadline for connecting as well
-
-    @abstractmethod
-    def answer(self, command: RemotingCommand) -> None:
-        """Handle the response."""
-
-    @abstractmethod
-    def fail(self, error: BaseException) -> object:
-        """Handle an error instead of a response."""
-
-    def abandon(self) -> None:
-        """Ignore the response, if there is none yet. From any thread."""
-        if self.carrier is not None:
-            self.carrier.post(partial(self.carrier.forget, self))
-
-
-class Request(Promise[Any], Pending):
-    """The promise of a response. Subclasses may convert the response (``answer``) or errors."""
-
-    permit: Callable[[], object] | None = None
-    """Releases the permit of the request when it is settled."""
-
-    def __init__(self, code: int, timeout: float) -> None:
-        super().__init__()
-        self.code = code
-        self.begin(timeout, time.monotonic())
-
-    def answer(self, command: RemotingCommand) -> None:
-        self.resolve(command)
-
-    def release(self) -> None:
-        """Release the permit, once."""
-        permit = self.__dict__.pop("permit", None)
-        if permit is not None:
-            permit()
-
-    def _settle(self, value: Any, error: BaseException | None) -> bool:
-        self.release()
-        return super()._settle(value, error)
-
-    def wait(self) -> Any:
-        """Return the result. The request is abandoned if the wait is interrupted."""
-        try:
-            # The loop settles it at its deadline. Only a loop that has ended, at the interpreter's exit, does not.
-            return self.result(max(0.0, self.deadline - time.monotonic()) + LOOP_MARGIN_S)
-        except TimeoutError:
-            if self.carrier is not None:
-                self.fail(self.carrier.late(self))
-            return self.result(0)
-        except BaseException:
-            self.abandon()
-            self.release()
-            raise
-
-
-def no_connection(address: str, seconds: float) -> RemotingConnectError:
-    return RemotingConnectError(
-        f"No connection to {address} within {seconds:.1f} s.", remedy="Check the address and the server."
-    )
-
-
-def no_answer(address: str, code: int, timeout: float) -> RemotingTimeoutError:
-    try:
-        what = RequestCode(code).name
-    except ValueError:
-        what = f"request code {int(code)}"
-    return RemotingTimeoutError(
-        f"{address} did not respond to {what} within {timeout:g} s.",
-        remedy="The request may have been executed; a longer timeout allows for slow servers.",
-    )

@@ -34,9 +34,11 @@ from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
-from spark_rocket.remoting.client.connection import RemotingConnection, pieces_of
-from spark_rocket.remoting.client.promise import Pending, Promise, Request, no_connection
+from spark_rocket.remoting.client.connection import RemotingConnection, no_connection
+from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
+from spark_rocket.remoting.session import Pending, pieces_of
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
@@ -128,7 +130,7 @@ class RemotingClient:
             return promise
         promise.permit = self._permits.release
         try:
-            self.submit(addr, request, promise)
+            promise.connection = self.submit(addr, request, promise)
         except RemotingError as error:
             promise.fail(error)
         except BaseException:
@@ -136,8 +138,8 @@ class RemotingClient:
             raise
         return promise
 
-    def submit(self, addr: str, request: RemotingCommand, promise: Pending) -> None:
-        """Send a request whose response settles ``promise``, for a caller that limits its requests itself.
+    def submit(self, addr: str, request: RemotingCommand, pending: Pending) -> RemotingConnection:
+        """Send a request whose response is for ``pending``, for a caller that limits its requests itself.
 
         RemotingError if the request was not sent. Waits while the peer does not read.
         """
@@ -145,13 +147,13 @@ class RemotingClient:
             raise _closed(addr)
         if self.requests.sign is not None:
             self.requests.sign(request)
-        connection = self._connection(addr, promise.deadline)
-        promise.opaque = request.opaque = connection.session.next_opaque()
-        promise.carrier = connection
+        connection = self._connection(addr, pending.deadline)
+        pending.opaque = request.opaque = connection.session.next_opaque()
         pieces = pieces_of(request)
         if connection.paused is not None:
-            self._await_reader(connection, promise.deadline)
-        connection.post(partial(connection.send, promise, pieces))
+            self._await_reader(connection, pending.deadline)
+        connection.post(partial(connection.send, pending, pieces))
+        return connection
 
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
         """Send without a response. Returns when the request is passed to the kernel; it may still be lost."""

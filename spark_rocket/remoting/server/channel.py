@@ -12,26 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
-from spark_rocket.errors import (
-    ProtocolError,
-    RemotingConnectError,
-    RemotingTimeoutError,
-    RemotingTooMuchRequestError,
-)
+from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError, RemotingTooMuchRequestError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from spark_rocket.remoting.address import format_peer
+from spark_rocket.remoting.in_flight import DeadlineTimer, FutureRequest, no_response
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
-from spark_rocket.remoting.session import Session
+from spark_rocket.remoting.session import Pending, Session, pieces_of
 
 logger = logging.getLogger(__name__)
-
-# A larger body is passed to the transport separately; below it one copied frame is cheaper.
-SEPARATE_BODY_BYTES = 16 * 1024
 
 
 class ChannelOwner(Protocol):
@@ -72,6 +66,7 @@ class Channel(asyncio.Protocol):
     """One client's connection, as handlers see it."""
 
     __slots__ = (
+        "_deadlines",
         "_oneways",
         "_owner",
         "_session",
@@ -94,7 +89,8 @@ class Channel(asyncio.Protocol):
         self.needs_attention = True  # new, paused, with queued requests or within a frame
         self.idle_sweeps = 0  # since the last received byte
         self._owner = owner
-        self._session: Session[asyncio.Future[RemotingCommand]] = Session(owner.max_frame_length)
+        self._session = Session(owner.max_frame_length)
+        self._deadlines: DeadlineTimer | None = None  # from the first request to the peer
         self._transport: asyncio.Transport | None = None
         self._oneways = 0  # requests that are buffered until the peer reads again
 
@@ -121,7 +117,7 @@ class Channel(asyncio.Protocol):
             if self.is_paused and not self._may_buffer(command):
                 return
             command.opaque = self._session.next_opaque()
-        self.write_all(encoded(command))
+        self.write_all(pieces_of(command))
         if self.is_paused and self.unread > self._owner.hard_limit:
             self._owner.often.peer(self.remote_addr, "dropped %s: not reading, %d bytes unread", self, self.unread)
             transport.abort()
@@ -138,39 +134,23 @@ class Channel(asyncio.Protocol):
 
     def invoke(self, request: RemotingCommand, timeout: float = 3.0) -> asyncio.Future[RemotingCommand]:
         """Send a request to the peer (codes 220, 221, 307, 309). The future fails with a RemotingError."""
-        loop = self._owner.loop
-        future: asyncio.Future[RemotingCommand] = loop.create_future()
         if not self.is_active:
-            future.set_exception(self._lost())
-            return future
+            return self._not_sent(self._lost())
         if len(self._session) >= self._owner.limits.max_async:
             self._owner.overload.async_refused += 1
-            future.set_exception(
+            return self._not_sent(
                 RemotingTooMuchRequestError(
                     f"Too many requests in flight to {self.remote_addr} ({len(self._session)}).",
                     remedy="Retry after a moment, or raise serverAsyncSemaphoreValue.",
                 )
             )
-            return future
         self.write(request)
-        opaque = request.opaque
-        self._session.expect(opaque, future)
-
-        def expire() -> None:
-            if not future.done():
-                future.set_exception(
-                    RemotingTimeoutError(
-                        f"{self.remote_addr} did not respond to code {request.code} within {timeout:g} s."
-                    )
-                )
-
-        def forget(_: asyncio.Future[RemotingCommand]) -> None:
-            timer.cancel()
-            self._session.take(opaque)
-
-        timer = loop.call_later(timeout, expire)
-        future.add_done_callback(forget)
-        return future
+        pending = FutureRequest(self._session, request, timeout, time.monotonic())
+        self._session.expect(pending)
+        if self._deadlines is None:
+            self._deadlines = DeadlineTimer(self._owner.loop, self._session, self._expire)
+        self._deadlines.watch()
+        return pending.future
 
     def close(self) -> None:
         """Close after written data was sent."""
@@ -211,25 +191,25 @@ class Channel(asyncio.Protocol):
             return
         self.needs_attention = True
         self._owner.received_part(self)
-        if self.is_plain and self._session.splitter.place() is not None:
+        if self.is_plain and self._session.place() is not None:
             self._receive_with(LargeFrame(self))
 
     def place(self) -> memoryview:
         """For :class:`LargeFrame`: where to put what arrives next."""
-        place = self._session.splitter.place()
+        place = self._session.place()
         assert place is not None
         return place
 
     def filled(self, count: int) -> None:
         """For :class:`LargeFrame`: so many bytes were put there."""
         self.idle_sweeps = 0
-        frame = self._session.splitter.filled(count)
+        frame = self._session.filled(count)
         if frame is not None:
             self._receive_with(self)
             self._owner.received(self, [frame], len(frame))
             return
         self._owner.received_part(self)
-        if self._session.splitter.place() is None:  # the frame was refused, and its rest is skipped
+        if self._session.place() is None:  # the frame was refused, and its rest is skipped
             self._receive_with(self)
 
     def _receive_with(self, protocol: asyncio.BaseProtocol) -> None:
@@ -255,9 +235,10 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_oneways()
-        for future in self._session.drain():
-            if not future.done():
-                future.set_exception(self._lost())
+        if self._deadlines is not None:
+            self._deadlines.stop()
+        for request in self._session.drain():
+            request.fail(self._lost())
         self._owner.lost(self)
 
     # --- for the server and its parts -------------------------------------------------------------------------
@@ -270,7 +251,7 @@ class Channel(asyncio.Protocol):
     @property
     def pending(self) -> int:
         """Bytes of the incomplete frame."""
-        return self._session.splitter.pending
+        return self._session.unfinished_bytes
 
     @property
     def in_progress(self) -> bool:
@@ -282,13 +263,13 @@ class Channel(asyncio.Protocol):
         """Bytes of answers that are buffered for the peer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def begun_frame(self, most: int) -> tuple[memoryview, int]:
-        """At most so many bytes of the incomplete frame, and how many bytes of it are missing."""
-        return self._session.splitter.begun(most)
+    def begun_frame(self, most: int) -> memoryview:
+        """At most so many bytes of the incomplete frame."""
+        return self._session.begun_frame(most)
 
-    def skip(self, missing: int) -> None:
+    def skip(self) -> None:
         """Drop the incomplete frame, and its missing bytes when they arrive."""
-        self._session.skip(missing)
+        self._session.skip()
 
     def abort(self) -> None:
         """Close at once."""
@@ -324,11 +305,11 @@ class Channel(asyncio.Protocol):
 
     def answered(self, response: RemotingCommand) -> None:
         """Handle a response to a request of :meth:`invoke`."""
-        future = self._session.take(response.opaque)
-        if future is None:
+        request = self._session.take(response.opaque)
+        if request is None:
             logger.debug("%s sent response %d to no pending request", self, response.opaque)
-        elif not future.done():
-            future.set_result(response)
+        else:
+            request.respond(response)
 
     def close_as_invalid(self, error: ProtocolError) -> None:
         """Close because of bytes that are not a frame."""
@@ -337,6 +318,15 @@ class Channel(asyncio.Protocol):
         self.close()
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _not_sent(self, error: RemotingError) -> asyncio.Future[RemotingCommand]:
+        future: asyncio.Future[RemotingCommand] = self._owner.loop.create_future()
+        future.set_exception(error)
+        return future
+
+    def _expire(self, late: list[Pending]) -> None:
+        for request in late:
+            request.fail(no_response(self.remote_addr, request))
 
     def _may_buffer(self, command: RemotingCommand) -> bool:
         """Whether to buffer a request until the peer reads again; the number of one-way requests is limited."""
@@ -355,13 +345,6 @@ class Channel(asyncio.Protocol):
 
     def _lost(self) -> RemotingConnectError:
         return RemotingConnectError(f"The connection from {self.remote_addr} was lost.")
-
-
-def encoded(command: RemotingCommand) -> tuple[Buffer, ...]:
-    """A command as buffers to write."""
-    if len(command.body) > SEPARATE_BODY_BYTES:
-        return command.encode_head(), command.body
-    return (command.encode(),)
 
 
 class LargeFrame(asyncio.BufferedProtocol):

@@ -163,7 +163,7 @@ class ConnectionGuard:
 
     def _refuse(self, channel: Channel) -> None:
         """Reject an incomplete frame, as soon as its header was received."""
-        start, missing = channel.begun_frame(_MAX_HEADER_BYTES)
+        start = channel.begun_frame(_MAX_HEADER_BYTES)
         if len(start) < 4 or len(start) < 4 + int.from_bytes(start[1:4], "big"):
             if len(start) >= _MAX_HEADER_BYTES:
                 self._often.warning("header", "dropped %s: no memory for a request with a large header", channel)
@@ -176,7 +176,7 @@ class ConnectionGuard:
             return
         if not command.is_response:
             self.whole(channel)
-            channel.skip(missing)
+            channel.skip()
             answer = refuse(command, self._limits, self._stats)
             if not command.is_oneway:
                 channel.write(answer)

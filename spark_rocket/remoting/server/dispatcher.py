@@ -16,8 +16,9 @@ from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from spark_rocket.protocol.wire.request_limits import RequestLimit
-from spark_rocket.remoting.server.channel import Channel, encoded
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.request_queue import Refuse
+from spark_rocket.remoting.session import pieces_of
 
 MAX_REMARK_CHARACTERS = 4_096
 """Characters of an error in a response."""
@@ -94,10 +95,10 @@ class RequestDispatcher:
                 response = self.handlers.get(command.code, self._default_handler)(channel, command)
             if response is None or command.flag & FLAG_ONEWAY:
                 return ()
-            return encoded(response)
+            return pieces_of(response)
         except Exception as error:
             failure = failure_of(channel, command, error)
-            return () if command.flag & FLAG_ONEWAY else encoded(failure)
+            return () if command.flag & FLAG_ONEWAY else pieces_of(failure)
 
 
 def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
