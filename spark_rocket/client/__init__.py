@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from spark_rocket.client.consume.push_consumer import PushConsumer
     from spark_rocket.client.consume.reader import Reader
     from spark_rocket.client.core.client_config import ClientConfig
-    from spark_rocket.client.core.instance import ServiceState
+    from spark_rocket.client.core.lifecycle import ServiceState
     from spark_rocket.client.core.metrics import client_metrics, serve_client_metrics
     from spark_rocket.client.send.outgoing import split_batch
     from spark_rocket.client.send.producer import Producer
@@ -86,7 +86,7 @@ _NAMES = {  # the names above, at run time
     "client.consume.allocation": "AllocateAveragely AllocateByCircle AllocateByConfig AllocateByConsistentHash "
     "AllocateByMachineRoom AllocateMachineRoomNearby AllocateStrategy",
     "client.core.client_config": "ClientConfig",
-    "client.core.instance": "ServiceState",
+    "client.core.lifecycle": "ServiceState",
     "client.consume.listeners": "ConsumeConcurrentlyContext ConsumeConcurrentlyStatus ConsumeFromWhere "
     "ConsumeOrderlyContext ConsumeOrderlyStatus MessageModel",
     "client.consume.lite_pull_consumer": "LitePullConsumer",

@@ -16,6 +16,7 @@ from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.errors import RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
+from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.consuming import ManualTimer
@@ -67,7 +68,7 @@ class Owner:
         self.pulls: list[tuple[MessageQueue, int]] = []
         self.held: set[ProcessQueue] = set()
         this: Any = self
-        self.members = self.routes = this
+        self.members = self.routes = self.remoting = this
         self.share = QueueShare("g", lambda: this, this, this, strategy, where, timestamp_ms)
         self.queues = OwnedQueues("g", lambda: this, self.share, this, this, lambda _: self.settings)
         self.queues.receiver = this
@@ -99,14 +100,23 @@ class Owner:
     def master(self, queue: MessageQueue) -> str:
         return queue.broker_name
 
-    def consumer_ids(self, group: str, topic: str) -> list[str] | None:
-        return self.brokers_of_group.ids
+    @property
+    def brokers(self) -> dict[str, dict[int, str]]:
+        return {"a": {0: "a"}}
+
+    def is_connected(self, address: str) -> bool:
+        return True
 
     def send_heartbeats(self) -> None:
         self.greeted += 1
 
     def invoke(self, address: str, request: RemotingCommand, what: str, timeout: float | None = None) -> Any:
-        brokers, queues = self.brokers_of_group, LockBatchRequestBody.from_json(request.body).mq_set
+        brokers = self.brokers_of_group
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            if brokers.ids is None:
+                raise RocketError("no members")
+            return RemotingCommand.response(request, 0, body=GetConsumerListByGroupResponseBody(brokers.ids).to_json())
+        queues = LockBatchRequestBody.from_json(request.body).mq_set
         locks = request.code == RequestCode.LOCK_BATCH_MQ
         brokers.ask("lock" if locks else "unlock", queues)
         mine = [queue for queue in queues if brokers.owners.get(queue, self.client_id) == self.client_id]

@@ -23,6 +23,7 @@ from spark_rocket.client import (
     TransactionProducer,
     create_reply_message,
 )
+from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.services import SendBack
@@ -192,7 +193,7 @@ SENDS: dict[int, Callable[[Rig], object]] = {
     C.UNREGISTER_CLIENT: Rig.member,
     C.CHECK_CLIENT_CONFIG: lambda rig: rig.member("SQL92"),
     C.CONSUMER_SEND_MSG_BACK: lambda rig: SendBack(rig.instance(), "g", 16).send(MESSAGE),
-    C.GET_CONSUMER_LIST_BY_GROUP: lambda rig: rig.instance().consumer_ids("g", "t"),
+    C.GET_CONSUMER_LIST_BY_GROUP: lambda rig: GroupMembers("g", rig.instance).client_ids("t"),
     C.LOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").renew([ProcessQueue(QUEUE)]),
     C.UNLOCK_BATCH_MQ: lambda rig: QueueLocks(rig.instance, "g").unlock([QUEUE]),
     C.GET_ROUTEINFO_BY_TOPIC: lambda rig: rig.reader().queues("t"),

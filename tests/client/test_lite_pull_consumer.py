@@ -17,7 +17,7 @@ from spark_rocket.client.consume.allocation import AllocateByConfig
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageModel
 from spark_rocket.client.consume.lite_pull_consumer import LitePullConsumer
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.errors import (
     ClientError,

@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
 from spark_rocket.client.consume.lite_pull_consumer import LitePullConsumer
-from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,

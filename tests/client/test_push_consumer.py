@@ -19,7 +19,7 @@ from spark_rocket.client.consume.listeners import (
     MessageModel,
 )
 from spark_rocket.client.consume.push_consumer import PushConsumer
-from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster

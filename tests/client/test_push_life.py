@@ -16,7 +16,7 @@ from spark_rocket.client.consume.listeners import (
     ConsumeOrderlyStatus,
 )
 from spark_rocket.client.consume.push_consumer import PushConsumer
-from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import ClientError, GroupInUseError, RocketError, StateError, SubscriptionRefusedError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.wire.codes import ResponseCode

@@ -24,8 +24,10 @@ from spark_rocket.client import (
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
 from spark_rocket.client.consume import process_queue, puller, queue_locks, services
+from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.core.client_config import ClientConfig
-from spark_rocket.client.core.instance import ServiceState, acquire, release
+from spark_rocket.client.core.instance import acquire, release
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -206,7 +208,7 @@ def test_members_are_requested_over_an_existing_connection(
     instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
     try:
         instance.remoting.invoke(mq.brokers[0].address, RemotingCommand.request(RequestCode.HEART_BEAT))
-        assert instance.consumer_ids("g", "t") == ["a", "x"]
+        assert GroupMembers("g", lambda: instance).client_ids("t") == ["a", "x"]
     finally:
         release(instance)
 
@@ -219,8 +221,9 @@ def test_a_broker_without_the_members_is_not_asked_first_again(fake: Callable[..
     answers.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(0, body=body)
     instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=0.2))
     try:
+        members = GroupMembers("g", lambda: instance)
         for _ in range(3):
-            assert instance.consumer_ids("g", "t") == ["a"]
+            assert members.client_ids("t") == ["a"]
     finally:
         release(instance)
     assert (len(hangs.requests), len(answers.requests)) == (1, 3)

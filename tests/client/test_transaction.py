@@ -13,7 +13,7 @@ import pytest
 
 from spark_rocket.client import Producer, Reader
 from spark_rocket.client.admin import Admin
-from spark_rocket.client.core.instance import ServiceState
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.client.send.transaction import (
     LocalTransactionState,
     TransactionListener,

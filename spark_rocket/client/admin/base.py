@@ -23,7 +23,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from spark_rocket.client.admin.rows import Failures
 from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
-from spark_rocket.client.core.instance import Client
+from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import MessageQueue

@@ -28,6 +28,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageQueueListener
 from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.reader import Reader
@@ -208,6 +209,7 @@ class QueueShare:
         self._timestamp_ms = timestamp_ms
         self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # the queues of topics when the consumer started
         self._notified: dict[str, list[MessageQueue]] = {}
+        self._group_members = GroupMembers(group, instance)
 
     @property
     def is_broadcast(self) -> bool:
@@ -233,10 +235,10 @@ class QueueShare:
         queues = sorted(instance.routes.route(topic).readable)
         if self._strategy is None:
             return queues
-        members = instance.consumer_ids(self._group, topic)
+        members = self._group_members.client_ids(topic)
         if members is not None and instance.client_id not in members:
             instance.members.send_heartbeats()  # a restarted broker has lost this member
-            members = instance.consumer_ids(self._group, topic)
+            members = self._group_members.client_ids(topic)
         if members is None or instance.client_id not in members:
             logger.warning(
                 "topic %s: brokers do not list this consumer as a member of group %s; its queues stay unchanged."

@@ -29,7 +29,8 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.consume.tool_requests import handle_tool_requests
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
-from spark_rocket.client.core.instance import Client, ClientInstance
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import MessageQueue

@@ -37,7 +37,7 @@ from spark_rocket.client.consume.pull import (
     with_broker,
 )
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
-from spark_rocket.client.core.instance import Client
+from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues
 from spark_rocket.errors import (
     ClientError,

@@ -3,9 +3,7 @@
 ``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: in the child the instance
 stays usable, with its own connections, threads and client id, and without the parent's groups.
 
-Each client passes through the states of :class:`ServiceState` once: it cannot be restarted after its close.
-
-Thread-safety: all of it. Corresponds to MQClientManager, MQClientInstance and ServiceState.
+Thread-safety: all of it. Corresponds to MQClientManager and MQClientInstance.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ import os
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,36 +27,22 @@ from spark_rocket.errors import (
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
-    RocketError,
-    StateError,
     TopicNotFoundError,
 )
 from spark_rocket.protocol.ids import UniqKeyGenerator
-from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.membership import GetConsumerListByGroupRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import CallbackThread, loop_thread
-from spark_rocket.remoting.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
-
-
-class ServiceState(Enum):
-    """The state of a producer or consumer."""
-
-    CREATE_JUST = "CREATE_JUST"
-    RUNNING = "RUNNING"
-    SHUTDOWN_ALREADY = "SHUTDOWN_ALREADY"
-    START_FAILED = "START_FAILED"
 
 
 class ClientInstance:
@@ -86,7 +68,6 @@ class ClientInstance:
     def _begin(self) -> None:
         self._keys: UniqKeyGenerator | None = None
         self._client_id = ""
-        self._members_broker = ""  # the broker that last returned members of a group
         self._tasks = CallbackThread("rocket-tasks")
 
     def after_fork(self) -> None:
@@ -188,23 +169,6 @@ class ClientInstance:
         """Run ``later`` after a delay. Tasks still pending when the instance is closed are dropped."""
         self.remoting.call_at(time.monotonic() + seconds, lambda: self.later(task))
 
-    def consumer_ids(self, group: str, topic: str) -> list[str] | None:
-        """Return the client ids of a group's members, sorted, from a broker of the topic; None if none responds."""
-        header = GetConsumerListByGroupRequestHeader(consumer_group=group).to_ext()
-        brokers = self.routes.route(topic).brokers.values()
-        every = [address for addresses in brokers for address in addresses.values()]
-        connected = self.remoting.is_connected
-        # First the broker that responded last, then connected ones: an unavailable broker costs a timeout.
-        for address in sorted(every, key=lambda address: (address != self._members_broker, not connected(address))):
-            request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-            try:
-                answer = self.invoke(address, request, f"the query of the members of {group}")
-                self._members_broker = address
-                return sorted(GetConsumerListByGroupResponseBody.from_json(answer.body).consumer_id_list)
-            except RocketError as error:
-                logger.info("no members of group %s from broker %s: %s", group, address, error)
-        return None
-
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
         self._tasks.submit(task)
@@ -224,7 +188,6 @@ def _own_ip(name_server: str) -> str:
 
 _lock = threading.Lock()
 _instances: dict[tuple[object, ...], ClientInstance] = {}
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
 def acquire(config: ClientConfig) -> ClientInstance:
@@ -238,11 +201,6 @@ def acquire(config: ClientConfig) -> ClientInstance:
             instance = _instances[key] = ClientInstance(config)
         instance.users += 1
         return instance
-
-
-def living_clients() -> list[Client]:
-    """Return all clients of this process that are still referenced."""
-    return list(_clients)
 
 
 def _key(config: ClientConfig) -> tuple[object, ...]:
@@ -266,79 +224,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()
     for instance in _instances.values():
         instance.after_fork()
-    for client in list(_clients):
-        client.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class Client:
-    """The base class of producers, consumers, reader and admin: start, close, the shared instance."""
-
-    def __init__(self, config: ClientConfig) -> None:
-        self._config = config
-        self._shared: ClientInstance | None = None
-        self._closed = False
-        self._failed = False
-        _clients.add(self)
-
-    def after_fork(self) -> None:
-        """Reset the client in a forked child: the threads of the parent do not exist there."""
-
-    def add_metrics(self, exposition: Exposition) -> None:
-        """Add the metrics of the client, if it has any (``core.metrics``)."""
-
-    @property
-    def name_server(self) -> str:
-        return self._config.address_server or ";".join(self._config.name_servers)
-
-    @property
-    def access_key(self) -> str | None:
-        """The account that signs the requests; None without credentials."""
-        return None if self._config.credentials is None else self._config.credentials.access_key
-
-    @property
-    def state(self) -> ServiceState:
-        if self._failed:
-            return ServiceState.START_FAILED
-        if self._closed:
-            return ServiceState.SHUTDOWN_ALREADY
-        return ServiceState.CREATE_JUST if self._shared is None else ServiceState.RUNNING
-
-    def start(self) -> None:
-        """Start the client. Optional: the first request starts it."""
-        self.instance()
-
-    def close(self) -> None:
-        """Release the connections. May be called more than once."""
-        with _lock:
-            shared, self._shared, self._closed = self._shared, None, True
-        if shared is not None:
-            release(shared)
-
-    def _start_failed(self) -> None:
-        """Release the connections permanently after a failed start."""
-        with _lock:
-            shared, self._shared, self._failed = self._shared, None, True
-        if shared is not None:
-            release(shared)
-
-    def instance(self) -> ClientInstance:
-        """Return the shared instance; the first call creates it. For internal use in this package."""
-        shared = self._shared
-        if shared is not None:
-            return shared
-        if self._failed:
-            raise StateError(f"This {type(self).__name__} failed to start earlier.", remedy="Create a new one.")
-        if self._closed:
-            raise StateError(f"This {type(self).__name__} is closed.", remedy="Create a new one.")
-        acquired = acquire(self._config)
-        with _lock:
-            if self._shared is None:
-                self._shared = acquired
-                return acquired
-            shared = self._shared
-        release(acquired)  # another thread created it first
-        return shared

@@ -24,7 +24,7 @@ import asyncio
 import threading
 from typing import Self
 
-from spark_rocket.client.core.instance import living_clients
+from spark_rocket.client.core.lifecycle import living_clients
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.exposition import (
     CONTENT_TYPE,

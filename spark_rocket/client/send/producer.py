@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
 from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
-from spark_rocket.client.core.instance import Client, ClientInstance
+from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
