@@ -140,7 +140,7 @@ def _texts(own: Mapping[str, object], options: Mapping[str, object]) -> dict[str
     for name, value in own.items():
         if value is not None:
             if name.lower() in given:
-                raise error("BAD_OPTION.CONFLICT", option=name, other="the argument of the same meaning", hint="")
+                raise error("BAD_OPTION.CONFLICT", option=name, other="the argument of the same meaning")
             given[name.lower()] = _text(value)
     return given
 

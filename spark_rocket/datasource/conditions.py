@@ -3,7 +3,7 @@
 ``docs/reference/conditions.md`` lists them, so that a name in a log leads to a line of that page; a test compares both.
 The part before the dot is the code of the error class, which is used alone where no condition is more specific.
 ``{…}`` are placeholders that the raising code fills in. The message names the option, queue or topic; the remedy
-specifies what to change.
+specifies what to change. Cases of a condition have the same name, and a message and remedy of their own.
 
 Pure. Corresponds to the error conditions of Spark's Kafka source (kafka-error-conditions.json).
 """
@@ -35,12 +35,42 @@ class Condition:
     name: str
     text: str
     remedy: str
+    case: str = ""
+    """The case of the condition that the raising code names; not shown."""
+
+
+def _cases(name: str, text: str, *remedy: str, **remedies: str) -> list[Condition]:
+    """Return cases with the same message: that of ``remedy`` without a name, then the named ones."""
+    return [Condition(name, text, each) for each in remedy] + [
+        Condition(name, text, each, case) for case, each in remedies.items()
+    ]
 
 
 CONDITIONS: tuple[Condition, ...] = (
     # --- options: raised on the driver, before any task ----------------------------------------------------------
-    Condition("BAD_OPTION.UNKNOWN", 'format("rocket") has no option {option}.', "{hint}"),
-    Condition("BAD_OPTION.SCOPE", "option {option} is for {belongs}, not for {wanted}.", "Remove it.{hint}"),
+    *_cases(
+        "BAD_OPTION.UNKNOWN",
+        'format("rocket") has no option {option}.',
+        "Valid options here: {options}.",
+        SIMILAR="Did you mean {nearest}?",
+        NOT_NEEDED="{reason}",
+        KAFKA_CLIENT="Remove it: this source has no Kafka client. See `rocket help from-kafka`.",
+        PATH_TO_READ='Topics have no path: name the topic with .option("subscribe", …) and pass nothing to load() or '
+        'save(). To read the directory of a stopped broker, use .option("storePath", …).',
+        PATH_TO_WRITE='Topics have no path: name the topic with .option("topic", …) and pass nothing to load() or '
+        "save().",
+    ),
+    *_cases(
+        "BAD_OPTION.SCOPE",
+        "option {option} is for {belongs}, not for {wanted}.",
+        "Remove it.",
+        topic='Remove it. To read, name topics with "subscribe".',
+        subscribe='Remove it. To write, name the topic with "topic".',
+        storePath="Remove it. Read a store directory with spark.read.",
+        view="Remove it. Read views with spark.read.",
+        key='Remove it. Or read the view: .option("view", "messages"). Batch reads have lookupKeys.',
+        msgId='Remove it. Or read the view: .option("view", "messages"). Batch reads have lookupMsgIds.',
+    ),
     Condition(
         "BAD_OPTION.COLUMN",
         "option {option} is invalid: {option} is a column of written rows.",
@@ -48,8 +78,79 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition("BAD_OPTION.VALUE", "option {option} is {value}.", "Use {wanted}."),
     Condition("BAD_OPTION.JSON", "option {option} is not valid {what} JSON: {problem}.", "Example: {example}."),
-    Condition("BAD_OPTION.MISSING", "option {option} is missing.", "{hint}"),
-    Condition("BAD_OPTION.CONFLICT", "option {option} cannot be combined with {other}.", "Remove one of them{hint}."),
+    Condition(
+        "BAD_OPTION.MISSING",
+        "option subscribe is missing.",
+        'Name the topics: .option("subscribe", "orders,payments"), or use subscribePattern or assign.',
+    ),
+    *_cases(
+        "BAD_OPTION.CONFLICT",
+        "option {option} cannot be combined with {other}.",
+        "Remove one of them.",
+        SELECTIONS="Use only one of subscribe, subscribePattern and assign.",
+        RENAMED="Remove one of them: they are the same.",
+        BODY_FORMAT="Remove one of them: {option} requires {needed}.",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option expectedBrokers cannot be combined with assign.",
+        "Remove expectedBrokers: assign already names its brokers.",
+        "ASSIGNED_BROKERS",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option {option} cannot be combined with {position}={kind}.",
+        "Remove one of them, or set {position}=timestamp.",
+        "TIME",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option waitForTopic cannot be combined with startingOffsets or startingOffsetsByTimestamp as JSON.",
+        "Remove one of them: a topic that the query waits for is read from its first message.",
+        "WAIT_FOR_TOPIC",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option sqlFilter cannot be combined with tags.",
+        "Remove one of them. In SQL92, a message's tag is the property TAGS: sqlFilter=\"TAGS = 'a'\".",
+        "FILTERS",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option dedupeWindow cannot be combined with {other}.",
+        "Remove one of them: a lookup does not read the messages before those that it finds.",
+        "LOOKUP",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option {option} cannot be combined with storePath.",
+        "Remove one of them: {option} applies to brokers, and storePath reads files.",
+        "BROKERS_ONLY",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option deadLetterTopic cannot be combined with storePath.",
+        "Remove deadLetterTopic, and use badRecords=column.",
+        "STORE_DEAD_LETTERS",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option {option}=group cannot be combined with storePath.",
+        "Remove one of them, or set {option} to earliest, timestamp or JSON.",
+        "STORE_GROUP",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option stagingTopic cannot be combined with the same name as ledgerTopic or topic.",
+        "Name different topics: staging, ledger and target must be different topics.",
+        "SAME_TOPIC",
+    ),
+    Condition(
+        "BAD_OPTION.CONFLICT",
+        "option {option} cannot be combined with view={view}.",
+        "Remove one of them: the view has {options}.",
+        "VIEW",
+    ),
     Condition("BAD_OPTION.REQUIRES", "option {option} is {value}, which requires {needed}.", "Add {example}."),
     Condition(
         "BAD_OPTION.NO_EFFECT",
@@ -110,7 +211,13 @@ CONDITIONS: tuple[Condition, ...] = (
         "the schema {text!r} is invalid {where}: expected {wanted}.",
         "Write columns as in Spark SQL: id bigint, tags array<string>, price decimal(10,2).",
     ),
-    Condition("BAD_SCHEMA.TYPE", "the column {column} is {kind}, which {format} does not support.", "{hint}"),
+    *_cases(
+        "BAD_SCHEMA.TYPE",
+        "the column {column} is {kind}, which {format} does not support.",
+        READ="Declare it as string, and convert it in the query.",
+        WRITE="Cast it to a supported type such as string, or drop it.",
+        EXPORT="Omit it with --columns, or choose another --format. --body-format text reads bodies as strings.",
+    ),
     Condition(
         "BAD_ROW.TAGS",
         "row {row} of {where}: tags is {tags!r}, which no consumer can select: it is *, contains ||, or begins or ends "
@@ -391,7 +498,7 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
 )  # fmt: skip
 
-_BY_NAME = {condition.name: condition for condition in CONDITIONS}
+BY_CASE = {(condition.name, condition.case): condition for condition in CONDITIONS}
 
 FORMER_NAMES = {
     "BAD_OPTION.CONFLICT": "BAD_OPTION.TOGETHER",
@@ -404,9 +511,9 @@ FORMER_NAMES = {
 """Former names of conditions, which are accepted until version 0.2."""
 
 
-def error(name: str, **values: object) -> DataSourceError:
-    """Create the error of a condition."""
-    condition = _BY_NAME[name]
+def error(name: str, case: str = "", **values: object) -> DataSourceError:
+    """Create the error of a condition, or of one of its cases."""
+    condition = BY_CASE[name, case]
     kind = _CLASSES[name.partition(".")[0]]
     code = RenamedCode(name, FORMER_NAMES[name]) if name in FORMER_NAMES else name
     return kind(condition.text.format(**values), remedy=condition.remedy.format(**values), code=code)

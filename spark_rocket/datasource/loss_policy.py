@@ -9,8 +9,8 @@ import logging
 from dataclasses import dataclass
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import Positions, format_positions, name
-from spark_rocket.datasource.options.options import ReadOptions, format_time
+from spark_rocket.datasource.offsets import Positions, format_positions, format_time, name
+from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.errors import RenamedCode
 from spark_rocket.model import MessageQueue
 
@@ -94,7 +94,7 @@ class LossPolicy:
         self._lost("selection", "NOT_SELECTED", "without them", option=option, value=value, at=at)
 
     def _lost(self, what: object, kind: str, then: str = _FROM_EARLIEST, **values: object) -> None:
-        loss = error(f"DATA_LOSS.{kind}", go_on=self._remedy, **values)
+        loss = error(f"DATA_LOSS.{kind}", case="", go_on=self._remedy, **values)
         if self._fail:
             raise loss
         if (what, kind) not in self._logged:

@@ -36,6 +36,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from spark_rocket.datasource.conditions import error
@@ -208,6 +209,11 @@ def format_queues(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
 def format_positions(positions: Positions, at_most: int = 8) -> str:
     """Format queues with their offsets for messages: ``orders/broker-a/3 at 17``."""
     return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
+
+
+def format_time(ms: int) -> str:
+    """Format a time for messages."""
+    return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
 
 
 def some(items: list[str], at_most: int = 8) -> str:

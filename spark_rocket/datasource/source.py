@@ -50,15 +50,13 @@ class RocketDataSource(PickledByValue, DataSource):
         return plain(schema, all_nullable=True) if is_two_way(given) else schema
 
     def _schema_of(self, options: Mapping[str, str]) -> StructType:
-        from spark_rocket.datasource.options.options import body_of, check_options, is_view
-        from spark_rocket.datasource.options.table import READS
+        from spark_rocket.datasource.options.options import body_of, is_view
         from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA, spark_schema
 
         if is_view(options):
             from spark_rocket.datasource.views.views import view_schema
 
             return view_schema(options)
-        check_options(options, READS)
         if (body := body_of(options)) is not None:
             from spark_rocket.datasource.read.typed_rows import schema_of
 
@@ -174,7 +172,7 @@ def _translate(options: Mapping[str, str], names: Mapping[str, str]) -> dict[str
         if new is None or (new == "tags" and text.strip() == "*"):
             continue
         if new.lower() in given:
-            raise error("BAD_OPTION.CONFLICT", option=key, other=new, hint=": they are the same")
+            raise error("BAD_OPTION.CONFLICT", case="RENAMED", option=key, other=new)
         given.add(new.lower())
         translated[new] = text
     return translated

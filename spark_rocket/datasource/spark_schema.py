@@ -19,8 +19,6 @@ from spark_rocket.datasource.schema import MESSAGE_SCHEMA, owner_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TO_READ = "Declare it as string, and convert it in the query."
-
 
 def spark_schema(columns: pa.Schema) -> StructType:
     """Return the Spark schema of Arrow columns."""
@@ -31,20 +29,20 @@ SOURCE_SCHEMA = spark_schema(MESSAGE_SCHEMA)
 """The columns of a read without ``bodyFormat``."""
 
 
-def columns_of(schema: StructType, body: BodySettings | None, hint: str = _TO_READ) -> pa.Schema:
+def columns_of(schema: StructType, body: BodySettings | None, use: str = "READ") -> pa.Schema:
     """Return the Arrow schema of a Spark schema. SchemaError for the first type that Spark does not convert."""
     for field in schema.fields:
-        _check(field.dataType, field.name, owner_of(body), hint)
+        _check(field.dataType, field.name, owner_of(body), use)
     return arrow_schema(schema)
 
 
-def _check(kind: DataType, path: str, owner: str, hint: str) -> None:
+def _check(kind: DataType, path: str, owner: str, use: str) -> None:
     try:
         arrow_schema(StructType([StructField("value", kind)]))
     except PySparkException:
         for name, member in _members(kind):
-            _check(member, f"{path}.{name}", owner, hint)
-        raise error("BAD_SCHEMA.TYPE", column=path, kind=kind.simpleString(), format=owner, hint=hint) from None
+            _check(member, f"{path}.{name}", owner, use)
+        raise error("BAD_SCHEMA.TYPE", case=use, column=path, kind=kind.simpleString(), format=owner) from None
 
 
 def _members(kind: DataType) -> list[tuple[str, DataType]]:

@@ -42,8 +42,7 @@ from spark_rocket.datasource.options.options import (
     SPARK_OPTIONS,
     belongs_to,
     body_of,
-    check_options,
-    is_view,
+    parse_given,
     parse_write_options,
 )
 from spark_rocket.datasource.options.table import READS, WRITES, Scope
@@ -88,8 +87,8 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
         schema = _schema_to_insert(options)
     else:
         schema = schema_to_read(options_of_direction(options, reading=True))
-        if not is_view(options):
-            check_options(options_of_direction(options, reading=False), WRITES if two_way else READS)
+        if two_way:
+            parse_given(options_of_direction(options, reading=False), WRITES)
     fields = []
     for field in schema.fields:
         kind = _TOPIC_TYPE if field.name == "topic" else field.dataType
@@ -101,7 +100,6 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
 
 def _schema_to_insert(options: Mapping[str, str]) -> StructType:
     """Return the columns of a table for inserts only: those of its body format if it has any."""
-    check_options(options, WRITES)
     body = parse_write_options(options, Scope.WRITE).body
     if body is None:
         return INSERT_SCHEMA

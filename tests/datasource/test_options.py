@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.datasource import conditions
 from spark_rocket.datasource.options.listing import scope_names
-from spark_rocket.datasource.options.options import check_options, parse_read_options, parse_write_options
+from spark_rocket.datasource.options.options import parse_given, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.errors import OptionError
@@ -114,7 +114,7 @@ def test_an_option_without_similar_ones_gets_the_list() -> None:
 )
 def test_options_of_other_connectors_get_a_hint(key: str, scopes: set[Scope], hint: str) -> None:
     with pytest.raises(OptionError, match=hint):
-        check_options({key: "orders"}, frozenset(scopes))
+        parse_given({key: "orders"}, frozenset(scopes))
 
 
 def test_options_of_another_scope_are_refused() -> None:

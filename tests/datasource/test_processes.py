@@ -52,7 +52,7 @@ def test_an_option_error_has_one_stack_frame(caplog: pytest.LogCaptureFixture) -
         RocketDataSource({"subscribe": "orders", "startingofsets": "latest"}).schema()
     assert frames(caught.value)[1:] == ["called"]
     assert caught.value.__suppress_context__
-    assert "check_options" in caplog.text, "where it was found is in the log"
+    assert "parse_given" in caplog.text, "where it was found is in the log"
 
 
 def test_an_error_in_a_task_has_one_stack_frame() -> None:

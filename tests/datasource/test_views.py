@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.datasource.capabilities import arrow_schema
-from spark_rocket.datasource.options.options import check_options
+from spark_rocket.datasource.options.options import parse_given
 from spark_rocket.datasource.options.parsers import VIEW_NAMES
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.tables import new_table
@@ -206,9 +206,9 @@ def test_options_that_are_invalid_for_a_view(given: dict[str, str], text: str) -
 def test_options_of_views_in_other_scopes() -> None:
     for scope, remedy in ((Scope.READ_STREAM, "Read views with spark.read"), (Scope.WRITE, "is for views")):
         with pytest.raises(OptionError, match=remedy):
-            check_options({"view": "lag"}, frozenset({scope}))
+            parse_given({"view": "lag"}, frozenset({scope}))
     with pytest.raises(OptionError, match=r'option\("view", "messages"\)'):
-        check_options({"key": "k"}, frozenset({Scope.READ}))
+        parse_given({"key": "k"}, frozenset({Scope.READ}))
 
 
 @pytest.mark.live

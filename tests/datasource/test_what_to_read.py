@@ -473,7 +473,7 @@ def test_a_relative_time_is_resolved_once_in_the_checkpoint(
 )
 def test_a_stream_does_not_start_at_a_future_time(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream would start at the end and read messages stored before that time; a batch would read nothing."""
-    monkeypatch.setattr("spark_rocket.datasource.options.options.now_ms", lambda: 1_700_000_000_000)
+    monkeypatch.setattr("spark_rocket.datasource.options.checks.now_ms", lambda: 1_700_000_000_000)
 
     def at(time_ms: int) -> dict[str, str]:
         return {"subscribe": "orders"} | {name: text.replace("TIME", str(time_ms)) for name, text in given.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.datasource.conditions import CONDITIONS, error
-from spark_rocket.datasource.options.options import check_options, parse_read_options, parse_write_options
+from spark_rocket.datasource.options.options import parse_given, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import OPTIONS, WRITES, Option, Scope
 from spark_rocket.errors import OptionError, RocketError
 
@@ -115,7 +115,7 @@ def test_every_option_has_invalid_values_here() -> None:
 def test_an_invalid_value_is_refused_with_name_value_and_remedy(option: Option, text: str) -> None:
     for scope in sorted(option.scopes, key=lambda scope: scope.name):
         with pytest.raises(OptionError) as caught:
-            check_options({option.name.lower(): text}, frozenset({scope}))
+            parse_given({option.name.lower(): text}, frozenset({scope}))
         assert caught.value.message.startswith((f"option {option.name} is ", f"option {option.name}: ")), "its spelling"
         if not text.startswith(("{", "[", "1")):
             assert repr(text[:20])[:-1] in caught.value.message or text in caught.value.message
@@ -129,10 +129,10 @@ def test_options_of_another_scope_and_mistyped_options(option: Option) -> None:
         is_column = scope in WRITES and option.name == "tags"
         code = "COLUMN" if is_column else "SCOPE"
         with pytest.raises(OptionError, match=rf"\[BAD_OPTION.{code}\] option {option.name} is "):
-            check_options({option.name.lower(): "x"}, frozenset({scope}))
+            parse_given({option.name.lower(): "x"}, frozenset({scope}))
     typed = option.name[:-1] + "zq"
     with pytest.raises(OptionError) as caught:
-        check_options({typed.lower(): "x"}, option.scopes)
+        parse_given({typed.lower(): "x"}, option.scopes)
     assert caught.value.code == "BAD_OPTION.UNKNOWN"
     assert typed.lower() in caught.value.message
     assert "Did you mean" in caught.value.remedy or "The options here are" in caught.value.remedy
@@ -230,11 +230,11 @@ def test_a_column_given_as_an_option_of_a_write(scope: Scope, name: str) -> None
 
 
 def test_conditions_have_unique_names_and_complete_texts() -> None:
-    names = [condition.name for condition in CONDITIONS]
+    names = [(condition.name, condition.case) for condition in CONDITIONS]
     assert len(set(names)) == len(names)
     for condition in CONDITIONS:
         assert condition.text.endswith((".", "}"))
-        assert condition.remedy.endswith((".", "}"))
+        assert condition.remedy.endswith((".", "}", "?"))
 
 
 def test_a_pickled_error_keeps_its_condition() -> None:

@@ -37,7 +37,6 @@ _BY_ENDING = {
     ".csv": "csv",
 }
 _ROW_GROUP_BYTES = 64 << 20
-_HINT = "Omit it with --columns, or choose another --format. --body-format text reads bodies as strings."
 
 Write = Callable[["pa.RecordBatch"], None]
 
@@ -217,7 +216,7 @@ def _jsonl(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
     from spark_rocket.datasource.bodies.types import check_types
     from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 
-    check_types(schema, BodySettings(BodyFormat.JSON), reading=False, hint=_HINT)
+    check_types(schema, BodySettings(BodyFormat.JSON), "EXPORT")
 
     def write(batch: pa.RecordBatch) -> None:
         out.write(lines_of(json_objects(batch.columns, schema.names)))
@@ -233,7 +232,7 @@ def _csv(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
     from spark_rocket.datasource.bodies.types import check_types
     from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 
-    check_types(schema, BodySettings(BodyFormat.CSV), reading=False, hint=_HINT)
+    check_types(schema, BodySettings(BodyFormat.CSV), "EXPORT")
     out.write(lines_of(csv_lines([pa.array([name]) for name in schema.names], ",")))
 
     def write(batch: pa.RecordBatch) -> None:

@@ -64,7 +64,7 @@ def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
     It ignores NOT NULL (``nullability.py``).
     """
     form = settings.format
-    check_types(body, settings, reading=True)
+    check_types(body, settings, "READ")
     fields = pa.schema([item.with_type(all_nullable(item.type)) for item in body])
     if not len(body) and form in (BodyFormat.CSV, BodyFormat.ARROW):
         raise SchemaError(

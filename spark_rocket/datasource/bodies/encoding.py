@@ -22,7 +22,7 @@ from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
 from spark_rocket.datasource.bodies.decoding import BAD, reason
 from spark_rocket.datasource.bodies.rendering import csv_lines, json_objects, variant_text
-from spark_rocket.datasource.bodies.types import TO_WRITE, check_types
+from spark_rocket.datasource.bodies.types import check_types
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.spark_schema import columns_of
 from spark_rocket.errors import RowError, SchemaError
@@ -45,8 +45,8 @@ class BodyEncoder:
                 f"{', '.join(sorted(kept))}.",
                 remedy="Rename the columns with values, or remove bodyFormat and write a column body.",
             )
-        self._columns = columns_of(self._body, settings, TO_WRITE)
-        check_types(self._columns, settings, reading=False)
+        self._columns = columns_of(self._body, settings, "WRITE")
+        check_types(self._columns, settings, "WRITE")
         self._check_columns()
         self._encode_row = self._row_encoder()
 

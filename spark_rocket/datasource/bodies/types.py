@@ -16,6 +16,8 @@ Pure. Corresponds to ``supportsDataType`` of Spark's file formats.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
 
 from spark_rocket.datasource.column_types import is_known, is_variant, mark_of, type_name
@@ -23,27 +25,26 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.schema import owner_of
 
-TO_WRITE = "Cast it to a supported type such as string, or drop it."
-_TO_READ = "Declare it as string, and convert it in the query."
+Use = Literal["READ", "WRITE", "EXPORT"]
 
 
-def check_types(columns: pa.Schema, settings: BodySettings, *, reading: bool, hint: str | None = None) -> None:
+def check_types(columns: pa.Schema, settings: BodySettings, use: Use) -> None:
     """Reject the first column, or member of a column, that a format does not support, by its path."""
     for item in columns:
-        _check(item.type, item.name, settings, reading, hint or (_TO_READ if reading else TO_WRITE))
+        _check(item.type, item.name, settings, use)
 
 
-def _check(kind: pa.DataType, path: str, settings: BodySettings, reading: bool, hint: str) -> None:
-    types, form = pa.types, settings.format
+def _check(kind: pa.DataType, path: str, settings: BodySettings, use: Use) -> None:
+    types, form, reading = pa.types, settings.format, use == "READ"
     is_refused = not _is_supported(kind, form)
     if types.is_struct(kind):
         is_refused |= form is BodyFormat.JSON and not reading and not kind.num_fields
     elif types.is_map(kind) and form is BodyFormat.JSON:
         is_refused |= not (types.is_string(kind.key_type) if reading else _is_scalar(kind.key_type))
     if is_refused:
-        raise error("BAD_SCHEMA.TYPE", column=path, kind=type_name(kind), format=owner_of(settings), hint=hint)
+        raise error("BAD_SCHEMA.TYPE", case=use, column=path, kind=type_name(kind), format=owner_of(settings))
     for name, member in _members(kind):
-        _check(member, f"{path}.{name}", settings, reading, hint)
+        _check(member, f"{path}.{name}", settings, use)
 
 
 def _members(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:

@@ -70,7 +70,7 @@ def _credentials_of(values: Values) -> Credentials | None:
     if found is None:
         return find_credentials(values.get("accessKey"), values.get("secretKey"), values.get("securityToken"))
     if given:
-        raise error("BAD_OPTION.CONFLICT", option=given[0], other="credentialsFile", hint="")
+        raise error("BAD_OPTION.CONFLICT", option=given[0], other="credentialsFile")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Remedies for unknown options: the name used here for options of other connectors, and the nearest name for typos.
+"""The errors of unknown options: the name used here for options of other connectors, and the nearest name for typos.
 
 ``docs/guides/from-kafka.md`` lists the same names. Pure. Corresponds to nothing in RocketMQ.
 """
@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.table import OPTIONS, WRITES, Scope
 
 FOREIGN_NAMES: Mapping[str, str] = {
@@ -76,23 +77,17 @@ COLUMNS_TO_WRITE: Mapping[str, tuple[str, str]] = {
 """Names that are columns of written rows and not options, each with an example value."""
 
 
-def remedy_for(key: str, scopes: Collection[Scope]) -> str:
-    """Return the remedy for an unknown option of an operation with ``scopes``."""
-    here = [option.name for option in OPTIONS if option.scopes & frozenset(scopes)]
+def unknown_option(key: str, scopes: frozenset[Scope]) -> Exception:
+    """Return the error of an unknown option of an operation with ``scopes``."""
+    here = {option.name.lower(): option.name for option in OPTIONS if option.scopes & scopes}
     if key == "path":  # load("orders"), save("orders"), CREATE TABLE … LOCATION
-        option = "topic" if {*scopes} <= WRITES else "subscribe"
-        remedy = (
-            f'Topics have no path: name the topic with .option("{option}", …) and pass nothing to load() or save().'
-        )
-        if option == "subscribe":
-            remedy += ' To read the directory of a stopped broker, use .option("storePath", …).'
-        return remedy
+        return error("BAD_OPTION.UNKNOWN", case="PATH_TO_WRITE" if scopes <= WRITES else "PATH_TO_READ", option=key)
     if key in _NOT_NEEDED:
-        return _NOT_NEEDED[key]
-    if _BY_FOREIGN_NAME.get(key) in here:
-        return f"Did you mean {_BY_FOREIGN_NAME[key]}?"
+        return error("BAD_OPTION.UNKNOWN", case="NOT_NEEDED", option=key, reason=_NOT_NEEDED[key])
+    if _BY_FOREIGN_NAME.get(key) in here.values():
+        return error("BAD_OPTION.UNKNOWN", case="SIMILAR", option=key, nearest=_BY_FOREIGN_NAME[key])
     if key.startswith(("kafka.", "spark.kafka.")):
-        return "Remove it: this source has no Kafka client. See `rocket help from-kafka`."
-    close = difflib.get_close_matches(key, [option.lower() for option in here], n=1, cutoff=0.5)
-    nearest = next((option for option in here if close and option.lower() == close[0]), None)
-    return f"Did you mean {nearest}?" if nearest else f"Valid options here: {', '.join(here)}."
+        return error("BAD_OPTION.UNKNOWN", case="KAFKA_CLIENT", option=key)
+    if close := difflib.get_close_matches(key, here, n=1, cutoff=0.5):
+        return error("BAD_OPTION.UNKNOWN", case="SIMILAR", option=key, nearest=here[close[0]])
+    return error("BAD_OPTION.UNKNOWN", option=key, options=", ".join(here.values()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -37,15 +37,25 @@ MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 Parser = Callable[[str, str], object]
 
 
-class Values(dict[str, Any]):
-    """Parsed options by documented name, with defaults. ``given`` are the names set by the query, in lower case."""
+@dataclass(frozen=True)
+class Values(Mapping[str, Any]):
+    """Parsed options by documented name, with defaults."""
 
-    def __init__(self, values: Mapping[str, Any], given: frozenset[str]) -> None:
-        super().__init__(values)
-        self.given = given
+    parsed: Mapping[str, Any]
+    given: frozenset[str]
+    """The options that the query sets."""
+
+    def __getitem__(self, option: str) -> Any:
+        return self.parsed[option]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parsed)
+
+    def __len__(self) -> int:
+        return len(self.parsed)
 
     def is_given(self, option: str) -> bool:
-        return option.lower() in self.given
+        return option in self.given
 
 
 class Start(Enum):

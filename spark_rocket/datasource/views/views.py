@@ -30,8 +30,7 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options.options import ViewOptions, check_options, parse_view_options
-from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.options.options import ViewOptions, parse_view_options
 from spark_rocket.datasource.processes import PickledByValue
 from spark_rocket.datasource.schema import known_columns
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
@@ -146,15 +145,14 @@ def view_schema(raw: Mapping[str, str]) -> StructType:
 
 def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     """Parse a view's options. Raises OptionError for missing options and those of other views."""
-    check_options(raw, frozenset({Scope.VIEW}))
     options = parse_view_options(raw)
     view = VIEWS[options.view]
     given = {key.lower() for key in raw}
     mine = [*_ALWAYS, *view.needs, *view.takes]
     for name in dict.fromkeys(name for other in VIEWS.values() for name in (*other.takes, *other.needs)):
         if name.lower() in given and name not in mine:
-            hint = f": the view has {', '.join(mine[1:])}"
-            raise error("BAD_OPTION.CONFLICT", option=name, other=f"view={options.view}", hint=hint)
+            others = ", ".join(mine[1:])
+            raise error("BAD_OPTION.CONFLICT", case="VIEW", option=name, view=options.view, options=others)
     shown = repr(options.view)
     for name in view.needs:
         if name.lower() not in given:
@@ -164,7 +162,7 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
         example = '.option("key", "…") or .option("msgId", "…"); to read an entire topic, remove view'
         raise error("BAD_OPTION.REQUIRES", option="view", value=shown, needed="key or msgId", example=example)
     if options.key is not None and options.msg_id is not None:
-        raise error("BAD_OPTION.CONFLICT", option="key", other="msgId", hint="")
+        raise error("BAD_OPTION.CONFLICT", option="key", other="msgId")
     return options
 
 
