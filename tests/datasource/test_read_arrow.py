@@ -196,6 +196,7 @@ def our_threads() -> list[threading.Thread]:
 
 
 def no_threads_left() -> None:
+    gc.collect()  # a failed reader and its error refer to each other
     until(lambda: not our_threads(), "the threads of a reader to end")
 
 
@@ -245,7 +246,6 @@ def test_an_error_of_a_thread(cluster: LocalCluster) -> None:
         RecordError, match=r"\[BAD_RECORD\] message orders/broker-a/\d at \d+ cannot be decoded as json"
     ):
         read_arrow("orders", name_server=cluster.name_server, threads=2, **typed).read_all()  # type: ignore[arg-type]
-    gc.collect()
     no_threads_left()
 
 

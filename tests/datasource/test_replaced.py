@@ -97,6 +97,20 @@ def test_a_trigger_checks_only_queues_with_new_messages() -> None:
     assert end.lasts == {q(0): (99, 990), q(1): (59, 590)}
 
 
+def test_a_queue_without_messages_is_recreated_with_as_many(caplog: pytest.LogCaptureFixture) -> None:
+    """Retention has deleted all, so no message is known: its first offset tells, once a minute."""
+    queues, now = FakeQueues(q0=(100, 100)), [0.0]
+    plan = StreamPlanner(queues, stream(failOnDataLoss="false"), clock=lambda: now[0])
+    end = through_a_checkpoint(plan.next_end(None, None))
+    assert (end.firsts, end.lasts) == ({}, {})
+    assert plan.next_end(end, None) is None
+    queues.spans[q(0)] = (0, 100)
+    now[0] += 60
+    with caplog.at_level(logging.WARNING):
+        assert plan.next_end(end, None) == StreamOffset({q(0): 100}, {q(0): 0})
+    assert "DATA_LOSS.OFFSETS_WENT_BACK] orders/broker-a/0: its first message decreased from 100 to 0" in caplog.text
+
+
 def test_unknown_last_messages() -> None:
     """An old checkpoint has none, compaction or retention may have removed one, and an empty queue has none."""
     queues = FakeQueues(q0=(0, 100), q1=(0, 50), q2=(0, 0))

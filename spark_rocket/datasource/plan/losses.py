@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any
 
@@ -52,7 +53,9 @@ class Seen:
             return self
         lows = {**self.lows, **queues.min_offsets([queue for queue in new if queue not in self.lows])}
         firsts = {queue: (lows[queue], stored) for queue, stored in queues.first_times(new).items()}
-        return replace(self, firsts={**self.firsts, **firsts}, asked=self.asked.union(new))
+        empty = {queue: lows[queue] for queue in new if queue not in firsts}
+        seen = replace(self, lows={**self.lows, **empty}, firsts={**self.firsts, **firsts})
+        return replace(seen, asked=self.asked.union(new))
 
 
 def find_recreated(
@@ -90,6 +93,53 @@ def compare(queues: Queues, lasts: Stored) -> tuple[set[MessageQueue], dict[Mess
     }
 
 
+class Change(Enum):
+    """What happened to a queue since it was read."""
+
+    NONE = auto()
+    RECREATED = auto()
+    SHORTENED = auto()
+    """It ends before the position."""
+    DELETED = auto()
+    """It begins after the position."""
+    REPLACED = auto()
+    """It has another message at the offset of the last one that was read."""
+    FIRST_WENT_BACK = auto()
+    END_WENT_BACK = auto()
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """A queue's position and offsets, and what is known of it from before."""
+
+    start: int
+    low: int
+    end: int
+    was_low: int = 0
+    was_end: int = 0
+    knows_first: bool = False
+    recreated: tuple[int, int] | None = None
+    """The first message of the recreated queue."""
+    replaced: Replaced | None = None
+
+
+def judge(queue: QueueState) -> tuple[Change, int]:
+    """Return what happened to a queue, and where reading can continue."""
+    if queue.recreated is not None:
+        return Change.RECREATED, min(queue.recreated[0], queue.end)
+    if queue.start > queue.end:
+        return Change.SHORTENED, queue.low
+    if queue.start < queue.low:
+        return Change.DELETED, queue.low
+    if queue.replaced is not None:
+        return Change.REPLACED, max(queue.low, queue.replaced.since)
+    if queue.low < queue.was_low and not queue.knows_first:  # else a promoted slave, which retained more
+        return Change.FIRST_WENT_BACK, queue.low
+    if queue.end < queue.was_end:  # a broker that lost its newest messages is likelier than a recreated topic
+        return Change.END_WENT_BACK, queue.start
+    return Change.NONE, queue.start
+
+
 def fit(
     queues: Queues,
     starts: Positions,
@@ -102,51 +152,64 @@ def fit(
     """Check starts against what the queues have; return where reading can begin, and what was seen.
 
     Queues that have grown are checked for their message of ``lasts``, one before the start: if it is there, no message
-    from the start on was deleted. ``suspects`` are checked for being recreated: by their first message, or by that of
-    ``lasts`` if the first is unknown, because only a slave has served the queue so far.
+    from the start on was deleted. ``suspects`` are checked for being recreated: by their first message; by that of
+    ``lasts`` if the first is unknown, because only a slave has served the queue so far; by their first offset if no
+    message is known, because all were deleted.
     """
     behind = {queue for queue, start in starts.items() if start != latest[queue]}
     grown = {queue for queue in behind & lasts.keys() if starts[queue] < latest[queue]}
-    doubtful = {queue for queue in starts.keys() & suspects & lasts.keys() if queue not in seen.firsts}
-    same, others = compare(queues, {q: lasts[q] for q in grown | doubtful if lasts[q][0] < starts[q]})
-    first = queues.min_offsets(sorted((behind - same) | others.keys()))
-    back = {queue for queue, low in first.items() if low < seen.lows.get(queue, 0)}
-    possible = {*suspects, *back, *others} & {q for q in starts if starts[q] <= latest[q]}
+    doubtful = {queue for queue in starts.keys() & suspects if queue not in seen.firsts}
+    compared = grown | (doubtful & lasts.keys())
+    same, others = compare(queues, {queue: lasts[queue] for queue in compared if lasts[queue][0] < starts[queue]})
+    without_message = (doubtful & seen.lows.keys()) - lasts.keys()
+    lows = queues.min_offsets(sorted((behind - same) | others.keys() | without_message))
+    back = {queue for queue, low in lows.items() if low < seen.lows.get(queue, 0)}
+    possible = {*suspects, *back, *others} & {queue for queue in starts if starts[queue] <= latest[queue]}
     recreated = find_recreated(queues, seen.firsts, possible)
     fitted: dict[MessageQueue, int] = {}
     forgotten: set[MessageQueue] = set()
     for queue, start in starts.items():
-        low, end = first.get(queue, start), latest[queue]
-        was_first, was_end = seen.lows.get(queue, 0), seen.ends.get(queue, 0)
-        if queue in recreated:
-            low, stored = recreated[queue]
-            loss.recreated(queue, *seen.firsts[queue], stored, start)
-            start = min(low, end)
-        elif start > end:
-            if end == 0 and queue.topic not in queues.topics():
-                loss.topic_deleted(queue.topic, starts)
-            else:
-                loss.shortened(queue, start, end)
+        state = QueueState(
+            start,
+            lows.get(queue, start),
+            latest[queue],
+            seen.lows.get(queue, 0),
+            seen.ends.get(queue, 0),
+            queue in seen.firsts,
+            recreated.get(queue),
+            others.get(queue),
+        )
+        change, fitted[queue] = judge(state)
+        if change is Change.SHORTENED:
             forgotten.add(queue)  # the next messages belong to another queue
-            start = low
-        elif start < low:
-            loss.deleted(queue, start, low)
-            start = low
-        elif queue in others:
-            loss.replaced(queue, others[queue])
-            start = max(low, others[queue].since)
-        elif queue in back and queue not in seen.firsts:  # else a promoted slave, which retained more
-            loss.went_back(queue, "first message", was_first, low, start)
-            start = low
-        elif end < was_end:  # a broker that lost its newest messages is likelier than a recreated topic: continue here
-            loss.went_back(queue, "end", was_end, end, start)
-        fitted[queue] = start
+            if latest[queue] == 0 and queue.topic not in queues.topics():
+                loss.topic_deleted(queue.topic, starts)
+                continue
+        _report(loss, queue, state, change, seen.firsts)
     return fitted, Seen(
-        {**_without(seen.lows, forgotten), **first},
+        {**_without(seen.lows, forgotten), **lows},
         {**_without(seen.ends, forgotten), **{queue: latest[queue] for queue in starts}},
         {**_without(seen.firsts, forgotten), **recreated},
         seen.asked - forgotten,
     )
+
+
+def _report(loss: LossPolicy, queue: MessageQueue, state: QueueState, change: Change, firsts: Stored) -> None:
+    match change:
+        case Change.RECREATED:
+            assert state.recreated is not None
+            loss.recreated(queue, *firsts[queue], state.recreated[1], state.start)
+        case Change.SHORTENED:
+            loss.shortened(queue, state.start, state.end)
+        case Change.DELETED:
+            loss.deleted(queue, state.start, state.low)
+        case Change.REPLACED:
+            assert state.replaced is not None
+            loss.replaced(queue, state.replaced)
+        case Change.FIRST_WENT_BACK:
+            loss.went_back(queue, "first message", state.was_low, state.low, state.start)
+        case Change.END_WENT_BACK:
+            loss.went_back(queue, "end", state.was_end, state.end, state.start)
 
 
 def _without(values: Mapping[MessageQueue, Any], queues: Collection[MessageQueue]) -> dict[MessageQueue, Any]:
