@@ -11,7 +11,6 @@ from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Producer, Reader
-from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster
@@ -20,6 +19,7 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_range
 from spark_rocket.datasource.readers import reader_of
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
+from spark_rocket.datasource.stream_offsets import StreamOffset
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.system import keep_freed_memory

@@ -36,7 +36,7 @@ from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.projection import projection_of, warn_of_names
-from spark_rocket.datasource.read.pull import is_filtered
+from spark_rocket.datasource.read.pull_ranges import is_filtered
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.errors import SchemaError
 

@@ -47,9 +47,6 @@ SAME_NAMES = {
     "Admin": "aio: the same for asyncio",
     "Producer": "aio: the same for asyncio",
     "Reader": "aio: the same for asyncio",
-    # To be renamed:
-    "Found": "a file of a lookup, and topics",
-    "View": "a view of Spark, and of the cluster",
 }
 """Names of several public classes, with the reason."""
 

@@ -30,7 +30,7 @@ def plan(options: ReadOptions) -> list[AnyTask]:
         from spark_rocket.datasource.read.store_directory import plan_directory
 
         return [*plan_directory(options)]
-    from spark_rocket.datasource.plan.batch import batch_ranges, plan_batch
+    from spark_rocket.datasource.plan.batch_ranges import batch_ranges, plan_batch
     from spark_rocket.datasource.plan.cluster import Cluster
 
     cluster, look_up = Cluster(options), options.look_up

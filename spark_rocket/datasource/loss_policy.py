@@ -9,8 +9,8 @@ import logging
 from dataclasses import dataclass
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import Positions, format_positions, format_time, name
 from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_time, name
 from spark_rocket.errors import RenamedCode
 from spark_rocket.model import MessageQueue
 

@@ -16,7 +16,7 @@ from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from spark_rocket.datasource.batch import RocketBatchReader
+    from spark_rocket.datasource.batch_reader import RocketBatchReader
     from spark_rocket.datasource.stream import RocketStreamReader
     from spark_rocket.datasource.views.views import ViewReader
     from spark_rocket.datasource.write.writer import RocketStreamWriter, RocketWriter
@@ -78,7 +78,7 @@ class RocketDataSource(PickledByValue, DataSource):
             return ViewReader(checked_view_options(given), schema)
         options = parse_read_options(given, Scope.READ)
         warn_of_names(options, schema.names)
-        from spark_rocket.datasource.batch import RocketBatchReader
+        from spark_rocket.datasource.batch_reader import RocketBatchReader
 
         return RocketBatchReader(options, schema)
 

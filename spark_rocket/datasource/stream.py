@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.batch import TaskPartition, read_partition
-from spark_rocket.datasource.offsets import initial_offset, parse_stream_offset, starts_of
+from spark_rocket.datasource.batch_reader import TaskPartition, read_partition
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.projection import projection_of
 from spark_rocket.datasource.spark_schema import columns_of
+from spark_rocket.datasource.stream_offsets import initial_offset, parse_stream_offset, starts_of
 from spark_rocket.errors import StateError
 
 if TYPE_CHECKING:

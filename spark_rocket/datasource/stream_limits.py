@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.processes import hide_traceback
 from spark_rocket.datasource.stream import RocketStreamReader
+from spark_rocket.datasource.stream_offsets import StreamOffset
 
 _NO_LIMIT = 2**62
 

@@ -24,9 +24,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 
 from spark_rocket.datasource.exactly_once import staging
-from spark_rocket.datasource.exactly_once.brokers import brokers_for
 from spark_rocket.datasource.exactly_once.ledger import group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options

@@ -95,10 +95,10 @@ _installed: list[Path] = []
 
 
 def _install(points: Points) -> None:
-    from spark_rocket.datasource.exactly_once.brokers import Brokers
     from spark_rocket.datasource.exactly_once.commit import Commit
     from spark_rocket.datasource.exactly_once.ledger import Ledger
     from spark_rocket.datasource.exactly_once.publish import Publisher
+    from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
     from spark_rocket.datasource.exactly_once.staging import Stager
     from spark_rocket.datasource.write.send import Sink
 

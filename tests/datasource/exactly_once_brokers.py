@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
 from spark_rocket.datasource.exactly_once.commit import Commit
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.stream_offsets import name
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.model import (
     DELAY,

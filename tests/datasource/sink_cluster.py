@@ -20,8 +20,8 @@ from typing import Any, Self
 import pyarrow as pa
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Timing
 from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.sink_brokers import Timing
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.exactly_once.writer import commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options

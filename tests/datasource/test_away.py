@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Admin, Producer
-from spark_rocket.datasource.offsets import StreamOffset
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.batch import batch_ranges
+from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.stream_offsets import StreamOffset
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster

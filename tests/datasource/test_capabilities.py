@@ -6,12 +6,12 @@ import pytest
 
 from spark_rocket.client import Producer
 from spark_rocket.datasource import capabilities
-from spark_rocket.datasource.batch import TaskPartition
-from spark_rocket.datasource.offsets import initial_offset
+from spark_rocket.datasource.batch_reader import TaskPartition
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.datasource.stream import UnlimitedStreamReader
+from spark_rocket.datasource.stream_offsets import initial_offset
 from spark_rocket.errors import OptionError, StateError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster

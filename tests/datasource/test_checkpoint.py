@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.offsets import StreamOffset, initial_offset
 from spark_rocket.datasource.plan.checkpoint import read_checkpoint
+from spark_rocket.datasource.stream_offsets import StreamOffset, initial_offset
 from spark_rocket.errors import OffsetsError
 from spark_rocket.model import MessageQueue
 

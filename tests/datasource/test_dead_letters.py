@@ -15,7 +15,7 @@ from spark_rocket.datasource.options.options import WriteOptions, parse_read_opt
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.bad_records import COPIED_COLUMNS, POSITION_COLUMNS, send_dead_letters
 from spark_rocket.datasource.write import task
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import BrokerError, RowError
 from spark_rocket.model import (
     BAD_RECORD_BODY_LENGTH,

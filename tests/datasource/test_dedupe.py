@@ -24,7 +24,7 @@ from spark_rocket.datasource.read.dedupe import DuplicateFilter
 from spark_rocket.datasource.read.fetch import read_deduplicated
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.datasource.write import task
-from spark_rocket.datasource.write.rows import RowEncoder, write_key
+from spark_rocket.datasource.write.row_encoder import RowEncoder, write_key
 from spark_rocket.datasource.write.send import Sink
 from spark_rocket.datasource.write.writer import write_rows
 from spark_rocket.errors import OptionError, RemotingTimeoutError

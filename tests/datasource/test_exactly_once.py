@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.exactly_once import commit, publish
-from spark_rocket.datasource.exactly_once.brokers import Brokers
 from spark_rocket.datasource.exactly_once.lanes import RowSet
 from spark_rocket.datasource.exactly_once.ledger import group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, tag_of
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import (
     BrokerError,
     DataLossError,

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.listener import (
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource import RocketLagListener
-from spark_rocket.datasource.offsets import StreamOffset, initial_offset
+from spark_rocket.datasource.stream_offsets import StreamOffset, initial_offset
 from spark_rocket.datasource.views.lag_listener import lags
 from spark_rocket.errors import BrokerError, ConfigError
 from spark_rocket.model import MessageQueue

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
-from spark_rocket.datasource.exactly_once.brokers import brokers_for
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import Place, find_ledger
 from spark_rocket.datasource.exactly_once.replace import replace_ledger
+from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
 from spark_rocket.datasource.options.options import WriteOptions, parse_write_options

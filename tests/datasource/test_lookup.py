@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.datasource.options.parsers import LookUp
-from spark_rocket.datasource.plan.lookup import MAX_LOOKUPS, Found, LookupFilter, find
+from spark_rocket.datasource.plan.lookup import MAX_LOOKUPS, IndexResult, LookupFilter, find
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import BrokerError
@@ -55,7 +55,7 @@ class FakeIndex:
             raise BrokerError("down")
         return self.config
 
-    def query(self, queue: MessageQueue, key: str, at_most: int) -> Found:
+    def query(self, queue: MessageQueue, key: str, at_most: int) -> IndexResult:
         self.asked.append(key)
         hits = [
             one
@@ -64,11 +64,11 @@ class FakeIndex:
             and self.indexed_from <= one.physical_offset < self.indexed_to
         ]
         hits = (hits + self.extra)[:at_most]
-        return Found(hits, bytes(self.body * len(hits)))
+        return IndexResult(hits, bytes(self.body * len(hits)))
 
-    def view(self, queue: MessageQueue, physical_offset: int) -> Found:
+    def view(self, queue: MessageQueue, physical_offset: int) -> IndexResult:
         self.asked.append(f"at {physical_offset}")
-        return Found([one for one in self.messages.values() if one.physical_offset == physical_offset])
+        return IndexResult([one for one in self.messages.values() if one.physical_offset == physical_offset])
 
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
         return [self.messages.get(place) for place in places]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.offsets import (
+from spark_rocket.datasource.stream_offsets import (
     StreamOffset,
     from_tree,
     initial_offset,

@@ -21,7 +21,7 @@ import spark_rocket
 from spark_rocket import read_arrow
 from spark_rocket.client import Producer
 from spark_rocket.datasource import batch_tasks
-from spark_rocket.datasource.batch import RocketBatchReader
+from spark_rocket.datasource.batch_reader import RocketBatchReader
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
+from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster

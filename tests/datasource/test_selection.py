@@ -8,11 +8,11 @@ import re
 
 import pytest
 
-from spark_rocket.datasource.offsets import StreamOffset, name, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between
+from spark_rocket.datasource.stream_offsets import StreamOffset, name, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q

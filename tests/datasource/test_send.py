@@ -8,7 +8,7 @@ from threading import Timer
 import pytest
 
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.datasource.write.send import BlockSender, Sent
 from spark_rocket.errors import (
     BrokerError,

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_rocket.datasource.batch import RocketBatchReader
+from spark_rocket.datasource.batch_reader import RocketBatchReader
 from spark_rocket.datasource.options.options import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.store_directory import (

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.batch import batch_ranges
+from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError
 from tests.datasource.fakes import FakeQueues, q
 

@@ -26,7 +26,7 @@ from spark_rocket.datasource.options.options import WriteOptions, parse_write_op
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import task, writer
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.datasource.write.send import Sent, sink_for
 from spark_rocket.datasource.write.writer import (
     RocketStreamWriter,

@@ -18,7 +18,7 @@ import pytest
 
 from jobs.flights import load_flights
 from spark_rocket.client import Producer, Reader
-from spark_rocket.datasource.write.rows import write_key
+from spark_rocket.datasource.write.row_encoder import write_key
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 

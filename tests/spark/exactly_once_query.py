@@ -24,7 +24,7 @@ class DyingWriter(ExactlyOnceStreamWriter):
     """Kill the process in ``commit``."""
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        from spark_rocket.datasource.exactly_once.brokers import Brokers
+        from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 
         publish, left = Brokers.publish, iter(range(2))
 

@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.datasource.stream import RocketStreamReader
-from spark_rocket.datasource.write.rows import unique_keys, write_key
+from spark_rocket.datasource.write.row_encoder import unique_keys, write_key
 from tests.spark.conftest import Rocket
 from tests.spark.sessions import ON_CONNECT, ROOT, CollectedBodies
 

@@ -303,7 +303,7 @@ def export(
     as_json: bool,
 ) -> None:
     """Write offsets as JSON for startingOffsets. CHECKPOINT is a query's checkpointLocation."""
-    from spark_rocket.datasource.offsets import to_tree
+    from spark_rocket.datasource.stream_offsets import to_tree
 
     rows = _rows(link, checkpoint, group, topics, queries_brokers=group is not None)
     if checkpoint is None and all(row.offset is None for row in rows):
@@ -458,7 +458,7 @@ def _only(text: str, wanted: dict[MessageQueue, int], topics: tuple[str, ...], a
 
 
 def _from_file(file: Path, reader: Reader) -> dict[MessageQueue, int]:
-    from spark_rocket.datasource.offsets import EARLIEST, LATEST, parse_offsets_option
+    from spark_rocket.datasource.stream_offsets import EARLIEST, LATEST, parse_offsets_option
 
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     ends = {LATEST: reader.max_offset, EARLIEST: reader.min_offset}

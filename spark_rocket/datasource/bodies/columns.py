@@ -17,7 +17,7 @@ _ALL = tuple((name, name) for name in MESSAGE_SCHEMA.names if name != "body")
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """The columns of a schema, by source."""
 
     body: pa.Schema
@@ -50,7 +50,7 @@ def default_schema(settings: BodySettings, body: pa.Schema) -> pa.Schema:
     return schema
 
 
-def layout(settings: BodySettings, schema: pa.Schema) -> Layout:
+def layout(settings: BodySettings, schema: pa.Schema) -> RowLayout:
     """Assign the columns of a schema; SchemaError if it is invalid."""
     _check_names(schema)
     wanted = {name.lower(): known for name, known in metadata_fields(settings)}
@@ -87,7 +87,7 @@ def layout(settings: BodySettings, schema: pa.Schema) -> Layout:
             f"badRecords=column needs the column {bad_column}, which is missing in the schema.",
             remedy=f"Add `{bad_column} binary` to the schema, or name another column with badRecordColumn.",
         )
-    return Layout(pa.schema(body), metadata, bad_column)
+    return RowLayout(pa.schema(body), metadata, bad_column)
 
 
 def looks_like_metadata(settings: BodySettings, names: Sequence[str]) -> list[str]:

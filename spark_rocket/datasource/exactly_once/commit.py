@@ -31,13 +31,13 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
 from spark_rocket.datasource.exactly_once.content import Content
 from spark_rocket.datasource.exactly_once.lanes import lanes_of
 from spark_rocket.datasource.exactly_once.ledger import INLINE_BYTES, Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.publish import Publisher
 from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, Record
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.write.send import choose_queue
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import SendResult, SendStatus

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.model import MAX_DELAY_LEVEL, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQ_KEY, MessageQueue
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import find_property

@@ -21,7 +21,6 @@ import uuid
 from dataclasses import replace
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.exactly_once.records import (
     DONE,
@@ -33,7 +32,8 @@ from spark_rocket.datasource.exactly_once.records import (
     parse_record,
     tag_of,
 )
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, is_refused
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import DataSourceError, ProtocolError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
 from spark_rocket.protocol.wire.json import dumps

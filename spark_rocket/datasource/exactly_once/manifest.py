@@ -15,7 +15,7 @@ member       what
              ``staging`` are indexes of those lists, ``delayed`` is 1 if the rows are sent one by one
 ===========  ===========================================================================================================
 
-The UNIQ_KEY of a row is that of ``write.rows``, whose first ten bytes are ``epoch_key``: another one than that of an
+The UNIQ_KEY of a row is that of ``write.row_encoder``, whose first ten bytes are ``epoch_key``: another one than that of an
 at-least-once write of the same query, and another one for delayed rows, because a delayed row is stored again in its
 target queue when it is delivered.
 
@@ -29,7 +29,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from spark_rocket.datasource.write.rows import write_key
+from spark_rocket.datasource.write.row_encoder import write_key
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.json import dumps, loads

@@ -33,13 +33,13 @@ from dataclasses import dataclass
 
 from spark_rocket.client.admin import Admin, Failures
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers
 from spark_rocket.datasource.exactly_once.entry import Entries, Entry
 from spark_rocket.datasource.exactly_once.records import id_record, parse_record
-from spark_rocket.datasource.exactly_once.topics import STAGING_QUEUES, SinkTopics
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
+from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import QueueNotFoundError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID

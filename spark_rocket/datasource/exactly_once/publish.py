@@ -28,12 +28,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing, is_refused, mark_retriable
 from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, is_body_of, lanes_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, is_refused, mark_retriable
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.stream_offsets import name
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import (
     DataSourceError,
     MessageTooLargeError,

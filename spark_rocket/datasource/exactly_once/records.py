@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.json import dumps, loads
 

@@ -15,8 +15,8 @@ from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
 from spark_rocket.datasource.exactly_once.records import id_record
 from spark_rocket.datasource.exactly_once.status import ledger_id
-from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import DataSourceError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 

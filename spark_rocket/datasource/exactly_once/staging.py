@@ -19,13 +19,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.exactly_once.brokers import Brokers, Timing
 from spark_rocket.datasource.exactly_once.lanes import is_body_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import settle_worker
-from spark_rocket.datasource.write.rows import Block, RowEncoder
+from spark_rocket.datasource.stream_offsets import name
+from spark_rocket.datasource.write.row_encoder import Block, RowEncoder
 from spark_rocket.datasource.write.send import BlockSender, choose_queue
 from spark_rocket.errors import DataLossError, RowError
 from spark_rocket.model import MessageQueue, SendResult, SendStatus

@@ -15,7 +15,7 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Manifest
 from spark_rocket.datasource.exactly_once.records import DONE, LEDGER, PREPARED, VERSION, Record, parse_record
-from spark_rocket.datasource.offsets import name
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import DataSourceError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 

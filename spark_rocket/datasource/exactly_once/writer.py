@@ -16,13 +16,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.exactly_once.brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.commit import Commit
 from spark_rocket.datasource.exactly_once.ledger import Ledger, group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import find_ledger
+from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
+from spark_rocket.datasource.exactly_once.sink_topics import warn_of_settings
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
-from spark_rocket.datasource.exactly_once.topics import warn_of_settings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import hide_traceback
 from spark_rocket.datasource.readers import READER_GROUP

@@ -20,7 +20,6 @@ from functools import cache
 from typing import Any
 
 from spark_rocket.datasource.conditions import BY_CASE, error
-from spark_rocket.datasource.offsets import format_queues
 from spark_rocket.datasource.options.bodies import BodySettings, body_settings
 from spark_rocket.datasource.options.checks import check_needs, check_read, check_store, check_write
 from spark_rocket.datasource.options.connection import connection_of
@@ -28,6 +27,7 @@ from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, unknow
 from spark_rocket.datasource.options.parsers import Guarantee, LookUp, Position, Values, matching
 from spark_rocket.datasource.options.selection import ending_position, look_up_of, starting_position, topics_to_read
 from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
+from spark_rocket.datasource.stream_offsets import format_queues
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.remoting.tls.settings import TlsSettings

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import from_tree, name, no_duplicates, parse_offsets_option
+from spark_rocket.datasource.stream_offsets import from_tree, name, no_duplicates, parse_offsets_option
 from spark_rocket.errors import OptionError, ProtocolError
 from spark_rocket.model import (
     BENCHMARK_TOPIC,

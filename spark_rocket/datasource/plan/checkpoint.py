@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import StreamOffset, parse_stream_offset, starts_of
+from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.model import MessageQueue
 
 

@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
-from spark_rocket.datasource.offsets import Positions, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.readers import explained, reader_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
+from spark_rocket.datasource.stream_offsets import Positions, name
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,

@@ -55,7 +55,7 @@ _MAX_BYTES = 3 * 1024 * 1024  # brokers of this package truncate at 8 MiB, befor
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class IndexResult:
     """A broker's response: its records, decoded and as bytes."""
 
     messages: Sequence[MessageExt] = ()
@@ -66,8 +66,8 @@ class Index(Protocol):
     """The broker queries of a lookup. Tests implement them with a table."""
 
     def settings(self, queue: MessageQueue) -> dict[str, str]: ...
-    def query(self, queue: MessageQueue, key: str, at_most: int) -> Found: ...
-    def view(self, queue: MessageQueue, physical_offset: int) -> Found: ...
+    def query(self, queue: MessageQueue, key: str, at_most: int) -> IndexResult: ...
+    def view(self, queue: MessageQueue, physical_offset: int) -> IndexResult: ...
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]: ...
 
 
@@ -231,26 +231,30 @@ class BrokerIndex:
         pairs = (line.partition("=") for line in lines)
         return {name.strip(): value.strip() for name, _, value in pairs}
 
-    def query(self, queue: MessageQueue, key: str, at_most: int) -> Found:
+    def query(self, queue: MessageQueue, key: str, at_most: int) -> IndexResult:
         header = QueryMessageRequestHeader(
             topic=queue.topic, key=key, max_num=at_most, begin_timestamp=0, end_timestamp=2**63 - 1
         )
         answer = self._ask(queue, RequestCode.QUERY_MESSAGE, header.to_ext(), ResponseCode.QUERY_NOT_FOUND)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return Found()
-        return Found(decode_messages(answer.body, queue.broker_name), answer.body)
+            return IndexResult()
+        return IndexResult(decode_messages(answer.body, queue.broker_name), answer.body)
 
-    def view(self, queue: MessageQueue, physical_offset: int) -> Found:
+    def view(self, queue: MessageQueue, physical_offset: int) -> IndexResult:
         """Return the message at a log position. Brokers respond with SYSTEM_ERROR if no message begins there."""
         header = ViewMessageRequestHeader(topic=queue.topic, offset=physical_offset)
         answer = self._ask(queue, RequestCode.VIEW_MESSAGE_BY_ID, header.to_ext(), ResponseCode.SYSTEM_ERROR)
         if answer.code == ResponseCode.SYSTEM_ERROR:
-            return Found()
+            return IndexResult()
         try:
             found = decode_messages(answer.body, queue.broker_name)
         except ProtocolError:
-            return Found()
-        return Found(found, answer.body) if [one.physical_offset for one in found] == [physical_offset] else Found()
+            return IndexResult()
+        return (
+            IndexResult(found, answer.body)
+            if [one.physical_offset for one in found] == [physical_offset]
+            else IndexResult()
+        )
 
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
         asked = [(self._reader.pull_async(queue, offset, max_msgs=1), queue, offset) for queue, offset in places]

@@ -29,10 +29,10 @@ from types import MappingProxyType
 from typing import Any
 
 from spark_rocket.datasource.loss_policy import LossPolicy, Replaced
-from spark_rocket.datasource.offsets import Positions, Stored, StreamOffset
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import OffsetRange
+from spark_rocket.datasource.stream_offsets import Positions, Stored, StreamOffset
 from spark_rocket.model import MessageQueue
 
 
@@ -109,7 +109,7 @@ class Change(Enum):
 
 
 @dataclass(frozen=True)
-class QueueState:
+class QueueObservation:
     """A queue's position and offsets, and what is known of it from before."""
 
     start: int
@@ -123,7 +123,7 @@ class QueueState:
     replaced: Replaced | None = None
 
 
-def judge(queue: QueueState) -> tuple[Change, int]:
+def judge(queue: QueueObservation) -> tuple[Change, int]:
     """Return what happened to a queue, and where reading can continue."""
     if queue.recreated is not None:
         return Change.RECREATED, min(queue.recreated[0], queue.end)
@@ -169,7 +169,7 @@ def fit(
     fitted: dict[MessageQueue, int] = {}
     forgotten: set[MessageQueue] = set()
     for queue, start in starts.items():
-        state = QueueState(
+        state = QueueObservation(
             start,
             lows.get(queue, start),
             latest[queue],
@@ -194,7 +194,7 @@ def fit(
     )
 
 
-def _report(loss: LossPolicy, queue: MessageQueue, state: QueueState, change: Change, firsts: Stored) -> None:
+def _report(loss: LossPolicy, queue: MessageQueue, state: QueueObservation, change: Change, firsts: Stored) -> None:
     match change:
         case Change.RECREATED:
             assert state.recreated is not None

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import Positions, StreamOffset, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.losses import replayed
 from spark_rocket.datasource.plan.queues import Queues
@@ -27,7 +26,8 @@ from spark_rocket.datasource.plan.step import (
     selected,
 )
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
-from spark_rocket.datasource.plan.topics import WhatToRead
+from spark_rocket.datasource.plan.what_to_read import WhatToRead
+from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, name
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from spark_rocket.datasource.offsets import Positions
+from spark_rocket.datasource.stream_offsets import Positions
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 

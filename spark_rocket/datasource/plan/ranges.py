@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.offsets import Positions, name
+from spark_rocket.datasource.stream_offsets import Positions, name
 from spark_rocket.model import MessageQueue
 
 

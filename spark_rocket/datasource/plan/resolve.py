@@ -14,10 +14,10 @@ from functools import lru_cache
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import EARLIEST, LATEST, Positions, format_queues, format_time, name
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.plan.losses import Seen, fit
 from spark_rocket.datasource.plan.queues import Queues
+from spark_rocket.datasource.stream_offsets import EARLIEST, LATEST, Positions, format_queues, format_time, name
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")

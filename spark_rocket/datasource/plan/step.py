@@ -7,7 +7,7 @@
 ========================  =============================================================================================
 
 Both functions return the next ``Memory`` and change nothing. A step that raises an error leaves the former memory, so
-it can be repeated. The end has all that is needed to read the batch again (``offsets.py``).
+it can be repeated. The end has all that is needed to read the batch again (``stream_offsets.py``).
 
 Pure over the ``Queues`` requests, except that losses are raised or logged (``LossPolicy``, ``Context.note``).
 Corresponds to ``latestOffset`` of KafkaMicroBatchStream in Spark.
@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import Positions, Stored, StreamOffset, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.losses import Seen, fit
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import UNSIZED_BATCH_MESSAGES, limit_bytes, limit_ends, limit_unsized
 from spark_rocket.datasource.plan.resolve import resolve_start, starts_of_new
-from spark_rocket.datasource.plan.topics import Found, WhatToRead
+from spark_rocket.datasource.plan.what_to_read import FoundQueues, WhatToRead
+from spark_rocket.datasource.stream_offsets import Positions, Stored, StreamOffset, name
 from spark_rocket.model import MessageQueue
 
 RECHECK_SECONDS = 60.0
@@ -44,10 +44,10 @@ class Context:
 
 
 @dataclass(frozen=True)
-class View:
+class QueueEnds:
     """The queues and their ends at one time."""
 
-    found: Found
+    found: FoundQueues
     latest: Positions
     slaves: frozenset[MessageQueue]
     """The queues whose end a slave reported. It may end elsewhere, so it cannot show that messages were lost."""
@@ -60,7 +60,7 @@ class Memory:
     seen: Seen = field(default_factory=Seen)
     latest: Positions = field(default_factory=dict)
     """The ends of the queues as of the last request."""
-    pinned: View | None = None
+    pinned: QueueEnds | None = None
     """The end of the stream, for AvailableNow."""
     is_pinned_for_checkpoint: bool = False
     suspects: frozenset[MessageQueue] = frozenset()
@@ -85,7 +85,7 @@ class Begun:
     unselected: Positions
     accepted: Positions
     """The starts of queues that were checked and exist."""
-    view: View
+    view: QueueEnds
     memory: Memory
     is_first: bool
 
@@ -146,7 +146,7 @@ def find_starts(context: Context, previous: StreamOffset | None, memory: Memory,
     return Begun(known, starts, fresh, unselected, accepted, view, memory, previous is None)
 
 
-def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[View, Memory]:
+def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[QueueEnds, Memory]:
     """Return the pinned view, or the current one. A view was pinned without the checkpoint: if that has more queues,
     pin again, once."""
     view = memory.pinned
@@ -161,17 +161,17 @@ def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[View
     return view, memory
 
 
-def _look(context: Context, before: Positions) -> View:
+def _look(context: Context, before: Positions) -> QueueEnds:
     found = context.what.complete(context.loss, before)
     latest = context.queues.max_offsets(found.wanted, before)
     slaves = frozenset(context.queues.from_slaves)
     if slaves:
         names = ", ".join(sorted({queue.broker_name for queue in slaves}))
         context.note(f"The masters of {names} are unavailable: reading from their slaves, which may lag.")
-    return View(found, latest, slaves)
+    return QueueEnds(found, latest, slaves)
 
 
-def _check_all_found(context: Context, found: Found, known: Collection[MessageQueue], memory: Memory) -> Memory:
+def _check_all_found(context: Context, found: FoundQueues, known: Collection[MessageQueue], memory: Memory) -> Memory:
     problem = context.what.problem(found, known)
     if context.options.topic_pattern is not None and not found.wanted and not memory.matched_nothing:
         memory = replace(memory, matched_nothing=True)  # check and log once
@@ -184,7 +184,7 @@ def _check_all_found(context: Context, found: Found, known: Collection[MessageQu
     return memory
 
 
-def _note_lost_topics(context: Context, before: Positions, view: View, memory: Memory) -> Memory:
+def _note_lost_topics(context: Context, before: Positions, view: QueueEnds, memory: Memory) -> Memory:
     """Handle missing topics: deleted, waited for, or never created."""
     missing = view.found.missing.keys() & {queue.topic for queue in before}
     for topic in sorted(missing - view.found.unavailable):
@@ -195,7 +195,7 @@ def _note_lost_topics(context: Context, before: Positions, view: View, memory: M
 
 
 def _new_starts(
-    context: Context, before: Positions, view: View, lasts: Stored, memory: Memory, now: float
+    context: Context, before: Positions, view: QueueEnds, lasts: Stored, memory: Memory, now: float
 ) -> tuple[dict[MessageQueue, int], Memory]:
     """Return the starts that are not the end of the previous batch: new queues, and queues after data loss."""
     moved: dict[MessageQueue, int] = {}
@@ -278,7 +278,7 @@ def _has_too_few(options: ReadOptions, starts: Positions, latest: Positions, mem
     return sum(latest[queue] - starts[queue] for queue in latest) < least
 
 
-def _note_absent(context: Context, starts: Positions, latest: Positions, found: Found, memory: Memory) -> Memory:
+def _note_absent(context: Context, starts: Positions, latest: Positions, found: FoundQueues, memory: Memory) -> Memory:
     deleted = set(memory.deleted - latest.keys())
     absent = sorted(starts.keys() - latest.keys() - deleted - found.queues)
     brokers = {(queue.topic, queue.broker_name) for queue in found.queues} if absent else set()

@@ -40,9 +40,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import line
-from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.bodies import BadRecords, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import RecordError, RowError
 from spark_rocket.model import (
     BAD_RECORD_BODY_LENGTH,

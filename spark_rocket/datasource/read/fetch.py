@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.pull import Chunk, is_filtered, is_gone, pull_ranges
+from spark_rocket.datasource.read.pull_ranges import Chunk, is_filtered, is_gone, pull_ranges
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection, project
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import ProtocolError, QueueNotFoundError, RunTooLargeError, TopicNotFoundError
 from spark_rocket.protocol.record.arrays import numpy_of
 from spark_rocket.protocol.record.columns import decode_records

@@ -44,7 +44,7 @@ from pyspark.sql.streaming.listener import (
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import Connecting
-from spark_rocket.datasource.offsets import Positions, StreamOffset, name, parse_stream_offset
+from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, name, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
 from spark_rocket.extras import requires
 from spark_rocket.model import MessageQueue

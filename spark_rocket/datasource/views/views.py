@@ -1,7 +1,7 @@
 """A cluster's state as data frames: ``spark.read.format("rocket").option("view", "lag").load()``.
 
 Each view has a fixed schema and its own options. ``VIEWS`` defines them; ``docs/reference/columns.md`` lists them. One
-task sends requests to the servers when the query runs (``rows.py``) and converts the responses to rows.
+task sends requests to the servers when the query runs (``view_rows.py``) and converts the responses to rows.
 
 Holds only values until ``read``. Corresponds to the list commands of RocketMQ's mqadmin.
 """
@@ -179,7 +179,7 @@ class ViewReader(PickledByValue, DataSourceReader):
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from spark_rocket.datasource.views.rows import batches_of, rows_of
+        from spark_rocket.datasource.views.view_rows import batches_of, rows_of
 
         target = arrow_schema(self._schema)
         whole = arrow_schema(VIEWS[self._options.view].schema)

@@ -33,7 +33,7 @@ from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import MessageTooLargeError, RocketError, RowError
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.record.batch_body import decode_batch_body

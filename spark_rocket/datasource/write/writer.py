@@ -1,6 +1,6 @@
 """``df.write`` and ``df.writeStream`` with ``format("rocket")``: append, at least once.
 
-Columns are checked on the driver, before the first task. Each task encodes its Arrow batches (``rows.py``) and sends
+Columns are checked on the driver, before the first task. Each task encodes its Arrow batches (``row_encoder.py``) and sends
 them (``send.py``). Its last request is acknowledged before ``write`` returns, so a committed task is stored.
 
 Spark creates the stream writer again for every batch and does not pass the batch number. Tasks read the query and the
@@ -40,7 +40,7 @@ from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, settle_worker
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, canonical
-from spark_rocket.datasource.write.rows import column_or_property
+from spark_rocket.datasource.write.row_encoder import column_or_property
 from spark_rocket.datasource.write.send import Sent, sink_for
 from spark_rocket.datasource.write.task import send_rows
 from spark_rocket.errors import OptionError, RowError, SchemaError, StateError

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from spark_rocket.datasource.offsets import no_duplicates, parse_offsets_option, parse_stream_offset
 from spark_rocket.datasource.options import parsers as options
+from spark_rocket.datasource.stream_offsets import no_duplicates, parse_offsets_option, parse_stream_offset
 from spark_rocket.errors import DataSourceError
 from spark_rocket.protocol.filter import tags as subscription
 from spark_rocket.protocol.filter.sql92 import parse_sql92

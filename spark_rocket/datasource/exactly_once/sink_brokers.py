@@ -22,14 +22,14 @@ from spark_rocket.client.consume.pull import PullStatus, messages_of
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
 from spark_rocket.datasource.options.parsers import Position, Start
 from spark_rocket.datasource.plan.ranges import OffsetRange
-from spark_rocket.datasource.read.pull import pull_chunks
+from spark_rocket.datasource.read.pull_ranges import pull_chunks
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.write.rows import Block
+from spark_rocket.datasource.stream_offsets import name
+from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.datasource.write.send import sink_for
 from spark_rocket.errors import (
     DataSourceError,

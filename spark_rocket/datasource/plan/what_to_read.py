@@ -19,17 +19,17 @@ from types import MappingProxyType
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import Positions, format_positions, format_queues, some
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.plan.queues import Queues, Route
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_queues, some
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundQueues:
     """The routes and queues at one time."""
 
     routes: Mapping[str, Route]
@@ -72,7 +72,7 @@ class WhatToRead:
             self._matches[queue.topic] = self._options.reads(queue)
         return self._matches[queue.topic]
 
-    def now(self, known: Iterable[str] = ()) -> Found:
+    def now(self, known: Iterable[str] = ()) -> FoundQueues:
         """Return the current state. ``known`` are topics to request even if no name server lists them any more."""
         topics: Iterable[str] = self._topics
         if self._pattern is not None:
@@ -86,7 +86,7 @@ class WhatToRead:
             except TopicNotFoundError as reason:
                 missing[topic] = reason
         wanted = tuple(queue for route in routes.values() for queue in route.queues if self.has(queue))
-        return Found(routes, wanted, missing)
+        return FoundQueues(routes, wanted, missing)
 
     def readable(self, topics: Iterable[str]) -> set[MessageQueue]:
         """Return the readable queues of these topics."""
@@ -96,7 +96,7 @@ class WhatToRead:
                 found.update(self._queues.route(topic).queues)
         return found
 
-    def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> Found:
+    def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> FoundQueues:
         """Return ``now`` as soon as all expected brokers are available. ``positions``: the stream's offsets.
 
         Raises DataLossError if a broker stays unavailable for ``retryTimeout``; with ``failOnDataLoss=false`` it does
@@ -117,7 +117,7 @@ class WhatToRead:
             else:
                 return replace(found, unavailable=frozenset(topic for topic, _ in unavailable) & found.missing.keys())
 
-    def _unavailable_brokers(self, found: Found, positions: Positions) -> dict[tuple[str, str], str]:
+    def _unavailable_brokers(self, found: FoundQueues, positions: Positions) -> dict[tuple[str, str], str]:
         """Return the expected but missing brokers of the topics, each with the reason why it is expected."""
         expected, configured = self._options.expected_brokers, self._queues.configured()
         topics = {*found.routes, *found.missing}
@@ -149,7 +149,7 @@ class WhatToRead:
             return broker in self._options.expected_brokers
         return self._assigned is None or any((q.topic, q.broker_name) == (topic, broker) for q in self._assigned)
 
-    def _check_readable(self, found: Found) -> None:
+    def _check_readable(self, found: FoundQueues) -> None:
         for topic, route in found.routes.items():
             closed = [broker for broker in sorted(route.unreadable) if self._is_expected(topic, broker)]
             if route.unreadable and not route.queues:
@@ -157,7 +157,7 @@ class WhatToRead:
             if closed:
                 raise error("BAD_OFFSETS.NOT_READABLE", topic=topic, brokers=", ".join(closed))
 
-    def problem(self, found: Found, known: Collection[MessageQueue] = ()) -> RocketError | None:
+    def problem(self, found: FoundQueues, known: Collection[MessageQueue] = ()) -> RocketError | None:
         """Return the error for missing topics or queues, except those that are already being read."""
         never_read = found.missing.keys() - {queue.topic for queue in known}
         if self._pattern is None and never_read:

@@ -41,11 +41,11 @@ from typing import NamedTuple
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.readers import explained
 from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import OffsetsError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
@@ -70,7 +70,7 @@ def is_filtered(options: ReadOptions) -> bool:
     return options.tags is not None or options.sql_filter is not None
 
 
-class _Pull(NamedTuple):
+class _PendingPull(NamedTuple):
     """A pull in flight: for the messages from ``start`` up to ``end``, which its response may not reach."""
 
     start: int
@@ -81,7 +81,7 @@ class _Pull(NamedTuple):
         return self.answer.done() and self.answer.exception() is not None
 
 
-class _Window:
+class _PullWindow:
     """The pulls in flight of a range, in order. Each begins where the previous one should end.
 
     The first pull is alone. Responses that hold fewer messages than requested show how many messages and bytes a
@@ -95,7 +95,7 @@ class _Window:
         self._ask = ask
         self._end = span.end
         self._next = span.start
-        self._pulls: deque[_Pull] = deque()
+        self._pulls: deque[_PendingPull] = deque()
         self._batch_size = options.pull_batch_size
         self._batch_bytes = options.pull_batch_bytes
         # The end of a filtered response is unknown before it arrives.
@@ -105,7 +105,7 @@ class _Window:
         self._full = 0  # responses since the last one that was short, or that requested more than usual
         self._probe_interval = _MIN_PROBE_INTERVAL
 
-    def first(self) -> _Pull:
+    def first(self) -> _PendingPull:
         """Return the pull whose response comes next."""
         if not self._pulls:
             self._fill()
@@ -132,7 +132,7 @@ class _Window:
             self.restart(following)
         elif following < pull.end:
             answer = self._ask(following, pull.end - following, self._batch_bytes // self._in_flight_limit)
-            self._pulls.appendleft(_Pull(following, pull.end, answer))
+            self._pulls.appendleft(_PendingPull(following, pull.end, answer))
         self._fill()
 
     def _learn(self, asked: int, got: int) -> None:
@@ -158,7 +158,7 @@ class _Window:
                     count = min(2 * count, self._batch_size)
             end = min(self._next + count, self._end)
             answer = self._ask(self._next, end - self._next, self._batch_bytes // self._in_flight_limit)
-            self._pulls.append(_Pull(self._next, end, answer))
+            self._pulls.append(_PendingPull(self._next, end, answer))
             self._next = end
             if self._pulls[-1].has_failed():
                 return  # each further attempt may take a timeout
@@ -176,7 +176,7 @@ def pull_ranges(
         size, pulls = options.pull_batch_bytes // (ahead + 1), options.max_pulls_in_flight - ahead
         options = replace(options, pull_batch_bytes=size, max_pulls_in_flight=pulls)
     left = deque(span for span in spans if span.size > 0)
-    begun: deque[tuple[OffsetRange, _Window]] = deque()
+    begun: deque[tuple[OffsetRange, _PullWindow]] = deque()
     while left or begun:
         while left and len(begun) <= ahead and not (begun and begun[-1][1].has_failed()):
             window = _window_of(left[0], options, reader)
@@ -187,7 +187,7 @@ def pull_ranges(
             yield span, chunk
 
 
-def _window_of(span: OffsetRange, options: ReadOptions, reader: Reader) -> _Window:
+def _window_of(span: OffsetRange, options: ReadOptions, reader: Reader) -> _PullWindow:
     tags = " || ".join(options.tags or (SUB_ALL,))
 
     def ask(offset: int, count: int, size: int) -> Promise[PullResult]:
@@ -201,11 +201,11 @@ def _window_of(span: OffsetRange, options: ReadOptions, reader: Reader) -> _Wind
             sql=options.sql_filter,
         )
 
-    return _Window(span, options, ask)
+    return _PullWindow(span, options, ask)
 
 
 def pull_chunks(
-    span: OffsetRange, options: ReadOptions, reader: Reader, window: _Window | None = None
+    span: OffsetRange, options: ReadOptions, reader: Reader, window: _PullWindow | None = None
 ) -> Iterator[Chunk]:
     """Pull a range in pieces, with some pulls ahead of the consumer. ``window`` has pulls that are in flight."""
     loss = LossPolicy(options)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.loss_policy import LossPolicy
-from spark_rocket.datasource.offsets import EARLIEST, name
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
 from spark_rocket.datasource.plan.resolve import resolve_end, resolve_start
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
-from spark_rocket.datasource.plan.topics import WhatToRead
+from spark_rocket.datasource.plan.what_to_read import WhatToRead
+from spark_rocket.datasource.stream_offsets import EARLIEST, name
 
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[Task]:

@@ -29,7 +29,7 @@ from spark_rocket.client.admin import (
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions, parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.batch import batch_ranges
+from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.lookup import BrokerIndex, physical_offset
 from spark_rocket.datasource.read.fetch import read_range
