@@ -122,7 +122,11 @@ class Lab:
     def spark(self) -> SparkSession:
         from jobs.session import spark_session
 
-        session = spark_session("benchmarks", log=self.folder / "spark.log")
+        session = spark_session(
+            "benchmarks",
+            log=self.folder / "spark.log",
+            settings={"spark.python.daemon.module": "benchmarks.spark_daemon"},
+        )
         self._stack.callback(session.stop)
         return session
 

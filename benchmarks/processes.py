@@ -20,7 +20,20 @@ def cpu_seconds(pid: int) -> float:
 
 
 def descendants_cpu_seconds(pid: int) -> float:
-    """Return the CPU time of all descendants of a process, also of those that have ended and were waited for."""
+    """Return the CPU time of all descendants of a process, also of those that have ended and were waited for.
+
+    While they are listed, a process may end, and its parent, which has its time from then on, was listed before it. Its
+    time is in neither. So they are listed until the same processes were there twice.
+    """
+    before: dict[int, int] = {}
+    times = _descendants(pid)
+    while before.keys() != times.keys():
+        before, times = times, _descendants(pid)
+    return sum(times.values()) / _TICKS
+
+
+def _descendants(pid: int) -> dict[int, int]:
+    """Return the ticks of each descendant, with those of its children that have ended; of ``pid``, only the latter."""
     parents, times = {}, {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -29,12 +42,10 @@ def descendants_cpu_seconds(pid: int) -> float:
             continue
         parents[int(path.name)] = int(fields[1])
         times[int(path.name)] = [int(field) for field in fields[11:15]]
-    ticks = sum(times[pid][2:])
-    below = {pid}
+    below = {pid: sum(times[pid][2:])}
     while found := {child for child, parent in parents.items() if parent in below and child not in below}:
-        below |= found
-        ticks += sum(sum(times[child]) for child in found)
-    return ticks / _TICKS
+        below |= {child: sum(times[child]) for child in found}
+    return below
 
 
 def child_named(name: str) -> int:

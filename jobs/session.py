@@ -11,9 +11,10 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark.sql import SparkSession
 
@@ -36,7 +37,9 @@ def job_parser(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def spark_session(name: str, *, verbose: bool = False, log: Path | None = None) -> SparkSession:
+def spark_session(
+    name: str, *, verbose: bool = False, log: Path | None = None, settings: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
     """Return the running session, or a new local one. Settings of spark-submit take precedence."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
@@ -49,6 +52,8 @@ def spark_session(name: str, *, verbose: bool = False, log: Path | None = None) 
         # On one machine: no web interface, which would need a free port, and one shuffle partition per core.
         cores = str(os.cpu_count() or 2)
         builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", cores)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     if verbose or SparkSession.getActiveSession() is not None:
         return builder.getOrCreate()
     log = log or Path(tempfile.gettempdir()) / f"{name}-{os.getpid()}-spark.log"

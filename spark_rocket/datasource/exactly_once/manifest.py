@@ -15,9 +15,9 @@ member       what
              ``staging`` are indexes of those lists, ``delayed`` is 1 if the rows are sent one by one
 ===========  ===========================================================================================================
 
-The UNIQ_KEY of a row is that of ``write.row_encoder``, whose first ten bytes are ``epoch_key``: another one than that of an
-at-least-once write of the same query, and another one for delayed rows, because a delayed row is stored again in its
-target queue when it is delivered.
+The UNIQ_KEY of a row is that of ``write.row_encoder``, whose first ten bytes are ``epoch_key``: another one than that
+of an at-least-once write of the same query, and another one for delayed rows, because a delayed row is stored again in
+its target queue when it is delivered.
 
 Values and pure functions. Corresponds to nothing in RocketMQ.
 """

@@ -250,11 +250,8 @@ class BrokerIndex:
             found = decode_messages(answer.body, queue.broker_name)
         except ProtocolError:
             return IndexResult()
-        return (
-            IndexResult(found, answer.body)
-            if [one.physical_offset for one in found] == [physical_offset]
-            else IndexResult()
-        )
+        is_there = [one.physical_offset for one in found] == [physical_offset]
+        return IndexResult(found, answer.body) if is_there else IndexResult()
 
     def messages_at(self, places: Sequence[tuple[MessageQueue, int]]) -> list[MessageExt | None]:
         asked = [(self._reader.pull_async(queue, offset, max_msgs=1), queue, offset) for queue, offset in places]

@@ -44,7 +44,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class QueueEnds:
+class StreamEnds:
     """The queues and their ends at one time."""
 
     found: FoundQueues
@@ -60,7 +60,7 @@ class Memory:
     seen: Seen = field(default_factory=Seen)
     latest: Positions = field(default_factory=dict)
     """The ends of the queues as of the last request."""
-    pinned: QueueEnds | None = None
+    pinned: StreamEnds | None = None
     """The end of the stream, for AvailableNow."""
     is_pinned_for_checkpoint: bool = False
     suspects: frozenset[MessageQueue] = frozenset()
@@ -85,7 +85,7 @@ class Begun:
     unselected: Positions
     accepted: Positions
     """The starts of queues that were checked and exist."""
-    view: QueueEnds
+    view: StreamEnds
     memory: Memory
     is_first: bool
 
@@ -146,7 +146,7 @@ def find_starts(context: Context, previous: StreamOffset | None, memory: Memory,
     return Begun(known, starts, fresh, unselected, accepted, view, memory, previous is None)
 
 
-def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[QueueEnds, Memory]:
+def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[StreamEnds, Memory]:
     """Return the pinned view, or the current one. A view was pinned without the checkpoint: if that has more queues,
     pin again, once."""
     view = memory.pinned
@@ -161,14 +161,14 @@ def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[Queu
     return view, memory
 
 
-def _look(context: Context, before: Positions) -> QueueEnds:
+def _look(context: Context, before: Positions) -> StreamEnds:
     found = context.what.complete(context.loss, before)
     latest = context.queues.max_offsets(found.wanted, before)
     slaves = frozenset(context.queues.from_slaves)
     if slaves:
         names = ", ".join(sorted({queue.broker_name for queue in slaves}))
         context.note(f"The masters of {names} are unavailable: reading from their slaves, which may lag.")
-    return QueueEnds(found, latest, slaves)
+    return StreamEnds(found, latest, slaves)
 
 
 def _check_all_found(context: Context, found: FoundQueues, known: Collection[MessageQueue], memory: Memory) -> Memory:
@@ -184,7 +184,7 @@ def _check_all_found(context: Context, found: FoundQueues, known: Collection[Mes
     return memory
 
 
-def _note_lost_topics(context: Context, before: Positions, view: QueueEnds, memory: Memory) -> Memory:
+def _note_lost_topics(context: Context, before: Positions, view: StreamEnds, memory: Memory) -> Memory:
     """Handle missing topics: deleted, waited for, or never created."""
     missing = view.found.missing.keys() & {queue.topic for queue in before}
     for topic in sorted(missing - view.found.unavailable):
@@ -195,7 +195,7 @@ def _note_lost_topics(context: Context, before: Positions, view: QueueEnds, memo
 
 
 def _new_starts(
-    context: Context, before: Positions, view: QueueEnds, lasts: Stored, memory: Memory, now: float
+    context: Context, before: Positions, view: StreamEnds, lasts: Stored, memory: Memory, now: float
 ) -> tuple[dict[MessageQueue, int], Memory]:
     """Return the starts that are not the end of the previous batch: new queues, and queues after data loss."""
     moved: dict[MessageQueue, int] = {}

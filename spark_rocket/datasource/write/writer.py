@@ -1,7 +1,7 @@
 """``df.write`` and ``df.writeStream`` with ``format("rocket")``: append, at least once.
 
-Columns are checked on the driver, before the first task. Each task encodes its Arrow batches (``row_encoder.py``) and sends
-them (``send.py``). Its last request is acknowledged before ``write`` returns, so a committed task is stored.
+Columns are checked on the driver, before the first task. Each task encodes its Arrow batches (``row_encoder.py``) and
+sends them (``send.py``). Its last request is acknowledged before ``write`` returns, so a committed task is stored.
 
 Spark creates the stream writer again for every batch and does not pass the batch number. Tasks read the query and the
 batch from the local properties of their TaskContext. ``abort`` has nothing to undo: sent messages stay, and a duplicate
