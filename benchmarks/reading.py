@@ -11,7 +11,7 @@ from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Producer, Reader
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.planner import StreamPlanner

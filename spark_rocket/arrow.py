@@ -33,7 +33,8 @@ from spark_rocket.datasource.column_types import usual
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.ddl import parse_ddl
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
-from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.projection import projection_of, warn_of_names
 from spark_rocket.datasource.read.pull_ranges import is_filtered

@@ -50,7 +50,7 @@ class RocketDataSource(PickledByValue, DataSource):
         return plain(schema, all_nullable=True) if is_two_way(given) else schema
 
     def _schema_of(self, options: Mapping[str, str]) -> StructType:
-        from spark_rocket.datasource.options.options import body_of, is_view
+        from spark_rocket.datasource.options.parse import body_of, is_view
         from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA, spark_schema
 
         if is_view(options):
@@ -65,7 +65,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
     @hide_traceback
     def reader(self, schema: StructType) -> RocketBatchReader | ViewReader:
-        from spark_rocket.datasource.options.options import is_view, parse_read_options
+        from spark_rocket.datasource.options.parse import is_view, parse_read_options
         from spark_rocket.datasource.options.table import Scope
         from spark_rocket.datasource.read.projection import warn_of_names
         from spark_rocket.datasource.tables import options_to_read, plain
@@ -85,7 +85,7 @@ class RocketDataSource(PickledByValue, DataSource):
     @hide_traceback
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.capabilities import HAS_READ_LIMITS, check_limits
-        from spark_rocket.datasource.options.options import parse_read_options
+        from spark_rocket.datasource.options.parse import parse_read_options
         from spark_rocket.datasource.options.table import Scope
         from spark_rocket.datasource.read.projection import warn_of_names
         from spark_rocket.datasource.tables import options_to_read, plain
@@ -103,7 +103,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
     @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:
-        from spark_rocket.datasource.options.options import parse_write_options
+        from spark_rocket.datasource.options.parse import parse_write_options
         from spark_rocket.datasource.options.table import Scope
         from spark_rocket.datasource.tables import options_to_write, written
         from spark_rocket.datasource.write.writer import RocketWriter, check_append
@@ -121,7 +121,7 @@ class RocketDataSource(PickledByValue, DataSource):
 
     @hide_traceback
     def streamWriter(self, schema: StructType, overwrite: bool) -> RocketStreamWriter:  # noqa: N802
-        from spark_rocket.datasource.options.options import parse_write_options
+        from spark_rocket.datasource.options.parse import parse_write_options
         from spark_rocket.datasource.options.table import Scope
         from spark_rocket.datasource.tables import options_to_write
         from spark_rocket.datasource.write.writer import RocketStreamWriter, check_append

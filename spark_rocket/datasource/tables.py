@@ -38,13 +38,7 @@ from spark_rocket.datasource.bodies.columns import metadata_fields
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.bodies import BadRecords
 from spark_rocket.datasource.options.connection import refuse_secrets
-from spark_rocket.datasource.options.options import (
-    SPARK_OPTIONS,
-    belongs_to,
-    body_of,
-    parse_given,
-    parse_write_options,
-)
+from spark_rocket.datasource.options.parse import SPARK_OPTIONS, belongs_to, body_of, parse_given, parse_write_options
 from spark_rocket.datasource.options.table import READS, WRITES, Scope
 from spark_rocket.datasource.spark_schema import spark_schema
 

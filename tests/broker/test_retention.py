@@ -10,7 +10,7 @@ import pytest
 
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.client import Reader
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_range

@@ -18,7 +18,7 @@ from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
-from spark_rocket.datasource.options.options import parse_write_options
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.stream_offsets import StreamOffset
 from spark_rocket.model import Message, MessageQueue

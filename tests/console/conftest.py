@@ -15,7 +15,7 @@ import pytest
 from spark_rocket.client import Producer, Reader
 from spark_rocket.console.serve import serve_console
 from spark_rocket.console.settings import ConsoleSettings
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.bad_records import send_dead_letters
 from spark_rocket.model import Message

@@ -15,7 +15,8 @@ from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.exactly_once.staging import stage_rows
-from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.datasource.write.row_encoder import Block

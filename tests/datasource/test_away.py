@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Admin, Producer
-from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.cluster import Cluster

@@ -7,7 +7,8 @@ import pytest
 from spark_rocket.client import Producer
 from spark_rocket.datasource import capabilities
 from spark_rocket.datasource.batch_reader import TaskPartition
-from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.datasource.stream import UnlimitedStreamReader

@@ -10,7 +10,7 @@ import pytest
 
 from spark_rocket.client import Producer
 from spark_rocket.client.core.routes import TopicRoute
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan import cluster
 from spark_rocket.datasource.plan.cluster import Cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.datasource.options.connection import connecting
-from spark_rocket.datasource.options.options import parse_read_options, parse_view_options, parse_write_options
+from spark_rocket.datasource.options.parse import parse_read_options, parse_view_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.tables import new_table
 from spark_rocket.errors import DataSourceError

@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.datasource.bodies.decoding import reason
-from spark_rocket.datasource.options.options import WriteOptions, parse_read_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.bad_records import COPIED_COLUMNS, POSITION_COLUMNS, send_dead_letters
 from spark_rocket.datasource.write import task

@@ -17,7 +17,8 @@ from spark_rocket.datasource.exactly_once.records import PREPARED
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
-from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.readers import READER_GROUP
 from spark_rocket.errors import (

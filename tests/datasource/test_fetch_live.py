@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_deduplicated, read_range

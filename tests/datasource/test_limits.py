@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import MAX_QUEUES, MAX_ROUNDS, RUN, UNSIZED_BATCH_MESSAGES, limit_bytes

@@ -9,7 +9,7 @@ import pytest
 
 from spark_rocket.datasource import conditions
 from spark_rocket.datasource.options.listing import scope_names
-from spark_rocket.datasource.options.options import parse_given, parse_read_options, parse_write_options
+from spark_rocket.datasource.options.parse import parse_given, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.errors import OptionError

@@ -22,7 +22,7 @@ from spark_rocket import read_arrow
 from spark_rocket.client import Producer
 from spark_rocket.datasource import batch_tasks
 from spark_rocket.datasource.batch_reader import RocketBatchReader
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.datasource.spark_schema import spark_schema

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.client import Producer
-from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.planner import StreamPlanner

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.write import rows
 from spark_rocket.datasource.write.row_encoder import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
@@ -339,8 +339,8 @@ def lots_of(batch: pa.RecordBatch, batch_rows: int, **given: str) -> dict[bytes,
 def test_a_free_rows_queue_does_not_depend_on_batch_boundaries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rows, "LOT_ROWS", 1000)
-    monkeypatch.setattr(rows, "LOT_BYTES", 50_000)
+    monkeypatch.setattr(row_encoder, "LOT_ROWS", 1000)
+    monkeypatch.setattr(row_encoder, "LOT_BYTES", 50_000)
     count = 5000
     batch = pa.record_batch(
         {

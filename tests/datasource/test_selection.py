@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between

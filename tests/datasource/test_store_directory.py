@@ -20,7 +20,7 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.datasource.batch_reader import RocketBatchReader
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.store_directory import (
     SpanTask,

@@ -14,7 +14,8 @@ from pyspark.sql.types import StringType
 from spark_rocket.datasource.bodies.types import BodyFormat
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodySettings
-from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.write.writer import with_bodies
 from spark_rocket.errors import ProtocolError, RowError

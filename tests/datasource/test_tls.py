@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.datasource.options.options import parse_read_options, parse_view_options, parse_write_options
+from spark_rocket.datasource.options.parse import parse_read_options, parse_view_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.errors import OptionError
 from spark_rocket.remoting.tls.settings import TlsSettings, Verify

@@ -16,7 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
 from spark_rocket.datasource.capabilities import arrow_schema
-from spark_rocket.datasource.options.options import parse_given
+from spark_rocket.datasource.options.parse import parse_given
 from spark_rocket.datasource.options.parsers import VIEW_NAMES
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.tables import new_table

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.batch_ranges import batch_ranges

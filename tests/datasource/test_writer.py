@@ -22,7 +22,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.write import task, writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_rocket.datasource.conditions import CONDITIONS, error
-from spark_rocket.datasource.options.options import parse_given, parse_read_options, parse_write_options
+from spark_rocket.datasource.options.parse import parse_given, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import OPTIONS, WRITES, Option, Scope
 from spark_rocket.errors import OptionError, RocketError
 

@@ -7,15 +7,12 @@ clock. Corresponds to ``validateGeneralOptions`` of KafkaSourceProvider in Spark
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Compression, Guarantee, Position, Start, Values, now_ms
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.datasource.stream_offsets import format_time, name
-
-if TYPE_CHECKING:
-    from spark_rocket.datasource.options.options import ReadOptions
 
 CLOCK_SKEW_MS = 60_000
 

@@ -1,32 +1,14 @@
-"""The options of ``format("rocket")``, parsed into typed values.
+"""The options of a read, a write and a view, as typed values. ``parse.py`` makes them.
 
-Spark passes option names in lower case, so lookups ignore case; errors show the documented spelling. An unknown option,
-or one of another operation (a write option on a read), is an error that suggests the nearest known option: a mistyped
-option must never be silently ignored. Contradicting options, and options without effect, are rejected (``checks.py``).
-
-``OPTIONS`` (``table.py``) is the single list of options and of what each requires. Each given option is parsed once, on
-the driver. The parsed values are pickled for the executors, so an environment variable there cannot change what the
-driver decided.
-Pure, except for name servers and credentials from the environment. Corresponds to nothing in RocketMQ; to
-KafkaSourceProvider in Spark.
+They are pickled for the executors. Immutable, so safe from any thread. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
 
-from spark_rocket.datasource.conditions import BY_CASE, error
-from spark_rocket.datasource.options.bodies import BodySettings, body_settings
-from spark_rocket.datasource.options.checks import check_needs, check_read, check_store, check_write
-from spark_rocket.datasource.options.connection import connection_of
-from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, unknown_option
-from spark_rocket.datasource.options.parsers import Guarantee, LookUp, Position, Values, matching
-from spark_rocket.datasource.options.selection import ending_position, look_up_of, starting_position, topics_to_read
-from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
+from spark_rocket.datasource.options.bodies import BodySettings
+from spark_rocket.datasource.options.parsers import LookUp, Position, matching
 from spark_rocket.datasource.stream_offsets import format_queues
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
@@ -137,112 +119,3 @@ class ViewOptions:
     msg_id: str | None = None
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
-
-
-_BY_KEY = {option.name.lower(): option for option in OPTIONS}
-# Spark adds these to the options of a source.
-SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode"})
-
-
-def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
-    """Parse a read's options. OptionError has the remedy."""
-    values = _parse(raw, scope)
-    check_store(values)
-    topics, pattern, assigned = topics_to_read(values)
-    own: dict[str, Any] = {
-        "topics": topics,
-        "topic_pattern": pattern,
-        "assigned": assigned,
-        "starting": starting_position(values, is_stream=scope is Scope.READ_STREAM),
-        "ending": ending_position(values),
-        "is_stream": scope is Scope.READ_STREAM,
-        "look_up": look_up_of(values),
-        "body": body_settings(values, topics, pattern),
-    }
-    options = ReadOptions(**_same_named(ReadOptions, values) | own | connection_of(values))
-    check_read(options)
-    return options
-
-
-def _same_named(kind: type, values: Values) -> dict[str, Any]:
-    """Map options to the dataclass fields of the same name: ``maxTriggerDelay`` is max_trigger_delay_ms."""
-    known = {field.name.removesuffix("_ms"): field.name for field in fields(kind)}
-    named = {re.sub(r"([A-Z])", r"_\1", option).lower(): value for option, value in values.items()}
-    return {known[name]: value for name, value in named.items() if name in known}
-
-
-def body_of(raw: Mapping[str, str]) -> BodySettings | None:
-    """Return the body settings of a read that may be a batch or a stream."""
-    return body_settings(parse_given(raw, READS))
-
-
-def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
-    """Parse a write's options. OptionError has the remedy."""
-    values = _parse(raw, scope)
-    check_write(values, scope)
-    own: dict[str, Any] = {
-        "exactly_once": values["deliveryGuarantee"] is Guarantee.EXACTLY_ONCE,
-        "send_batch_bytes": min(values["maxMessageSize"], values["sendBatchBytes"]),
-        "compression": values["compression"].value,
-        "body": body_settings(values),
-    }
-    return WriteOptions(**_same_named(WriteOptions, values) | own | connection_of(values))
-
-
-def is_view(raw: Mapping[str, str]) -> bool:
-    """Return whether the options are those of a view."""
-    return any(key.lower() == "view" for key in raw)
-
-
-def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
-    """Parse a view's options. OptionError has the remedy."""
-    values = _parse(raw, Scope.VIEW)
-    topics = {"topics": values.get("subscribe", ())}
-    return ViewOptions(**_same_named(ViewOptions, values) | topics | connection_of(values))
-
-
-def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
-    """Return whether an option of this name, in any case, belongs to any of ``scopes``."""
-    option = _BY_KEY.get(key.lower())
-    return option is not None and bool(option.scopes & scopes)
-
-
-def parse_given(raw: Mapping[str, str], scopes: frozenset[Scope]) -> Values:
-    """Parse the given options, without defaults. Rejects options that belong to none of ``scopes``."""
-    parsed: dict[str, Any] = {}
-    for key, text in raw.items():
-        option = _BY_KEY.get(key.lower())
-        if option is not None and option.scopes & scopes:
-            parsed[option.name] = option.parse(option.name, text)
-        elif key.lower() not in SPARK_OPTIONS:
-            raise _refused(key.lower(), scopes)
-    return Values(parsed, frozenset(parsed))
-
-
-def _refused(key: str, scopes: frozenset[Scope]) -> Exception:
-    if scopes <= WRITES and key in COLUMNS_TO_WRITE:
-        name, example = COLUMNS_TO_WRITE[key]
-        return error("BAD_OPTION.COLUMN", option=name, example=example)
-    option = _BY_KEY.get(key)
-    if option is None:
-        return unknown_option(key, scopes)
-    wanted = " and ".join(sorted(scope.value for scope in scopes))
-    belongs = " and ".join(sorted(scope.value for scope in option.scopes))
-    case = option.name if ("BAD_OPTION.SCOPE", option.name) in BY_CASE else ""
-    return error("BAD_OPTION.SCOPE", case=case, option=option.name, belongs=belongs, wanted=wanted)
-
-
-def _parse(raw: Mapping[str, str], scope: Scope) -> Values:
-    given = parse_given(raw, frozenset({scope}))
-    values = Values({**_defaults(scope), **given}, given.given)
-    check_needs(values)
-    return values
-
-
-@cache
-def _defaults(scope: Scope) -> Mapping[str, Any]:
-    return {
-        option.name: option.parse(option.name, option.default)
-        for option in OPTIONS
-        if scope in option.scopes and option.default is not None
-    }

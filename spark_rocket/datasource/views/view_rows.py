@@ -27,7 +27,8 @@ from spark_rocket.client.admin import (
     TopicKind,
 )
 from spark_rocket.datasource.options.connection import connecting
-from spark_rocket.datasource.options.options import ViewOptions, parse_read_options
+from spark_rocket.datasource.options.options import ViewOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.cluster import Cluster

@@ -30,7 +30,8 @@ from pyspark.sql.types import (
 
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options.options import ViewOptions, parse_view_options
+from spark_rocket.datasource.options.options import ViewOptions
+from spark_rocket.datasource.options.parse import parse_view_options
 from spark_rocket.datasource.processes import PickledByValue
 from spark_rocket.datasource.schema import known_columns
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA

@@ -25,7 +25,8 @@ from pyspark.sql.types import (
 from spark_rocket.datasource.bodies import codecs
 from spark_rocket.datasource.bodies.decoding import Decoded, Decoder
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
-from spark_rocket.datasource.options.options import ReadOptions, parse_read_options
+from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.projection import projection_of
 from spark_rocket.datasource.read.projection import rows_of as rows_of_read

@@ -16,7 +16,7 @@ import pytest
 
 from spark_rocket.datasource.bodies import arrow_bodies
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
-from spark_rocket.datasource.options.options import parse_read_options
+from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.typed_rows import TypedRows
 from spark_rocket.datasource.spark_schema import columns_of

@@ -12,12 +12,8 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 from spark_rocket.datasource.options.bodies import AvroEncoding, BadRecords, BodyFormat, BodySettings
-from spark_rocket.datasource.options.options import (
-    WriteOptions,
-    body_of,
-    parse_read_options,
-    parse_write_options,
-)
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import body_of, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.read.projection import warn_of_names
 from spark_rocket.datasource.read.typed_rows import schema_of

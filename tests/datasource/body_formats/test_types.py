@@ -41,7 +41,8 @@ from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.capabilities import arrow_schema
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
-from spark_rocket.datasource.options.options import WriteOptions, parse_write_options
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.write.writer import check_columns, with_bodies
 from spark_rocket.errors import RowError, SchemaError
