@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.write import row_encoder
 from spark_rocket.datasource.write.row_encoder import Block, RowEncoder, unique_keys, write_key
 from spark_rocket.errors import RowError
 from spark_rocket.model import MessageQueue
