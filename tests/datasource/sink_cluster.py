@@ -328,9 +328,9 @@ def write_rows(driver: Driver, options: WriteOptions, epoch: Epoch, bodies: list
 
 def patched(monkeypatch: Any) -> None:
     """Let the sink's code use the cluster of its driver."""
-    from spark_rocket.datasource.exactly_once import place, publish, topics, writer
+    from spark_rocket.datasource.exactly_once import place, publish, sink_topics, writer
 
-    for module in (place, topics):
+    for module in (place, sink_topics):
         monkeypatch.setattr(module, "Admin", SimAdmin)
     monkeypatch.setattr(writer, "brokers_for", lambda options, group: local.driver.brokers)
     monkeypatch.setattr(Timing, "of", classmethod(lambda cls, options: local.driver.timing()))
