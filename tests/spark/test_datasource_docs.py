@@ -156,7 +156,8 @@ def test_replacements_of_kafka_options_exist() -> None:
     rows: dict[str, str] = {}
     for part in ("Options for reads", "Options for writes"):
         page = _text(FROM_KAFKA).partition(f"## {part}\n")[2].partition("\n## ")[0]
-        rows |= {name.lower(): told for name, told in re.findall(r"^\| `([\w.]+)`[^|]* \| (.*?) \|", page, re.M)}
+        for names, told in re.findall(r"^\| (`[^|]*) \| (.*?) \|", page, re.M):
+            rows |= {name.lower(): told for name in re.findall(r"`([\w.]+)`", names)}
     here = {option.name for option in OPTIONS}
     named = set(re.findall(r"^`(\w+)`", "\n".join(rows.values()), re.M))
     assert len(named) > 15
