@@ -15,6 +15,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World
+from tests.broker.replicas import Replicas
 from tests.broker.wire import Wire
 from tests.kit.brokers import parts_of
 from tests.kit.clock import Clock
@@ -71,6 +72,11 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield world
     world.close()
     assert check_store(tmp_path / "store", world.config()) == []
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Replicas:
+    return Replicas(tmp_path)
 
 
 @pytest.fixture

@@ -105,6 +105,11 @@ class World:
         born = self.clock()
         return self.store.put_message(topic, queue_id, body, properties, born_timestamp=born, born_host=BORN, **more)
 
+    def send_numbers(self, count: int, *queue_ids: int) -> None:
+        """The bodies are numbers; the queues take turns."""
+        for number in range(count):
+            self.send(b"%d" % number, queue_ids[number % len(queue_ids)] if queue_ids else 0)
+
     def pop(
         self,
         group: str = "g",

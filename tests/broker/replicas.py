@@ -46,10 +46,52 @@ async def started(config: BrokerConfig) -> Broker:
     return broker
 
 
-async def slave_of(master: Broker | str, path: Path, **more: object) -> Broker:
-    address = master if isinstance(master, str) else ha_address(master)
-    own = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": address, **more}
-    return await started(settings(path, **own))
+class Replicas:
+    """Masters and slaves with stores below a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.running: list[Broker] = []
+
+    async def master(self, store: str = "m", **more: object) -> Broker:
+        broker = await started(settings(self.directory / store, **more))
+        self.running.append(broker)
+        return broker
+
+    async def slave(self, master: Broker | str, store: str = "s", **more: object) -> Broker:
+        address = master if isinstance(master, str) else ha_address(master)
+        own = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": address, **more}
+        return await self.master(store, **own)
+
+    async def pair(self, count: int) -> tuple[Broker, Broker]:
+        """A master with a number of messages, and its slave with the same ones."""
+        master = await self.master()
+        slave = await self.slave(master)
+        await following(slave)
+        fill(master, count)
+        await caught_up(master, slave)
+        return master, slave
+
+    async def close(self, *brokers: Broker) -> None:
+        """Close these brokers; without an argument all, in the order of their start."""
+        for broker in brokers or tuple(self.running):
+            self.running.remove(broker)
+            await broker.close()
+
+    async def close_alike(self, master: Broker, *slaves: Broker) -> None:
+        """Stop all, master first; the logs are equal byte for byte, and the stores are valid."""
+        await caught_up(master, *slaves)
+        await self.close(master, *slaves)
+        for broker in (master, *slaves):
+            assert check_store(broker.config.store.store_path, broker.config.store_config()) == []
+        for slave in slaves:
+            assert_alike(master.config.store.store_path, slave.config.store.store_path)
+
+
+def problem(slave: Broker) -> str:
+    """Why the slave does not follow its master."""
+    assert slave.parts.slave is not None
+    return slave.parts.slave.problem
 
 
 async def following(*slaves: Broker) -> None:
@@ -71,16 +113,6 @@ async def caught_up(master: Broker, *slaves: Broker) -> None:
     for slave in slaves:
         assert slave.parts.slave is not None
         await within(slave.parts.slave.reached(master.parts.store.max_physical_offset))
-
-
-async def close_alike(master: Broker, *slaves: Broker) -> None:
-    """Stop all, master first; the logs are equal byte for byte, and the stores are valid."""
-    await caught_up(master, *slaves)
-    for broker in (master, *slaves):
-        await broker.close()
-        assert check_store(broker.config.store.store_path, broker.config.store_config()) == []
-    for slave in slaves:
-        assert_alike(master.config.store.store_path, slave.config.store.store_path)
 
 
 async def talk(broker: Broker) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

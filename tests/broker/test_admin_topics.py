@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.topics import alter_attributes
 from spark_rocket.model import topic_problem
 from spark_rocket.protocol.wire.bodies.config import (
@@ -21,7 +20,6 @@ from spark_rocket.protocol.wire.bodies.stats import ConsumeStats
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.testing import LocalCluster
-from tests.broker.administration import create, topic_config
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.live
@@ -37,7 +35,7 @@ def route(namesrv: Wire, topic: str) -> TopicRouteData | None:
 
 def test_a_topic_has_its_route_as_soon_as_it_is_created(wire: Wire, namesrv: Wire) -> None:
     for number in range(20):
-        assert create(wire, f"Created-{number}", readQueueNums=3, writeQueueNums=2, perm=6) == (0, "")
+        assert wire.create_topic(f"Created-{number}", readQueueNums=3, writeQueueNums=2, perm=6).code == 0
         found = route(namesrv, f"Created-{number}")
         assert found is not None
         assert [(q.read_queue_nums, q.write_queue_nums, q.perm) for q in found.queue_datas] == [(3, 2, 6)]
@@ -45,9 +43,9 @@ def test_a_topic_has_its_route_as_soon_as_it_is_created(wire: Wire, namesrv: Wir
 
 
 def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
-    create(wire, "Changing", attributes="+message.type=FIFO")
-    assert create(wire, "Changing", readQueueNums=8, writeQueueNums=8, perm=4) == (0, "")
-    assert topic_config(wire, "Changing") == TopicConfig(
+    wire.create_topic("Changing", attributes="+message.type=FIFO")
+    assert wire.create_topic("Changing", readQueueNums=8, writeQueueNums=8, perm=4).code == 0
+    assert wire.topic_config("Changing") == TopicConfig(
         "Changing", 8, 8, 4, attributes={"message.type": "FIFO"}, topic_filter_type="SINGLE_TAG"
     )
     found = route(namesrv, "Changing")
@@ -74,10 +72,10 @@ def test_a_topic_is_changed(wire: Wire, namesrv: Wire) -> None:
     ],
 )
 def test_an_invalid_topic(wire: Wire, topic: str, fields: dict[str, object], remark: str) -> None:
-    code, said = create(wire, topic, **fields)
-    assert code == ResponseCode.INVALID_PARAMETER
-    assert remark in said
-    assert topic.startswith("Wrong") is False or topic_config(wire, topic) is None
+    refused = wire.create_topic(topic, **fields)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    assert remark in (refused.remark or "")
+    assert topic.startswith("Wrong") is False or wire.topic_config(topic) is None
 
 
 def test_many_topics_at_once(wire: Wire, namesrv: Wire) -> None:
@@ -95,14 +93,13 @@ def test_all_of_many_topics_or_none(wire: Wire) -> None:
 
 def test_a_deleted_topic_can_be_recreated(wire: Wire, topic: str, group: str) -> None:
     wire.send(topic, b"old")
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
-    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic).code == ResponseCode.SUCCESS
+    wire.commit(group, topic, 1)
+    assert wire.delete_topic(topic).code == ResponseCode.SUCCESS
     assert wire.pull(topic, 0).code == ResponseCode.TOPIC_NOT_EXIST
-    create(wire, topic)
+    wire.create_topic(topic)
     wire.send(topic, b"new")
-    assert [message.body for message in wire.messages(topic)] == [b"new"]
-    stats = ConsumeStats.from_json(bytes(wire.ask(RequestCode.GET_CONSUME_STATS, consumerGroup=group).body))
-    assert stats.offset_table == {}
+    assert wire.bodies(topic) == [b"new"]
+    assert wire.read(ConsumeStats, RequestCode.GET_CONSUME_STATS, consumerGroup=group).offset_table == {}
 
 
 @pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a"])
@@ -146,27 +143,24 @@ def test_all_topics_with_those_of_the_system(wire: Wire, topic: str) -> None:
 
 @pytest.mark.parametrize("kind", ["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"])
 def test_a_topic_of_a_message_type(cluster: LocalCluster, wire: Wire, kind: str) -> None:
-    cluster.create_topic(f"Of-{kind}", message_type=kind)
-    answer = wire.ask(RequestCode.GET_TOPIC_CONFIG, topic=f"Of-{kind}")
-    assert TopicConfig.from_json(bytes(answer.body)).attributes == {"message.type": kind}
+    topic = cluster.create_topic(f"Of-{kind}", message_type=kind)
+    config = wire.topic_config(topic)
+    assert config is not None
+    assert config.attributes == {"message.type": kind}
     table = loads_tolerant((cluster.store_dir / "config" / "topics.json").read_bytes())["topicConfigTable"]
-    assert table[f"Of-{kind}"]["attributes"] == {"message.type": kind}
+    assert table[topic]["attributes"] == {"message.type": kind}
 
 
-def test_mixed_messages_are_for_brokers_that_allow_them(
-    wire: Wire, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(parts.config, "enable_mixed_message_type", False)
-    code, remark = create(wire, "Mixed", attributes="+message.type=MIXED")
-    assert code == ResponseCode.SYSTEM_ERROR
-    assert remark.startswith("MIXED message type is not supported. Set enableMixedMessageType=true")
+def test_mixed_messages_are_for_brokers_that_allow_them(wire: Wire) -> None:
+    with wire.settings(enableMixedMessageType=False):
+        refused = wire.create_topic("Mixed", attributes="+message.type=MIXED")
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert (refused.remark or "").startswith("MIXED message type is not supported. Set enableMixedMessageType=true")
 
 
 def test_attributes_are_altered() -> None:
-    assert alter_attributes({}, "+message.type=FIFO, +reserve.time=10", create=True) == {
-        "message.type": "FIFO",
-        "reserve.time": "10",
-    }
+    added = alter_attributes({}, "+message.type=FIFO, +reserve.time=10", create=True)
+    assert added == {"message.type": "FIFO", "reserve.time": "10"}
     assert alter_attributes({"message.type": "FIFO"}, "-message.type", create=False) == {}
     with pytest.raises(ValueError, match="only add attribute is supported"):
         alter_attributes({}, "-message.type", create=True)
@@ -187,13 +181,11 @@ def test_names_of_retry_topics_may_be_longer() -> None:
 def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: str) -> None:
     config = SubscriptionGroupConfig(group, retry_max_times=3)
     assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
-    one = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
-    assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
-    every = wire.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    table = SubscriptionGroupWrapper.from_json(bytes(every.body)).subscription_group_table
+    assert wire.read(SubscriptionGroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group) == config
+    table = wire.read(SubscriptionGroupWrapper, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).subscription_group_table
     assert table[group] == config
     assert "TOOLS_CONSUMER" in table
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=1)
+    wire.commit(group, topic, 1)
     assert wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, removeOffset=True).code == 0
     assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code == 26
     asked = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": False}
@@ -202,20 +194,17 @@ def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: st
 
 def test_settings_of_a_group_for_clients_of_5x(wire: Wire, group: str) -> None:
     policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 2}}
-    config = SubscriptionGroupConfig(group, consume_message_orderly=True, group_retry_policy=policy)
 
-    def put(**attributes: str) -> dict[str, str]:
-        config.attributes = {name.replace("_", "-", 1): value for name, value in attributes.items()}
-        assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
-        answer = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
-        found = SubscriptionGroupConfig.from_json(bytes(answer.body))
+    def put(attributes: dict[str, str]) -> dict[str, str]:
+        wire.create_group(group, consumeMessageOrderly=True, groupRetryPolicy=policy, attributes=attributes)
+        found = wire.read(SubscriptionGroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group)
         assert (found.consume_message_orderly, found.group_retry_policy) == (True, policy)
         return found.attributes
 
-    assert put(**{"+a": "1", "+b": "2"}) == {"a": "1", "b": "2"}
-    assert put(**{"+a": "3", "_b": ""}) == {"a": "3"}
-    assert put() == {"a": "3"}
-    assert put(c="4") == {"c": "4"}  # a copy of a file's
+    assert put({"+a": "1", "+b": "2"}) == {"a": "1", "b": "2"}
+    assert put({"+a": "3", "-b": ""}) == {"a": "3"}
+    assert put({}) == {"a": "3"}
+    assert put({"c": "4"}) == {"c": "4"}  # a copy of a file's
 
 
 def test_many_groups_at_once(wire: Wire, group: str) -> None:
@@ -223,8 +212,10 @@ def test_many_groups_at_once(wire: Wire, group: str) -> None:
     body = json.dumps({"groupConfigList": [config.to_value() for config in configs]}).encode()
     assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body).code == 0
     for config in configs:
-        one = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=config.group_name)
-        assert SubscriptionGroupConfig.from_json(bytes(one.body)) == config
+        assert (
+            wire.read(SubscriptionGroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=config.group_name)
+            == config
+        )
 
 
 def test_all_of_many_groups_or_none(wire: Wire, group: str) -> None:

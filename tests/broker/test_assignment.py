@@ -12,12 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.processors.assignment import (
-    _STRATEGIES,
-    MAX_ASSIGNED_QUEUES,
-    _allocate_for_pop,
-    _Queues,
-)
+from spark_rocket.broker.processors.assignment import _STRATEGIES, MAX_ASSIGNED_QUEUES, _allocate_for_pop, _Queues
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.assignment import (
@@ -43,10 +38,10 @@ OTHER = [QueueData("broker-b", 2, 2, 6), QueueData("broker-c", 4, 4, 2)]  # the 
 def members(cluster: LocalCluster, group: str, topic: str) -> Iterator[list[Member]]:
     made = [Member(cluster.broker_address, f"client-{number}") for number in range(3)]
     for member in made:
-        member.beat(group, topic)
+        member.joins(group, topic)
     yield made
     for member in made:
-        member.client.close()
+        member.close()
 
 
 def ask(
@@ -54,9 +49,9 @@ def ask(
 ) -> list[tuple[str, int, str]] | None:
     """Broker, queue and mode of each assigned queue."""
     body = QueryAssignmentRequestBody(topic, group, client_id, strategy, model)
-    answer = wire.ask(RequestCode.QUERY_ASSIGNMENT, body.to_json())
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
-    found = QueryAssignmentResponseBody.from_json(answer.body).message_queue_assignments
+    found = wire.read(
+        QueryAssignmentResponseBody, RequestCode.QUERY_ASSIGNMENT, body.to_json()
+    ).message_queue_assignments
     if found is None:
         return None
     assert all(each.message_queue is not None and each.message_queue.topic == topic for each in found)
@@ -149,25 +144,13 @@ def test_members_that_pop_read_all_the_queues(members: list[Member], wire: Wire,
     assert ask(wire, topic, group, "client-1") == [("broker-a", 2, "PULL")]
 
 
-def test_the_defaults_are_the_brokers(
-    members: list[Member],
-    wire: Wire,
-    topic: str,
-    group: str,
-) -> None:
-    def setting(text: str) -> None:
-        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode()).code == 0
-
-    try:
-        setting("defaultMessageRequestMode=POP\ndefaultPopShareQueueNum=-1")
+def test_the_defaults_are_the_brokers(members: list[Member], wire: Wire, topic: str, group: str) -> None:
+    with wire.settings(defaultMessageRequestMode="POP", defaultPopShareQueueNum=-1):
         assert ask(wire, topic, group) == [("broker-a", -1, "POP")]
-        retry = f"%RETRY%{group}"
-        assert ask(wire, retry, group, "client-0") == [("broker-a", 0, "PULL")]  # always
-        setting("serverLoadBalancerEnable=false\ndefaultMessageRequestMode=PULL")
+        assert ask(wire, f"%RETRY%{group}", group, "client-0") == [("broker-a", 0, "PULL")]  # always
+    with wire.settings(serverLoadBalancerEnable=False):
         assert len(ask(wire, topic, group) or []) == 4
-    finally:
-        setting("serverLoadBalancerEnable=true\ndefaultMessageRequestMode=PULL")
-    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"defaultMessageRequestMode=PUSH").code == 1
+    assert wire.configure(defaultMessageRequestMode="PUSH").code == 1
 
 
 def test_a_route_of_a_million_queues_is_not_listed(

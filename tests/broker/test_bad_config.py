@@ -20,9 +20,9 @@ import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
+from tests.broker.state_box import Box
 from tests.store.damage import DAMAGES
 
 SIZES = {
@@ -111,23 +111,6 @@ def test_a_broker_with_a_damaged_file(base: Path, name: str, ending: str, damage
         assert with_broker(path, lambda broker: broker.parts.store.get_max_offset("Mine-0", 0)) == 2
 
 
-class Box:
-    """An object with a state file."""
-
-    def __init__(self, path: Path) -> None:
-        self.state: dict[str, Any] = {"n": 0}
-        self.file = ConfigFile(path, lambda: dict(self.state), self._load)
-
-    def _load(self, stored: dict[str, Any]) -> None:
-        if not isinstance(stored["n"], int):
-            raise ValueError("n must be a number")
-        self.state = stored
-
-    def save(self, number: int) -> None:
-        self.state = {"n": number, "filling": ["x" * 50] * 20}
-        self.file.save()
-
-
 @pytest.mark.crash
 @pytest.mark.parametrize("second", ["none", "deleted", "empty", "random", "directory"])
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -137,7 +120,7 @@ def test_a_file_and_its_copy(tmp_path: Path, writes: int, damage: str, second: s
     path = tmp_path / "store" / "config" / "s.json"
     box = Box(path)
     for number in range(writes):
-        box.save(number + 1)
+        box.save(number + 1, filling=["x" * 50] * 20)
     rng = random.Random(f"{damage} {second} {writes}")
     if damage != "swapped":
         DAMAGES[damage](path, rng)

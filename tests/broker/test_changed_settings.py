@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,10 @@ from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import change_properties
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker.wire import Wire
+from tests.kit.brokers import LoopThread
 
 pytestmark = pytest.mark.live
 
@@ -44,30 +43,17 @@ def conf(tmp_path: Path) -> Path:
     return path
 
 
-def serve(config: BrokerConfig, talk: Callable[[Wire], None]) -> None:
-    async def scenario() -> None:
-        broker = Broker(config)
-        await broker.start()
-
-        def ask() -> None:
-            with RemotingClient() as client:
-                talk(Wire(client, broker.address))
-
-        try:
-            await asyncio.to_thread(ask)
-        finally:
-            await broker.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
-def shown(wire: Wire) -> dict[str, str]:
-    text = bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body).decode()
-    return {name: value for name, value, _ in parse_properties(text)}
-
-
-def changed(wire: Wire, text: str) -> RemotingCommand:
-    return wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode())
+@contextmanager
+def serving(config: BrokerConfig) -> Iterator[Wire]:
+    loop = LoopThread()
+    broker = loop.run(lambda: Broker(config))
+    loop.do(broker.start())
+    try:
+        with RemotingClient() as client:
+            yield Wire(client, broker.address)
+    finally:
+        loop.do(broker.close())
+        loop.stop_loop()
 
 
 def test_changes_are_in_the_file_and_survive_a_restart(
@@ -77,41 +63,27 @@ def test_changes_are_in_the_file_and_survive_a_restart(
     link = tmp_path / "etc" / "broker.conf"
     link.parent.mkdir()
     link.symlink_to(conf)
-
-    def change(wire: Wire) -> None:
-        answer = changed(wire, "traceOn=false\nregionId=a b\nuseEpollNativeSelector=true\nfileReservedTime=24")
+    changes = {"traceOn": "false", "regionId": "a b", "useEpollNativeSelector": "true", "fileReservedTime": "24"}
+    with caplog.at_level(logging.INFO), serving(BrokerConfig.from_file(link)) as wire:
+        answer = wire.configure(**changes)
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
         after = before.replace("traceOn : \\\n   true\n", "traceOn=false\n").replace("Time=48", "Time=24")
         assert conf.read_text(encoding="utf-8") == f"{after}regionId=a b\nuseEpollNativeSelector=true\n"
-
-    with caplog.at_level(logging.INFO):
-        serve(BrokerConfig.from_file(link), change)
     assert link.is_symlink()
     assert stat.S_IMODE(conf.stat().st_mode) == 0o640
     assert conf.with_name("broker.conf.bak").read_text(encoding="utf-8") == before
     assert "traceOn=false regionId=a b useEpollNativeSelector=true fileReservedTime=24" in caplog.text
     assert "s3cr3t" not in caplog.text
-
-    def look(wire: Wire) -> None:
-        found = shown(wire)
-        assert (found["traceOn"], found["regionId"], found["fileReservedTime"]) == ("false", "a b", "24")
-        assert found["brokerName"] == "mine"
-
-    serve(BrokerConfig.from_file(link), look)
+    with serving(BrokerConfig.from_file(link)) as wire:
+        assert {**changes, "brokerName": "mine"}.items() <= wire.shown().items()
 
 
 def test_many_at_once_are_all_there(conf: Path) -> None:
     names = ("maxPullBytes", "maxPullMsgNums", "popPollingSize", "popPollingMapSize", "maxPopPollingSize")
-
-    def change(wire: Wire) -> None:
-        requests = [
-            RemotingCommand.request(RequestCode.UPDATE_BROKER_CONFIG, {}, f"{name}={number}".encode())
-            for number, name in enumerate(names, 1000)
-        ]
-        for future in [wire.client.invoke_async(wire.address, request, timeout=30.0) for request in requests]:
+    with serving(BrokerConfig.from_file(conf)) as wire:
+        texts = [f"{name}={number}".encode() for number, name in enumerate(names, 1000)]
+        for future in [wire.ask_later(RequestCode.UPDATE_BROKER_CONFIG, text) for text in texts]:
             assert future.result(30).code == ResponseCode.SUCCESS
-
-    serve(BrokerConfig.from_file(conf), change)
     config = BrokerConfig.from_file(conf)
     assert (config.max_pull_bytes, config.max_pull_msg_nums, config.max_pop_polling_size) == (1000, 1001, 1004)
 
@@ -126,39 +98,27 @@ def test_a_failed_write_changes_nothing(conf: Path, fault: str) -> None:
     else:
         conf.with_name("broker.conf.tmp").mkdir()
     content = conf.read_bytes() if conf.exists() else None
-
-    def change(wire: Wire) -> None:
-        answer = changed(wire, "traceOn=false")
+    with serving(config) as wire:
+        answer = wire.configure(traceOn=False)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert answer.remark is not None
-        assert str(conf) in answer.remark
-        assert shown(wire)["traceOn"] == "true"
-
-    serve(config, change)
+        assert str(conf) in (answer.remark or "")
+        assert wire.shown()["traceOn"] == "true"
     assert (conf.read_bytes() if conf.exists() else None) == content
 
 
 def test_a_misspelt_one_is_reported_and_not_written(conf: Path) -> None:
     before = conf.read_bytes()
-
-    def change(wire: Wire) -> None:
-        answer = changed(wire, "traceon=false")
-        assert "Did you mean 'traceOn'?" in (answer.remark or "")
-
-    serve(BrokerConfig.from_file(conf), change)
+    with serving(BrokerConfig.from_file(conf)) as wire:
+        assert "Did you mean 'traceOn'?" in (wire.configure(traceon=False).remark or "")
     assert conf.read_bytes() == before
 
 
 def test_without_a_file_the_response_reports_the_loss_at_the_stop(tmp_path: Path) -> None:
-    config = BrokerConfig.from_properties({"storePathRootDir": tmp_path, "listenPort": 0})
-
-    def change(wire: Wire) -> None:
-        answer = changed(wire, "traceOn=false")
+    with serving(BrokerConfig.from_properties({"storePathRootDir": tmp_path, "listenPort": 0})) as wire:
+        answer = wire.configure(traceOn=False)
         assert answer.code == ResponseCode.SUCCESS
         assert "the change is lost on restart" in (answer.remark or "")
-        assert shown(wire)["traceOn"] == "false"
-
-    serve(config, change)
+        assert wire.shown()["traceOn"] == "false"
 
 
 def test_a_failure_at_any_step_leaves_the_old_file_or_the_new_one(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +24,7 @@ from spark_rocket.protocol.wire.bodies.client import (
     SubscriptionData,
 )
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupWrapper, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.bodies.stats import ConsumerConnection, ProducerConnection
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -33,34 +33,50 @@ from spark_rocket.protocol.wire.request_limits.state import PRODUCERS, QUEUE_LOC
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import Wire
+from tests.broker.wire import Peer, Wire, subscribed
 from tests.kit.brokers import served
 from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 
 
-class Member:
+class Member(Peer):
     """A client with its own connection that records the broker's notifications."""
 
     def __init__(self, address: str, client_id: str) -> None:
-        self.told: queue.Queue[tuple[int, str]] = queue.Queue()
-        self.client = RemotingClient(request_handler=self._told)
-        self.wire = Wire(self.client, address)
+        super().__init__(address)
         self.client_id = client_id
 
-    def _told(self, address: str, request: RemotingCommand) -> None:
-        self.told.put((request.code, request.ext_fields["consumerGroup"]))
+    def joins(self, group: str, topic: str = "T", version: int = 1) -> RemotingCommand:
+        consumer = subscribed(group, topic, "*", version)
+        return self.beat(consumer, producers=[f"{group}-p"], client_id=self.client_id)
 
-    def beat(self, group: str, topic: str = "T", version: int = 1) -> RemotingCommand:
-        consumer = ConsumerData(group, subscription_data_set=[SubscriptionData.build(topic, "*", version)])
-        data = HeartbeatData(self.client_id, [ProducerData(f"{group}-p")], [consumer])
-        answer = self.wire.ask(RequestCode.HEART_BEAT, data.to_json())
-        assert answer.code == ResponseCode.SUCCESS
-        return answer
+    def leaves(self, group: str) -> None:
+        self.ask(RequestCode.UNREGISTER_CLIENT, clientID=self.client_id, consumerGroup=group)
 
-    def expect(self, group: str) -> None:
-        assert self.told.get(timeout=20) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, group)
+    def lock(self, group: str, *queues: MessageQueue) -> list[MessageQueue]:
+        return lock(self, group, self.client_id, *queues)
+
+    def expect(self, *groups: str) -> None:
+        """Wait for notifications of changes, in this order."""
+        for group in groups:
+            told = self.asked.get(timeout=20)
+            assert (told.code, told.ext_fields["consumerGroup"]) == (RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, group)
+
+
+def lock(wire: Wire, group: str, client_id: str, *queues: MessageQueue) -> list[MessageQueue]:
+    body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=list(queues)).to_json()
+    return wire.read(LockBatchResponseBody, RequestCode.LOCK_BATCH_MQ, body).lock_ok_mq_set
+
+
+@pytest.fixture
+def channel() -> Channel:
+    return cast(Channel, SilentChannel())
+
+
+@pytest.fixture
+def locks(clock: Clock) -> RebalanceLockManager:
+    return RebalanceLockManager(clock, 60_000)
 
 
 @pytest.fixture
@@ -68,7 +84,7 @@ def members(cluster: LocalCluster) -> Iterator[list[Member]]:
     made = [Member(cluster.broker_address, f"client-{number}") for number in range(3)]
     yield made
     for member in made:
-        member.client.close()
+        member.close()
 
 
 def ids(wire: Wire, group: str) -> list[str] | None:
@@ -82,60 +98,51 @@ def ids(wire: Wire, group: str) -> list[str] | None:
 def test_members_are_notified_of_changes(members: list[Member], wire: Wire, group: str) -> None:
     first, second, third = members
     assert ids(wire, group) is None
-    first.beat(group)
-    first.expect(group)
-    second.beat(group)
-    first.expect(group)
-    second.expect(group)
-    third.beat(group)
-    for member in members:
-        member.expect(group)
+    for count in (1, 2, 3):
+        members[count - 1].joins(group)
+        for member in members[:count]:
+            member.expect(group)
     assert ids(wire, group) == ["client-0", "client-1", "client-2"]
-    third.wire.ask(RequestCode.UNREGISTER_CLIENT, clientID="client-2", consumerGroup=group)
+    third.leaves(group)
     first.expect(group)
     second.expect(group)
-    second.client.close()
+    second.close()
     first.expect(group)
     assert ids(wire, group) == ["client-0"]
-    first.wire.ask(RequestCode.UNREGISTER_CLIENT, clientID="client-0", consumerGroup=group)
+    first.leaves(group)
     assert ids(wire, group) is None
 
 
 def test_a_heartbeat_without_changes_notifies_no_client(members: list[Member], group: str) -> None:
     first = members[0]
-    assert first.beat(group).ext_fields["IS_SUB_CHANGE"] == "true"
+    assert first.joins(group).ext_fields["IS_SUB_CHANGE"] == "true"
     first.expect(group)
-    assert first.beat(group).ext_fields["IS_SUB_CHANGE"] == "false"
-    first.beat(group, "Other", version=2)
+    assert first.joins(group).ext_fields["IS_SUB_CHANGE"] == "false"
+    first.joins(group, "Other", version=2)
     first.expect(group)
-    assert first.told.empty()
+    assert first.asked.empty()
 
 
 def test_a_heartbeat_makes_the_retry_topic_and_its_route(members: list[Member], namesrv: Wire, group: str) -> None:
-    members[0].beat(group)
-    route = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=f"%RETRY%{group}")
-    assert route.code == ResponseCode.SUCCESS
-    assert b'"readQueueNums":1' in bytes(route.body)
+    members[0].joins(group)
+    route = namesrv.read(TopicRouteData, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=f"%RETRY%{group}")
+    assert [queues.read_queue_nums for queues in route.queue_datas] == [1]
 
 
 def test_heartbeats_create_a_limited_number_of_groups(members: list[Member], wire: Wire, namesrv: Wire) -> None:
     def count() -> tuple[int, int]:
-        groups = wire.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).body
-        topics = wire.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body
-        return (
-            len(SubscriptionGroupWrapper.from_json(groups).subscription_group_table),
-            len(TopicConfigSerializeWrapper.from_json(topics).topic_config_table),
-        )
+        groups = wire.read(SubscriptionGroupWrapper, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        topics = wire.read(TopicConfigSerializeWrapper, RequestCode.GET_ALL_TOPIC_CONFIG)
+        return len(groups.subscription_group_table), len(topics.topic_config_table)
 
-    members[0].beat("limit-known")
+    members[0].joins("limit-known")
     groups, topics = count()
-    try:
-        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxAutoCreateGroups=%d" % (groups + 2))
+    with wire.settings(maxAutoCreateGroups=groups + 2):
         for number in range(5):
-            members[0].beat(f"limit-{number}")
+            members[0].joins(f"limit-{number}")
         assert count() == (groups + 2, topics + 2)
         for group, code in (("limit-0", 0), ("limit-known", 0), ("limit-4", 26)):
-            members[0].beat(group)
+            members[0].joins(group)
             answer = wire.pull("SELF_TEST_TOPIC", 0, consumerGroup=group)
             assert answer.code in ({26} if code else {0, 19, 21}), answer.remark
         assert f"is not created: the broker has {groups + 2} entries" in (answer.remark or "")
@@ -143,29 +150,26 @@ def test_heartbeats_create_a_limited_number_of_groups(members: list[Member], wir
         answer = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, offset=0, group="limit-4", delayLevel=0)
         assert (answer.code, "maxAutoCreateGroups" in (answer.remark or "")) == (26, True)
         assert namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="%RETRY%limit-known").code == 0
-    finally:
-        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxAutoCreateGroups=5000")
 
 
-def test_a_group_without_notifications(members: list[Member], wire: Wire, group: str) -> None:
-    body = f'{{"groupName":"{group}","notifyConsumerIdsChangedEnable":false}}'.encode()
-    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
-    members[0].beat(group)
-    members[0].beat(f"{group}-b")
-    members[0].expect(f"{group}-b")  # and nothing before it
+def test_members_that_are_not_notified(members: list[Member], wire: Wire, group: str) -> None:
+    """Of a group without notifications, and broadcasting ones, which share out nothing."""
+    first, second, _ = members
+    wire.create_group(group, notifyConsumerIdsChangedEnable=False)
+    first.joins(group)
+    for member in (first, second):
+        member.beat(subscribed(f"{group}-a", "T", message_model="BROADCASTING"), client_id=member.client_id)
+    first.joins(f"{group}-b")
+    first.expect(f"{group}-b")  # and nothing before it
 
 
 def test_connections_of_a_group(members: list[Member], wire: Wire, group: str) -> None:
-    members[0].beat(group)
-    answer = wire.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
-    consumers = ConsumerConnection.from_json(bytes(answer.body))
+    members[0].joins(group)
+    consumers = wire.read(ConsumerConnection, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=group)
     assert [(one.client_id, one.language) for one in consumers.connection_set] == [("client-0", "PYTHON")]
     assert list(consumers.subscription_table) == ["T"]
-    answer = wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=f"{group}-p")
-    assert len(ProducerConnection.from_json(bytes(answer.body)).connection_set) == 1
-    offline = wire.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="Unknown")
-    assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
-    assert wire.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="Unknown").code == 1
+    producers = wire.read(ProducerConnection, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup=f"{group}-p")
+    assert len(producers.connection_set) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":7}', b"\xff\xfe"])
@@ -174,43 +178,35 @@ def test_a_broken_heartbeat_is_answered_and_harms_nothing(wire: Wire, body: byte
 
 
 def test_locks_over_the_wire(wire: Wire, group: str) -> None:
-    queues = [MessageQueue("T", "broker-a", number) for number in range(2)]
-
-    def lock(client_id: str, wanted: list[MessageQueue]) -> list[MessageQueue]:
-        body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=wanted).to_json()
-        return LockBatchResponseBody.from_json(bytes(wire.ask(RequestCode.LOCK_BATCH_MQ, body).body)).lock_ok_mq_set
-
-    assert lock("a", queues[:1]) == queues[:1]
-    assert lock("b", queues) == queues[1:]
+    first, second = queues = [MessageQueue("T", "broker-a", number) for number in range(2)]
+    assert lock(wire, group, "a", first) == [first]
+    assert lock(wire, group, "b", *queues) == [second]
     body = LockBatchRequestBody(consumer_group=group, client_id="a", mq_set=queues).to_json()
     assert wire.ask(RequestCode.UNLOCK_BATCH_MQ, body).code == ResponseCode.SUCCESS
-    assert lock("b", queues) == queues
+    assert lock(wire, group, "b", *queues) == queues
 
 
-def test_a_lock_that_is_not_renewed_ends() -> None:
-    now = [0]
-    locks = RebalanceLockManager(lambda: now[0], 60_000)
-    mine, channel = [MessageQueue("T", "b", 0)], cast(Channel, SilentChannel())
+def test_a_lock_that_is_not_renewed_ends(locks: RebalanceLockManager, clock: Clock, channel: Channel) -> None:
+    mine = [MessageQueue("T", "b", 0)]
     assert locks.lock("g", mine, "a", channel) == mine
-    now[0] = 60_000
+    clock.now += 60_000
     assert locks.lock("g", mine, "b", channel) == []
-    now[0] = 60_001
+    clock.now += 1
     assert locks.lock("g", mine, "b", channel) == mine
     locks.unlock("g", mine, "a")
     assert locks.lock("g", mine, "a", channel) == []
 
 
-def test_expired_locks_are_removed_and_others_bounded() -> None:
-    now = [0]
-    locks = RebalanceLockManager(lambda: now[0], 60_000)
-    channel = cast(Channel, SilentChannel())
+def test_expired_locks_are_removed_and_others_bounded(
+    locks: RebalanceLockManager, clock: Clock, channel: Channel
+) -> None:
     most = STATE_LIMITS[QUEUE_LOCKS].per_connection or 0
     queues = [MessageQueue(f"T{number}", "b", 0) for number in range(most)]
-    assert locks.lock("g", queues, "a", channel) == queues
-    assert locks.lock("g", queues, "a", channel) == queues  # renewed
+    for _ in range(2):  # created, then renewed
+        assert locks.lock("g", queues, "a", channel) == queues
     with pytest.raises(RefusedError, match=f"too many queue locks: at most {most:,} per connection"):
         locks.lock("g", [MessageQueue("more", "b", 0)], "a", channel)
-    now[0] = 60_001
+    clock.now += 60_001
     locks.lock("g", queues[:10], "a", channel)
     locks.expire()
     assert locks.count == 10
@@ -219,13 +215,13 @@ def test_expired_locks_are_removed_and_others_bounded() -> None:
     assert locks.count == 0
 
 
-def test_many_expired_locks_are_removed_in_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_expired_locks_are_removed_in_several_calls(
+    locks: RebalanceLockManager, clock: Clock, channel: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(queue_locks, "_MAX_EXPIRED", 5)
-    now = [0]
-    locks = RebalanceLockManager(lambda: now[0], 60_000)
     for group in ("g", "h", "i"):
-        locks.lock(group, [MessageQueue("T", "b", number) for number in range(4)], "a", cast(Channel, SilentChannel()))
-    now[0] = 60_001
+        locks.lock(group, [MessageQueue("T", "b", number) for number in range(4)], "a", channel)
+    clock.now += 60_001
     counts = []
     for _ in range(4):
         locks.expire()
@@ -235,18 +231,14 @@ def test_many_expired_locks_are_removed_in_several_calls(monkeypatch: pytest.Mon
 
 def test_the_last_member_that_unregisters_ends_the_locks(members: list[Member], group: str) -> None:
     first, second, third = members
-    queues = [MessageQueue("T", "b", 0)]
-
-    def lock(member: Member) -> list[MessageQueue]:
-        body = LockBatchRequestBody(consumer_group=group, client_id=member.client_id, mq_set=queues).to_json()
-        return LockBatchResponseBody.from_json(member.wire.ask(RequestCode.LOCK_BATCH_MQ, body).body).lock_ok_mq_set
-
+    mine = MessageQueue("T", "b", 0)
     for member in (first, second):
-        member.beat(group)
-    assert lock(first) == queues
-    for member, expected in ((second, []), (first, queues)):
-        member.wire.ask(RequestCode.UNREGISTER_CLIENT, clientID=member.client_id, consumerGroup=group)
-        assert lock(third) == expected
+        member.joins(group)
+    assert first.lock(group, mine) == [mine]
+    second.leaves(group)
+    assert third.lock(group, mine) == []
+    first.leaves(group)
+    assert third.lock(group, mine) == [mine]
 
 
 DAY = 86_400_000
@@ -254,60 +246,38 @@ DAY = 86_400_000
 
 @pytest.mark.parametrize("jump", [-DAY, DAY])
 def test_setting_the_clock_neither_ends_nor_prolongs_locks_and_members(tmp_path: Path, jump: int) -> None:
-    wall, monotonic = Clock(), Clock(1_000)
-    queues = [MessageQueue("T", "broker-a", 0)]
-    with served(tmp_path, wall, monotonic=monotonic) as (server, wire):
+    wall, monotonic, mine = Clock(), Clock(1_000), MessageQueue("T", "broker-a", 0)
+    with served(tmp_path, wall, monotonic=monotonic) as (server, wire), RemotingClient() as other:
+        parts = server.broker.parts
 
-        def lock(client_id: str) -> list[MessageQueue]:
-            body = LockBatchRequestBody(consumer_group="g", client_id=client_id, mq_set=queues).to_json()
-            found = wire.ask(RequestCode.LOCK_BATCH_MQ, body).body
-            return LockBatchResponseBody.from_json(bytes(found)).lock_ok_mq_set
-
-        def members() -> list[str]:
-            parts = server.broker.parts
+        def members() -> list[str] | None:
             server.run(lambda: parts.clients.expire(parts.config.channel_expired_timeout))
-            answer = wire.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="g")
-            if answer.code != ResponseCode.SUCCESS:
-                return []
-            return GetConsumerListByGroupResponseBody.from_json(bytes(answer.body)).consumer_id_list
+            return ids(wire, "g")
 
-        with RemotingClient() as other:
-            heartbeat = HeartbeatData("a", consumer_data_set=[ConsumerData("g")]).to_json()
-            assert Wire(other, wire.address).ask(RequestCode.HEART_BEAT, heartbeat).code == ResponseCode.SUCCESS
-            assert lock("a") == queues
-            wall.now += jump
-            assert lock("b") == []
-            assert members() == ["a"]
-            monotonic.now += 60_001
-            assert lock("b") == queues
-            monotonic.now += 60_000
-            assert members() == []
+        Wire(other, wire.address).beat(ConsumerData("g"), client_id="a")
+        assert lock(wire, "g", "a", mine) == [mine]
+        wall.now += jump
+        assert (lock(wire, "g", "b", mine), members()) == ([], ["a"])
+        monotonic.now += 60_001
+        assert lock(wire, "g", "b", mine) == [mine]
+        monotonic.now += 60_000
+        assert members() is None
 
 
 def test_members_with_different_subscriptions_cause_one_notification(members: list[Member], group: str) -> None:
     """Apache's broker notifies all members at each of their heartbeats."""
     first, second, third = members
-    first.beat(group, "A")
-    second.beat(group, "B")
-    for member in (first, first, second):
-        member.expect(group)
+    first.joins(group, "A")
+    second.joins(group, "B")
+    first.expect(group, group)
+    second.expect(group)
     for _ in range(3):
-        assert first.beat(group, "A").ext_fields["IS_SUB_CHANGE"] == "false"
-        assert second.beat(group, "B").ext_fields["IS_SUB_CHANGE"] == "false"
-    third.beat(f"{group}-end")
+        assert first.joins(group, "A").ext_fields["IS_SUB_CHANGE"] == "false"
+        assert second.joins(group, "B").ext_fields["IS_SUB_CHANGE"] == "false"
+    third.joins(f"{group}-end")
     third.expect(f"{group}-end")
-    assert first.told.empty()
-    assert second.told.empty()
-
-
-def test_broadcasting_members_share_out_nothing(members: list[Member], group: str) -> None:
-    first, second, _ = members
-    for member in (first, second):
-        consumer = ConsumerData(group, message_model="BROADCASTING", subscription_data_set=[SubscriptionData("T")])
-        body = HeartbeatData(member.client_id, consumer_data_set=[consumer]).to_json()
-        assert member.wire.ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SUCCESS
-    first.beat(f"{group}-b")
-    first.expect(f"{group}-b")  # and nothing before it
+    assert first.asked.empty()
+    assert second.asked.empty()
 
 
 def test_silent_peers_are_disconnected(tmp_path: Path) -> None:
@@ -323,57 +293,71 @@ class SilentChannel:
 
     remote_addr = "127.0.0.1:1"
     rebalances = True
-
-    def __init__(self) -> None:
-        self.closed = False
+    closed = False
 
     def close(self) -> None:
         self.closed = True
 
 
-def test_a_member_without_heartbeats_expires() -> None:
-    now = [0]
-    told: list[str] = []
-    clients = ClientManager(lambda: 0, lambda channel, group: told.append(group), lambda: now[0])
+class Clients(ClientManager):
+    """The clients of a broker, with a manual clock; ``told``: the groups that were notified, in order."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.told: list[str] = []
+        super().__init__(lambda: 0, lambda channel, group: self.told.append(group), lambda: self.now)
+
+    def consumer(self, group: str, channel: object, client_id: str = "one", *topics: str) -> None:
+        data = ConsumerData(group, subscription_data_set=[SubscriptionData(topic) for topic in topics])
+        self.register_consumer(data, cast(Channel, channel), client_id, "JAVA", 1)
+
+    def producer(self, group: str, channel: object, client_id: str = "one") -> None:
+        self.register_producer(group, cast(Channel, channel), client_id, "JAVA", 1)
+
+
+@pytest.fixture
+def clients() -> Clients:
+    return Clients()
+
+
+def test_a_member_without_heartbeats_expires(clients: Clients) -> None:
     old, young = SilentChannel(), SilentChannel()
-    clients.register_consumer(ConsumerData("g"), cast(Channel, old), "old", "JAVA", 1, notify=False)
-    clients.register_producer("p", cast(Channel, old), "old", "JAVA", 1)
-    now[0] = 100_000
-    clients.register_consumer(ConsumerData("g"), cast(Channel, young), "young", "JAVA", 1, notify=False)
-    now[0] = 120_000
+    clients.consumer("g", old, "old")
+    clients.producer("p", old, "old")
+    clients.now = 100_000
+    clients.consumer("g", young, "young")
+    clients.now = 120_000
     clients.expire(120_000)
     assert not old.closed
-    now[0] = 120_001
+    clients.now = 120_001
+    clients.told.clear()
     clients.expire(120_000)
+    assert clients.told == ["g"]
     assert (old.closed, young.closed) == (True, False)
     assert clients.consumers["g"].client_ids() == ["young"]
     again = SilentChannel()
-    clients.register_consumer(ConsumerData("g"), cast(Channel, again), "young", "JAVA", 1, notify=False)
+    clients.consumer("g", again, "young")
     assert clients.consumers["g"].channel_of("young") is again
     assert clients.consumers["g"].client_ids() == ["young"]
     assert clients.producers == {}
-    assert told == ["g"]
 
 
-def test_many_clients_of_one_connection_are_members_each() -> None:
+def test_many_clients_of_one_connection_are_members_each(clients: Clients) -> None:
     """Like those of a proxy. A silent one removes neither the others nor the connection."""
-    now = [0]
-    told: list[str] = []
-    clients = ClientManager(lambda: 0, lambda channel, group: told.append(group), lambda: now[0])
     proxy = SilentChannel()
     channel = cast(Channel, proxy)
     for client_id in ("one", "two", "three"):
-        clients.register_consumer(ConsumerData("g"), channel, client_id, "JAVA", 1)
-        clients.register_producer("p", channel, client_id, "JAVA", 1)
-    assert told == ["g"] * 3  # once for each change, not for each member
+        clients.consumer("g", channel, client_id)
+        clients.producer("p", channel, client_id)
+    assert clients.told == ["g"] * 3  # once for each change, not for each member
     assert clients.consumers["g"].client_ids() == ["one", "three", "two"]
     assert clients.consumers["g"].channel_of("two") is channel
     clients.unregister(channel, "two", "p", "g")
     assert clients.consumers["g"].client_ids() == ["one", "three"]
     assert sorted(one.client_id for one in clients.producers["p"]) == ["one", "three"]
-    now[0] = 100_000
-    clients.register_consumer(ConsumerData("g"), channel, "one", "JAVA", 1)
-    now[0] = 130_000
+    clients.now = 100_000
+    clients.consumer("g", channel, "one")
+    clients.now = 130_000
     clients.expire(120_000)
     assert clients.consumers["g"].client_ids() == ["one"]
     assert (clients.producers, proxy.closed) == ({}, False)
@@ -381,65 +365,57 @@ def test_many_clients_of_one_connection_are_members_each() -> None:
     assert clients.consumers == {}
 
 
-def test_members_are_bounded_and_released_with_their_connection() -> None:
+def test_members_are_bounded_and_released_with_their_connection(clients: Clients) -> None:
     """Also those with long names: each KiB counts as a member."""
-    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
     first, second = (cast(Channel, SilentChannel()) for _ in range(2))
     most = STATE_LIMITS[PRODUCERS].per_connection or 0
     for number in range(most):
-        clients.register_producer(f"p{number}", first, "one", "JAVA", 1)
-    clients.register_producer("p0", first, "one", "JAVA", 1)  # renewed
+        clients.producer(f"p{number}", first, "one")
+    clients.producer("p0", first, "one")  # renewed
     with pytest.raises(RefusedError, match="too many producers"):
-        clients.register_producer("more", first, "one", "JAVA", 1)
-    clients.register_producer("p0", second, "two", "JAVA", 1)
+        clients.producer("more", first, "one")
+    clients.producer("p0", second, "two")
     with pytest.raises(RefusedError, match="too many producers"):
-        clients.register_producer("x" * (most << 10), second, "two", "JAVA", 1)
+        clients.producer("x" * (most << 10), second, "two")
     clients.channel_closed(first)
     assert clients.producers.keys() == {"p0"}
-    clients.register_producer("more", first, "one", "JAVA", 1)
+    clients.producer("more", first, "one")
 
 
-def test_consumers_of_one_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_of_one_group_are_bounded(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients_module, "MAX_GROUP_MEMBERS", 2)
-    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
     channels = [cast(Channel, SilentChannel()) for _ in range(2)]
     for channel in channels:
-        clients.register_consumer(ConsumerData("g"), channel, "one", "JAVA", 1)
+        clients.consumer("g", channel, "one")
     with pytest.raises(RefusedError, match="too many consumers of group g: at most 2"):
-        clients.register_consumer(ConsumerData("g"), channels[0], "two", "JAVA", 1)
-    clients.register_consumer(ConsumerData("g"), channels[0], "one", "JAVA", 1)  # renewed
-    clients.register_consumer(ConsumerData("h"), channels[0], "two", "JAVA", 1)
+        clients.consumer("g", channels[0], "two")
+    clients.consumer("g", channels[0], "one")  # renewed
+    clients.consumer("h", channels[0], "two")
     clients.channel_closed(channels[1])
-    clients.register_consumer(ConsumerData("g"), channels[0], "two", "JAVA", 1)
+    clients.consumer("g", channels[0], "two")
     assert len(clients.consumers["g"].members) == 2
 
 
-def test_subscriptions_are_bounded_and_released_with_their_member() -> None:
-    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
-    channel = cast(Channel, SilentChannel())
+def test_subscriptions_are_bounded_and_released_with_their_member(clients: Clients, channel: Channel) -> None:
     most = STATE_LIMITS[SUBSCRIPTIONS].per_connection or 0
-
-    def consumer(group: str, count: int) -> ConsumerData:
-        return ConsumerData(group, subscription_data_set=[SubscriptionData(f"T{number}") for number in range(count)])
-
-    clients.register_consumer(consumer("g", most), channel, "one", "JAVA", 1)
+    topics = [f"T{number}" for number in range(most)]
+    clients.consumer("g", channel, "one", *topics)
     with pytest.raises(RefusedError, match=f"too many subscriptions: at most {most:,} per connection"):
-        clients.register_consumer(consumer("h", 1), channel, "one", "JAVA", 1)
+        clients.consumer("h", channel, "one", "T")
     assert clients.consumers.keys() == {"g"}
-    clients.register_consumer(consumer("g", most - 1), channel, "one", "JAVA", 1)
-    clients.register_consumer(consumer("h", 1), channel, "one", "JAVA", 1)
+    clients.consumer("g", channel, "one", *topics[1:])
+    clients.consumer("h", channel, "one", "T")
     clients.unregister(channel, "one", None, "g")
-    clients.register_consumer(consumer("i", most - 1), channel, "one", "JAVA", 1)
+    clients.consumer("i", channel, "one", *topics[1:])
     clients.channel_closed(channel)
     assert clients.consumers == {}
 
 
-def test_a_reply_goes_to_the_latest_connection_of_its_client() -> None:
-    clients = ClientManager(lambda: 0, lambda channel, group: None, lambda: 0)
+def test_a_reply_goes_to_the_latest_connection_of_its_client(clients: Clients) -> None:
     old, young = (cast(Channel, SilentChannel()) for _ in range(2))
     for group in ("p", "q"):
-        clients.register_producer(group, old, "one", "JAVA", 1)
-        clients.register_producer(group, young, "one", "JAVA", 1)
+        clients.producer(group, old, "one")
+        clients.producer(group, young, "one")
     assert clients.producer_channel("one") is young
     clients.unregister(young, "one", "q", None)
     assert clients.producer_channel("one") is young

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-import queue
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 
 import pytest
 
 from spark_rocket.broker.processors import consumer_requests
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.record.record import decode_record
-from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData, SubscriptionData
 from spark_rocket.protocol.wire.bodies.consumer import (
     ConsumeMessageDirectlyResult,
     ConsumerRunningInfo,
@@ -22,13 +19,11 @@ from spark_rocket.protocol.wire.bodies.consumer import (
 )
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import Wire
+from tests.broker.wire import Peer, Wire, request_of, subscribed
 
 pytestmark = pytest.mark.live
 
-Answer = Callable[[RemotingCommand], RemotingCommand | None]
 CODES = (
     RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
@@ -37,31 +32,23 @@ CODES = (
 )
 
 
-class Consumer:
+class Consumer(Peer):
     """A member of a group with scripted responses."""
 
     def __init__(self, address: str, client_id: str, group: str, topic: str) -> None:
-        self.asked: queue.Queue[RemotingCommand] = queue.Queue()
-        self.answer: Answer = lambda request: None
-        self.client = RemotingClient(request_handler=self._asked)
-        self.wire = Wire(self.client, address)
+        super().__init__(address)
         self.client_id = client_id
         self.group, self.topic = group, topic
-        self.beat()
+        self.joins()
 
-    def beat(self, expression: str = "*", version: int = 1) -> None:
-        consumer = ConsumerData(
-            self.group, subscription_data_set=[SubscriptionData.build(self.topic, expression, version)]
-        )
-        body = HeartbeatData(self.client_id, consumer_data_set=[consumer]).to_json()
-        assert self.wire.ask(RequestCode.HEART_BEAT, body).code == ResponseCode.SUCCESS
+    def joins(self, expression: str = "*", version: int = 1) -> None:
+        self.beat(subscribed(self.group, self.topic, expression, version), client_id=self.client_id)
 
-    def _asked(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        if request.code not in CODES:
-            return None
-        request.body = bytes(request.body)
-        self.asked.put(request)
-        return self.answer(request)
+    def _take(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        return super()._take(address, request) if request.code in CODES else None
+
+    def answers(self, body: bytes = b"", code: int = 0, remark: str | None = None) -> None:
+        self.answer = lambda request: RemotingCommand.response(request, code, remark, body=body)
 
 
 @pytest.fixture
@@ -69,35 +56,27 @@ def consumers(cluster: LocalCluster, topic: str, group: str) -> Iterator[list[Co
     made = [Consumer(cluster.broker_address, f"client-{number}", group, topic) for number in range(2)]
     yield made
     for consumer in made:
-        consumer.client.close()
-
-
-def ask_later(wire: Wire, code: int, **fields: object) -> Future[RemotingCommand]:
-    ext = {name: str(value) for name, value in fields.items()}
-    return wire.client.invoke_async(wire.address, RemotingCommand.request(code, ext), timeout=30.0)
+        consumer.close()
 
 
 # --- 307, 309 ---------------------------------------------------------------------------------------------------
 
 
-def test_the_running_information_of_a_consumer(wire: Wire, consumers: list[Consumer], topic: str, group: str) -> None:
+def test_the_running_information_of_a_consumer(wire: Wire, consumers: list[Consumer], group: str) -> None:
     info = ConsumerRunningInfo({"PROP_CONSUME_TYPE": "CONSUME_PASSIVELY"})
-    consumers[1].answer = lambda request: RemotingCommand.response(request, body=info.to_json())
-    answer = wire.ask(
-        RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup=group, clientId="client-1", jstackEnable=True
-    )
-    assert (answer.code, ConsumerRunningInfo.from_json(bytes(answer.body))) == (0, info)
-    asked = consumers[1].asked.get(timeout=20)
-    assert asked.ext_fields == {"consumerGroup": group, "clientId": "client-1", "jstackEnable": "true"}
+    consumers[1].answers(info.to_json())
+    fields = {"consumerGroup": group, "clientId": "client-1", "jstackEnable": "true"}
+    assert wire.read(ConsumerRunningInfo, RequestCode.GET_CONSUMER_RUNNING_INFO, **fields) == info
+    assert consumers[1].asked.get(timeout=20).ext_fields == fields
     assert consumers[0].asked.empty()
 
 
 def test_a_message_is_consumed_directly(wire: Wire, consumers: list[Consumer], topic: str, group: str) -> None:
     msg_id = wire.send(topic, b"this one", {"TAGS": "t"}).ext_fields["msgId"]
     result = ConsumeMessageDirectlyResult(consume_result="CR_LATER", spent_time_mills=3)
-    consumers[0].answer = lambda request: RemotingCommand.response(request, body=result.to_json())
-    answer = wire.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, consumerGroup=group, clientId="client-0", msgId=msg_id)
-    assert (answer.code, ConsumeMessageDirectlyResult.from_json(bytes(answer.body))) == (0, result)
+    consumers[0].answers(result.to_json())
+    fields = {"consumerGroup": group, "clientId": "client-0", "msgId": msg_id}
+    assert wire.read(ConsumeMessageDirectlyResult, RequestCode.CONSUME_MESSAGE_DIRECTLY, **fields) == result
     asked = consumers[0].asked.get(timeout=20)
     assert asked.ext_fields["brokerName"] == "broker-a"
     message = decode_record(asked.body)
@@ -108,19 +87,19 @@ def test_a_message_is_consumed_directly(wire: Wire, consumers: list[Consumer], t
 def test_a_consumer_that_is_missing_leaves_or_refuses(
     wire: Wire, consumers: list[Consumer], topic: str, group: str, code: int
 ) -> None:
-    msg_id = wire.send(topic).ext_fields["msgId"]
-    fields = {"consumerGroup": group, "clientId": "client-0", "msgId": msg_id}
+    member = consumers[0]
+    fields = {"consumerGroup": group, "clientId": "client-0", "msgId": wire.send(topic).ext_fields["msgId"]}
     for wrong in ({"clientId": "client-9"}, {"consumerGroup": "Unknown"}):
         absent = wire.ask(code, **{**fields, **wrong})
         assert (absent.code, (absent.remark or "").endswith("not online")) == (ResponseCode.SYSTEM_ERROR, True)
-    consumers[0].answer = lambda request: RemotingCommand.response(request, 3, "not me")
+    member.answers(code=3, remark="not me")
     refused = wire.ask(code, **fields)
     assert (refused.code, refused.remark) == (3, "not me")
-    consumers[0].asked.get(timeout=20)
-    consumers[0].answer = lambda request: None
-    later = ask_later(wire, code, **fields)
-    consumers[0].asked.get(timeout=20)
-    consumers[0].client.close()
+    member.asked.get(timeout=20)
+    member.answer = lambda request: None
+    later = wire.ask_later(code, **fields)
+    member.asked.get(timeout=20)
+    member.close()
     gone = later.result(20)
     assert gone.code == ResponseCode.SYSTEM_ERROR
     assert f"invoke consumer <{group}> <client-0> Exception: " in (gone.remark or "")
@@ -148,60 +127,51 @@ def test_a_missing_message(wire: Wire, consumers: list[Consumer], group: str, ms
 def test_offsets_of_consumers(
     wire: Wire, consumers: list[Consumer], topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     tables = [{MessageQueue(topic, "broker-a", number): 5 + number} for number in range(2)]
 
-    def says(number: int) -> Answer:
-        body = GetConsumerStatusBody(message_queue_table=tables[number]).to_json()
-        return lambda request: RemotingCommand.response(request, body=body)
-
     def status(**fields: object) -> dict[str, dict[MessageQueue, int]]:
-        answer = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group=group, **fields)
-        assert answer.code == ResponseCode.SUCCESS
-        return GetConsumerStatusBody.from_json(bytes(answer.body)).consumer_table
+        return wire.read(GetConsumerStatusBody, code, topic=topic, group=group, **fields).consumer_table
 
-    for number, consumer in enumerate(consumers):
-        consumer.answer = says(number)
+    for consumer, table in zip(consumers, tables, strict=True):
+        consumer.answers(GetConsumerStatusBody(message_queue_table=table).to_json())
     assert status() == {"client-0": tables[0], "client-1": tables[1]}
     asked = consumers[0].asked.get(timeout=20)
     assert asked.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     assert asked.ext_fields == {"topic": topic, "group": group}
     assert status(clientAddr="client-1") == {"client-1": tables[1]}
     assert status(clientAddr="client-9") == {}
-    consumers[0].answer = lambda request: RemotingCommand.response(request, 3, "not supported")
+    consumers[0].answers(code=3, remark="not supported")
     assert status() == {"client-1": tables[1]}
-    consumers[0].answer = lambda request: RemotingCommand.response(request, body=b"{nonsense")
+    consumers[0].answers(b"{nonsense")
     assert status() == {"client-1": tables[1]}
     consumers[0].answer = lambda request: None
     monkeypatch.setattr(consumer_requests, "_STATUS_TIMEOUT_S", 0.05)
-    consumers[1].answer = says(1)
     assert status(clientAddr="client-0") == {}
-    nobody = wire.ask(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, topic=topic, group="Unknown")
+    nobody = wire.ask(code, topic=topic, group="Unknown")
     assert nobody.remark == "No Any Consumer online in the consumer group: [Unknown]"
+
+
+@pytest.fixture
+def committed(wire: Wire, topic: str, group: str) -> Iterator[list[int]]:
+    """Messages, offsets of the group, and a broker that resets them through the members."""
+    wire.create_group(group)
+    offsets = [4, 5, 6, 10]
+    for number, offset in enumerate(offsets):
+        wire.send_batch(topic, [Message.of(topic, b"x")] * 10, queue_id=number)
+        wire.commit(group, topic, offset, number)
+    with wire.settings(useServerSideResetOffset=False):
+        yield offsets
 
 
 # --- 222 and 220 ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def through_members(wire: Wire) -> Iterator[None]:
-    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"useServerSideResetOffset=false")
-    yield
-    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"useServerSideResetOffset=true")
-
-
 def test_members_get_their_new_offsets(
-    wire: Wire, consumers: list[Consumer], topic: str, group: str, through_members: None
+    wire: Wire, consumers: list[Consumer], topic: str, group: str, committed: list[int]
 ) -> None:
-    for number in range(4):
-        for _ in range(10):
-            wire.send(topic, queue_id=number)
-    where = {"group": group, "topic": topic}
-    reset = {**where, "timestamp": -1, "isForce": True}
-    unknown = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
-    assert (unknown.code, unknown.remark) == (1, f"THe consumer group <{group}> not exist")
-    for number, offset in enumerate((4, 5, 6, 10)):
-        fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": offset}
-        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+    unknown = wire.reset("Unknown", topic, timestamp=-1)
+    assert (unknown.code, unknown.remark) == (1, "THe consumer group <Unknown> not exist")
 
     def table(raw: bytes) -> list[int]:
         offsets = ResetOffsetBody.from_json(raw).offset_table
@@ -210,10 +180,10 @@ def test_members_get_their_new_offsets(
 
     for fields, expected in (
         ({"timestamp": -1, "isForce": True}, [10, 10, 10, 10]),
-        ({"timestamp": -1, "isForce": False}, [4, 5, 6, 10]),
+        ({"timestamp": -1, "isForce": False}, committed),
         ({"timestamp": 0, "isForce": False}, [0, 0, 0, 0]),
     ):
-        answer = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **where, **fields)
+        answer = wire.reset(group, topic, **fields)
         assert (answer.code, table(bytes(answer.body))) == (0, expected)
         for consumer in consumers:
             told = consumer.asked.get(timeout=20)
@@ -225,13 +195,10 @@ def test_members_get_their_new_offsets(
 
 
 def test_members_in_cpp_get_their_format(
-    wire: Wire, consumers: list[Consumer], topic: str, group: str, through_members: None
+    wire: Wire, consumers: list[Consumer], topic: str, group: str, committed: list[int]
 ) -> None:
-    for number in range(4):
-        fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": 3}
-        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-    ext = {"group": group, "topic": topic, "timestamp": "-1", "isForce": "true"}
-    request = RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext)
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    request = request_of(code, group=group, topic=topic, timestamp=0, isForce=True)
     request.language = LanguageCode.CPP
     assert wire.client.invoke(wire.address, request, timeout=10).code == ResponseCode.SUCCESS
     rows = ResetOffsetBodyForC.from_json(bytes(consumers[0].asked.get(timeout=20).body)).offset_table
@@ -240,12 +207,8 @@ def test_members_in_cpp_get_their_format(
     ]
 
 
-def test_no_member_to_notify(wire: Wire, topic: str, group: str, through_members: None) -> None:
-    wire.create_group(group)
-    for number in range(4):
-        fields = {"consumerGroup": group, "topic": topic, "queueId": number, "commitOffset": 3}
-        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-    answer = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group=group, topic=topic, timestamp=-1, isForce=True)
+def test_no_member_to_notify(wire: Wire, topic: str, group: str, committed: list[int]) -> None:
+    answer = wire.reset(group, topic, timestamp=-1)
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
     assert "Consumer not online, so can not reset offset" in (answer.remark or "")
 
@@ -264,15 +227,15 @@ def test_consumers_that_subscribe_differently_are_named_once(
         return found
 
     with caplog.at_level(logging.WARNING):
-        first.beat()
+        first.joins()
         assert warned() == []
-        second.beat("a || b", 2)
+        second.joins("a || b", 2)
         (text,) = warned()
         assert f"Consumers of group {group} have different subscriptions: client-1 has {topic} by 'a || b'" in text
         assert f"client-0 has {topic} by '*'" in text
         for _ in range(3):
-            second.beat("a || b", 2)
-            first.beat()
+            second.joins("a || b", 2)
+            first.joins()
         assert warned() == []
-        second.beat("c", 3)
+        second.joins("c", 3)
         assert warned() == []  # once for a host and group in ten seconds

@@ -15,17 +15,14 @@ from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import RecallMessageHandle
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import decode_record
-from spark_rocket.protocol.wire.bodies.route import KVTable
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
-from tests.golden import expected, extract_store
+from tests.broker.wire import BROKER_PROPERTIES, Wire, bodies_of, messages_of
 from tests.kit.brokers import served
 from tests.kit.clock import START, Clock
 
@@ -180,18 +177,18 @@ def test_a_delayed_message_from_its_answer_to_its_delivery(tmp_path: Path, clock
         (_, waiting) = wire.messages(SCHEDULE, queue_id=2)
         assert answer.ext_fields["msgId"] == waiting.offset_msg_id
         assert answer.ext_fields["transactionId"] == waiting.properties["UNIQ_KEY"]
-        pull = wire.pull_later("Late", 1, queue_id=1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=30_000)
+        pull = wire.hold("Late", 1, queue_id=1)
         server.pass_time(9_999)
         assert not pull.done()
         server.pass_time(1)
-        (message,) = decode_messages(bytes(pull.result(20).body))
+        (message,) = messages_of(pull.result(20))
         assert (message.body, message.store_timestamp) == (b"then", START + 10_000)
         assert message.properties == waiting.properties
         assert message.properties["REAL_TOPIC"] == "Late"
         assert b'"scheduleMessageOffset_3":"2,2"' in bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)
     assert delay_file(tmp_path) == {"3": 2}
     with served(tmp_path, clock) as (server, wire):
-        assert [m.body for m in wire.messages("Late", queue_id=1)] == [b"now", b"then"]
+        assert wire.bodies("Late", queue_id=1) == [b"now", b"then"]
         text = bytes(wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).body)
         assert b'"offsetTable":{3:2}' in text
 
@@ -204,11 +201,11 @@ def test_overdue_messages_are_delivered_at_the_start(tmp_path: Path, clock: Cloc
         wire.send("Late", b"last", {"DELAY": "1"})
     clock.now += 700
     with served(tmp_path, clock) as (server, wire):
-        pull = wire.pull_later("Late", 0, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=30_000)
-        first = [message.body for message in decode_messages(bytes(pull.result(20).body))]
+        pull = wire.hold("Late", 0)
+        first = bodies_of(pull.result(20))
         assert first == [b"%d" % number for number in range(50)][: len(first)]
         server.wake()
-        assert wire.ask(RequestCode.GET_MAX_OFFSET, topic="Late", queueId=0).ext_fields == {"offset": "50"}
+        assert wire.end("Late") == 50
         server.pass_time(300)
         assert wire.messages("Late", 50)[0].body == b"last"
 
@@ -263,7 +260,7 @@ def test_a_broken_delay_file_is_replaced_by_its_bak(tmp_path: Path, clock: Clock
     path.write_bytes(b'{"offsetTable":{1:')
     with served(tmp_path, clock) as (server, wire):
         server.wake()
-        assert [m.body for m in wire.messages("Late")] == [b"0", b"1"]  # the .bak is behind, the log is not
+        assert wire.bodies("Late") == [b"0", b"1"]  # the .bak is behind, the log is not
     assert delay_file(tmp_path) == {"1": 2}
 
 
@@ -305,11 +302,11 @@ def test_a_timed_message_is_answered_with_its_handle(tmp_path: Path, clock: Cloc
 
 def test_the_timers_figures(tmp_path: Path, clock: Clock) -> None:
     def figures(wire: Wire) -> list[str]:
-        table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
+        table = wire.runtime()
         names = ("timerReadBehind", "timerOffsetBehind", "timerCongestNum", "timerEnqueueTps", "timerDequeueTps")
         return [table[name] for name in names]
 
-    with served(tmp_path, clock, timerWheelEnable=True) as (server, wire):
+    with served(tmp_path, clock) as (server, wire):
         parts = server.broker.parts
         assert figures(wire) == ["0", "0", "0", "0.0", "0.0"]
         wire.send("Late", b"x", {"TIMER_DELAY_SEC": "30"})
@@ -324,8 +321,6 @@ def test_the_timers_figures(tmp_path: Path, clock: Clock) -> None:
         server.run(parts.sample)
         assert len(wire.messages("Late")) == 1
         assert figures(wire) == ["0", "0", "1", "0.0", "0.1"]
-    with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):
-        assert figures(wire) == ["0", "0", "0", "0.0", "0.0"]
 
 
 def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:
@@ -334,23 +329,7 @@ def test_the_timer_off(tmp_path: Path, clock: Clock) -> None:
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == "accurate timer message is not enabled, timerWheelEnable is false"
         assert TIMER not in server.broker.parts.topics.table
-
-
-def test_pending_messages_of_apaches_store_are_delivered(tmp_path: Path) -> None:
-    directory = extract_store("clean", tmp_path)
-    rows = [row for row in expected("clean") if row["topic"] == SCHEDULE and row["queueId"] >= 16]
-    clock = Clock(min(row["storeTimestamp"] for row in rows) + 3_600_000 - 1)  # a millisecond before level 17
-    sizes = {"mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 2000}
-    with served(directory, clock, **sizes, maxHashSlotNum=500, maxIndexNum=1000) as (server, wire):
-        server.wake()
-        assert wire.messages("GoldenDelay", 3) == []
-        server.pass_time(4_000_000)
-        for queue_id in (0, 1):
-            delivered = wire.messages("GoldenDelay", 3, queue_id=queue_id)
-            assert sorted(message.body for message in delivered) == sorted(  # two levels: either may come first
-                row["body"] for row in rows if row["properties"]["REAL_QID"] == str(queue_id)
-            )
-    assert delay_file(directory) == {"1": 8, "2": 2, "17": 2, "18": 2}
+        assert (wire.runtime()["timerCongestNum"], wire.runtime()["timerEnqueueTps"]) == ("0", "0.0")
 
 
 # --- the real clock ---------------------------------------------------------------------------------------------
@@ -358,8 +337,7 @@ def test_pending_messages_of_apaches_store_are_delivered(tmp_path: Path) -> None
 
 def later(wire: Wire, topic: str, offset: int) -> RemotingCommand:
     """The response to a held pull."""
-    more = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000}
-    return wire.pull_later(topic, offset, queue_id=0, **more).result(30)
+    return wire.hold(topic, offset).result(30)
 
 
 def test_a_producers_message_of_level_1(cluster: LocalCluster, wire: Wire, topic: str) -> None:
@@ -369,7 +347,7 @@ def test_a_producers_message_of_level_1(cluster: LocalCluster, wire: Wire, topic
         producer.send(Message.of(topic, b"now"), queue=queue)
     assert sent.queue == queue
     record = decode_record(bytes(wire.pull(SCHEDULE, sent.queue_offset).body))
-    (message,) = decode_messages(bytes(later(wire, topic, 1).body))
+    (message,) = messages_of(later(wire, topic, 1))
     assert message.body == b"late"
     assert message.store_timestamp >= record.store_timestamp + 1000
 
@@ -400,6 +378,6 @@ def test_killed_between_sending_and_delivery(tmp_path: Path, delay: dict[str, st
         cluster.restart_broker()
         found: list[bytes] = []
         while len(found) < 20:
-            found += [message.body for message in decode_messages(bytes(later(wire, "Late", len(found)).body))]
+            found += bodies_of(later(wire, "Late", len(found)))
         assert found == [b"%d" % number for number in range(20)]
     assert check_store(tmp_path / "store") == []

@@ -14,25 +14,19 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.wire.bodies.client import (
-    CheckClientRequestBody,
-    ConsumerData,
-    HeartbeatData,
-    SubscriptionData,
-)
+from spark_rocket.protocol.wire.bodies.client import CheckClientRequestBody, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 from spark_rocket.store.tools.check import check_store
 from tests.broker.test_pull import offsets
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, held_pulls, time_is_up
+from tests.broker.wire import HELD, Wire, held_pulls, messages_of, subscribed, time_is_up
 from tests.store.helpers import opened, small
 
 pytestmark = pytest.mark.live
 
 SQL: dict[str, object] = {"expressionType": "SQL92"}
-HELD = {"sysFlag": SUBSCRIPTION | SUSPEND, "suspendTimeoutMillis": 20_000}
 
 
 def values(number: int) -> dict[str, str]:
@@ -48,7 +42,7 @@ def send(wire: Wire, topic: str, count: int, first: int = 0) -> None:
 
 
 def bodies(answer: RemotingCommand) -> list[int]:
-    return [int(message.body) for message in decode_messages(bytes(answer.body))]
+    return [int(message.body) for message in messages_of(answer)]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +107,8 @@ def test_at_most_800_entries_are_examined(wire: Wire, topic: str, patience: None
 
 def test_lite_pulls_are_filtered_too(wire: Wire, topic: str) -> None:
     send(wire, topic, 20)
-    answer = wire.ask(RequestCode.LITE_PULL_MESSAGE, **wire.pull_fields(topic, 0, tags="a > 17", **SQL))
-    assert bodies(answer) == [18, 19]
-    assert bodies(wire.ask(RequestCode.LITE_PULL_MESSAGE, **wire.pull_fields(topic, 18))) == [18, 19]
+    for fields in (wire.pull_fields(topic, 0, tags="a > 17", **SQL), wire.pull_fields(topic, 18)):
+        assert bodies(wire.ask(RequestCode.LITE_PULL_MESSAGE, **fields)) == [18, 19]
 
 
 @pytest.mark.parametrize(
@@ -130,18 +123,12 @@ def test_an_invalid_expression(wire: Wire, topic: str, expression: str, where: s
         assert where in (answer.remark or "")
 
 
-@pytest.fixture
-def without_filters(wire: Wire) -> Iterator[None]:
-    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"enablePropertyFilter=false")
-    yield
-    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"enablePropertyFilter=true")
-
-
-def test_a_broker_without_sql92_filters(wire: Wire, topic: str, without_filters: None) -> None:
-    answer = wire.pull(topic, 0, tags="a > 1", **SQL)
+def test_a_broker_without_sql92_filters(wire: Wire, topic: str) -> None:
+    with wire.settings(enablePropertyFilter=False):
+        answer = wire.pull(topic, 0, tags="a > 1", **SQL)
+        checked = check(wire, SubscriptionData.build(topic, "a > 1", 1, "SQL92"))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (answer.remark or "").startswith("The broker does not support consumer to filter message by SQL92")
-    checked = check(wire, SubscriptionData.build(topic, "a > 1", 1, "SQL92"))
     assert (checked.code, checked.remark) == (answer.code, answer.remark)
 
 
@@ -151,39 +138,30 @@ def check(wire: Wire, subscription: SubscriptionData | None) -> RemotingCommand:
 
 
 def test_a_client_asks_before_it_starts(wire: Wire) -> None:
-    for subscription in (
-        None,
-        SubscriptionData.build("T", "a || b", 1),
-        SubscriptionData.build("T", "a > 1", 1, "SQL92"),
-    ):
+    build = SubscriptionData.build
+    for subscription in (None, build("T", "a || b", 1), build("T", "a > 1", 1, "SQL92")):
         assert check(wire, subscription).code == ResponseCode.SUCCESS
-    wrong = check(wire, SubscriptionData.build("T", "a > ", 1, "SQL92"))
+    wrong = check(wire, build("T", "a > ", 1, "SQL92"))
     assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "(character 5)" in (wrong.remark or "")
-    other = check(wire, SubscriptionData.build("T", "a", 1, "XPATH"))
+    other = check(wire, build("T", "a", 1, "XPATH"))
     assert (other.code, other.remark) == (1, "The broker does not support consumer to filter message by XPATH")
     assert wire.ask(RequestCode.CHECK_CLIENT_CONFIG).code == ResponseCode.SUCCESS
-
-
-def beat(wire: Wire, group: str, topic: str, expression: str, version: int, kind: str = "SQL92") -> None:
-    subscription = SubscriptionData.build(topic, expression, version, kind)
-    body = HeartbeatData("client", consumer_data_set=[ConsumerData(group, subscription_data_set=[subscription])])
-    assert wire.ask(RequestCode.HEART_BEAT, body.to_json()).code == ResponseCode.SUCCESS
 
 
 def test_the_filter_of_the_groups_heartbeats(wire: Wire, topic: str, group: str) -> None:
     send(wire, topic, 20)
     registered = {"consumerGroup": group, "sysFlag": 0, "subscription": None, "expressionType": None}
     assert wire.pull(topic, 0, **registered).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
-    beat(wire, group, topic, "a > 17", 5)
+    wire.beat(subscribed(group, topic, "a > 17", 5, "SQL92"))
     assert bodies(wire.pull(topic, 0, **registered, subVersion=5)) == [18, 19]
     assert wire.pull(topic, 0, **registered, subVersion=6).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
     assert wire.pull(f"{topic}-b", 0, **registered).code == ResponseCode.TOPIC_NOT_EXIST
-    beat(wire, group, topic, "a >", 7)
+    wire.beat(subscribed(group, topic, "a >", 7, "SQL92"))
     wrong = wire.pull(topic, 0, **registered, subVersion=7)
     assert wrong.code == ResponseCode.FILTER_DATA_NOT_EXIST
     assert "(character 4)" in (wrong.remark or "")
-    beat(wire, group, topic, "t1", 8, "TAG")
+    wire.beat(subscribed(group, topic, "t1", 8))
     assert len(bodies(wire.pull(topic, 0, **registered, subVersion=8))) == 10
 
 
@@ -192,7 +170,7 @@ def test_the_filter_of_the_groups_heartbeats(wire: Wire, topic: str, group: str)
 
 def test_a_held_pull_waits_until_a_message_matches(wire: Wire, topic: str, parts: BrokerParts) -> None:
     send(wire, topic, 4)
-    later = wire.pull_later(topic, 4, tags="a = 9", **SQL, **HELD)
+    later = wire.hold(topic, 4, tags="a = 9", **SQL)
     assert held_pulls(wire, parts, topic) == 1
     for number in range(4, 9):
         send(wire, topic, 1, number)
@@ -206,7 +184,7 @@ def test_a_held_pull_waits_until_a_message_matches(wire: Wire, topic: str, parts
 
 
 def test_a_held_pull_gets_the_offset_after_other_messages(wire: Wire, topic: str, parts: BrokerParts) -> None:
-    later = wire.pull_later(topic, 0, tags="a = 99", **SQL, **HELD)
+    later = wire.hold(topic, 0, tags="a = 99", **SQL)
     assert held_pulls(wire, parts, topic) == 1
     send(wire, topic, 7)
     time_is_up(parts, topic)
@@ -225,7 +203,7 @@ def test_more_messages_than_one_pull_examines_arrive_while_it_is_held(
     wire: Wire, topic: str, patience: None, parts: BrokerParts
 ) -> None:
     """It is answered then, because no later event would wake it."""
-    later = wire.pull_later(topic, 0, tags="a = 1", **SQL, **HELD)
+    later = wire.hold(topic, 0, tags="a = 1", **SQL)
     assert held_pulls(wire, parts, topic) == 1
     wire.send_batch(topic, [Message.of(topic, b"", properties={"a": "0"})] * 900)
     answer = later.result(60)

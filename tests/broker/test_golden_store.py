@@ -21,7 +21,7 @@ from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.store.tools.check import check_store
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, messages_of
 from tests.golden import StoreName, expected, extract_store
 from tests.kit import brokers
 from tests.kit.clock import Clock
@@ -270,7 +270,7 @@ def test_pending_messages_are_delivered_once_when_due(name: StoreName, directory
                     ).result(30)
                     for offset in (3, 4)
                 ]
-                keys = [message.keys for answer in late for message in decode_messages(bytes(answer.body))[:1]]
+                keys = [message.keys for answer in late for message in messages_of(answer)[:1]]
                 assert sorted(map(str, keys)) == [f"delay-17-{queue_id}", f"delay-18-{queue_id}"]
                 assert len(pulled(wire, "GoldenDelay", queue_id)) == 5
             assert len(pulled(wire, "%RETRY%GID_golden_retry", 0)) == 4

@@ -18,7 +18,7 @@ from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError
 from spark_rocket.model import Message
 from spark_rocket.namesrv.server import NameServer
 from spark_rocket.protocol.ids import decode_offset_msg_id
-from spark_rocket.protocol.record.messages import decode_messages
+from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
@@ -26,8 +26,9 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests import golden
-from tests.broker.wire import Wire, held_by
+from tests.broker.wire import Wire, bodies_of, held_by, held_pulls
+from tests.kit.brokers import served
+from tests.kit.clock import Clock
 from tests.ports import free_port
 
 pytestmark = pytest.mark.live
@@ -58,80 +59,44 @@ def test_messages_topics_groups_and_offsets_survive_a_restart(tmp_path: Path) ->
             wire = Wire(client, address)
             wire.send_batch("Kept", [Message.of("Kept", b"%d" % number) for number in range(10)], queue_id=2)
             wire.send("Automatic", b"x")
-            wire.create_group("g")
-            wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="Kept", queueId=2, commitOffset=6)
-            wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"h","retryMaxTimes":3}')
+            wire.create_group("g", retryMaxTimes=3)
+            wire.commit("g", "Kept", 6, 2)
         cluster.restart_broker()
         assert cluster.broker_address == address
         with RemotingClient() as client:  # the other one may send to its closed connection once more
             wire = Wire(client, address)
-            assert [message.body for message in wire.messages("Kept", 6, queue_id=2)] == [b"6", b"7", b"8", b"9"]
-            asked = {"consumerGroup": "g", "topic": "Kept", "queueId": 2}
-            assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "6"}
-            group = wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="h")
-            assert b'"retryMaxTimes":3' in bytes(group.body)
+            assert wire.bodies("Kept", 6, queue_id=2) == [b"6", b"7", b"8", b"9"]
+            assert wire.committed("g", "Kept", 2) == 6
+            group = wire.read(SubscriptionGroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g")
+            assert group.retry_max_times == 3
             assert wire.send("Kept", b"more", queue_id=2).ext_fields["queueOffset"] == "10"
-            assert wire.messages("Automatic")[0].body == b"x"
+            assert wire.bodies("Automatic") == [b"x"]
 
 
 def test_a_stop_sends_no_wrong_response_and_leaves_no_thread(tmp_path: Path) -> None:
     with LocalCluster(data_dir=tmp_path, in_process=True) as cluster, RemotingClient() as client:
         cluster.create_topic("T")
-        later = Wire(client, cluster.broker_address).pull_later("T", 0, sysFlag=6, suspendTimeoutMillis=60_000)
+        later = Wire(client, cluster.broker_address).hold("T", 0)
         cluster.stop()
         with pytest.raises(RocketError):
             later.result(20)  # the connection was closed, rather than a "nothing found" that would be a lie
 
 
-# --- a store of Apache's ----------------------------------------------------------------------------------------
-
-
-def test_a_broker_continues_a_store_of_apache(tmp_path: Path) -> None:
-    store = golden.extract_store("clean", tmp_path)
-    sizes = {
-        "mappedFileSizeCommitLog": 1048576,
-        "mappedFileSizeConsumeQueue": 2000,
-        "maxHashSlotNum": 500,
-        "maxIndexNum": 1000,
-    }
-    with LocalCluster(data_dir=tmp_path, config=sizes, in_process=True) as cluster, RemotingClient() as client:
-        assert cluster.store_dir == store
-        wire = Wire(client, cluster.broker_address)
-        rows = [row for row in golden.expected("clean") if row["topic"] == "GoldenA" and row["queueId"] == 0]
-        found = []
-        while len(found) < len(rows):
-            answer = wire.messages("GoldenA", len(found), maxMsgNums=10_000, maxMsgBytes=1 << 20)
-            assert answer
-            found += answer
-        assert [message.body for message in found] == [row["body"] for row in rows]
-        assert [message.properties for message in found] == [row["properties"] for row in rows]
-        asked = {"consumerGroup": "GID_golden_half", "topic": "GoldenA", "queueId": 0}
-        assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields == {"offset": "125"}
-        next_offset = wire.send("GoldenA", b"after Apache").ext_fields["queueOffset"]
-        assert int(next_offset) == len(rows)
-
-
 def test_a_broker_with_log_queues_and_index_on_separate_disks(tmp_path: Path) -> None:
-    settings = {
-        "storePathCommitLog": tmp_path / "log",
-        "storePathConsumeQueue": tmp_path / "queues",
-        "storePathIndex": tmp_path / "keys",
-    }
+    settings = {"storePathCommitLog": "log", "storePathConsumeQueue": "queues", "storePathIndex": "keys"}
+    settings = {name: f"{tmp_path}/{directory}" for name, directory in settings.items()}
     with LocalCluster(data_dir=tmp_path, config=settings, in_process=True) as cluster, RemotingClient() as client:
         wire = Wire(client, cluster.broker_address)
         wire.send("T", b"first")
         cluster.restart_broker()
         wire.send("T", b"second")
-        assert [message.body for message in wire.messages("T")] == [b"first", b"second"]
-        said = bytes(wire.ask(RequestCode.GET_BROKER_CONFIG).body)
-        assert f"storePathCommitLog={tmp_path}/log\n".encode() in said
+        assert wire.bodies("T") == [b"first", b"second"]
+        assert wire.shown()["storePathCommitLog"] == f"{tmp_path}/log"
     assert {path.name for path in (tmp_path / "queues").iterdir()} == {"T"}
     assert not (tmp_path / "store" / "commitlog").exists()
     assert check_store(tmp_path / "store") == []
-    with (
-        pytest.raises(StoreError, match="the broker would start empty there"),
-        LocalCluster(data_dir=tmp_path, in_process=True),
-    ):
+    again = LocalCluster(data_dir=tmp_path, in_process=True)
+    with pytest.raises(StoreError, match="the broker would start empty there"), again:
         pass
 
 
@@ -253,15 +218,13 @@ async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_pa
     """Like those of Apache's 4.x, which do not support code 217."""
     asked: list[int] = []
 
-    def register(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def respond(channel: Channel, request: RemotingCommand) -> RemotingCommand:
         asked.append(request.code)
-        return RemotingCommand.response(request)
-
-    def refuse(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        asked.append(request.code)
+        if request.code == RequestCode.REGISTER_BROKER:
+            return RemotingCommand.response(request)
         return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no")
 
-    old = RemotingServer("127.0.0.1", 0, {RequestCode.REGISTER_BROKER: register}, default_handler=refuse)
+    old = RemotingServer("127.0.0.1", 0, {}, default_handler=respond)
     await old.start()
     broker = Broker(config(tmp_path, namesrvAddr=old.address))
     await broker.start()
@@ -269,11 +232,7 @@ async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_pa
     del asked[:]
     for topic in ("One", "Two"):
         assert (await ask(broker, lambda wire, topic=topic: wire.send(topic))).code == ResponseCode.SUCCESS
-    assert asked == [
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV,
-        RequestCode.REGISTER_BROKER,
-        RequestCode.REGISTER_BROKER,
-    ]
+    assert asked == [RequestCode.REGISTER_TOPIC_IN_NAMESRV, RequestCode.REGISTER_BROKER, RequestCode.REGISTER_BROKER]
     await broker.close()
     await old.close()
 
@@ -281,35 +240,23 @@ async def test_a_name_server_without_single_registrations_gets_all_topics(tmp_pa
 # --- on disk before the answer ----------------------------------------------------------------------------------
 
 
-async def test_with_synchronous_flush_a_pop_waits_for_the_disk(tmp_path: Path) -> None:
-    broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
-    await broker.start()
-    store = broker.parts.store
-
-    def flushed_when_answered(wire: Wire) -> None:
-        for number in range(20):
-            answer = wire.send("T", b"x", queue_id=number % 4)
+def test_with_synchronous_flush_a_response_waits_for_the_disk(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock, flushDiskType="SYNC_FLUSH") as (server, wire):
+        store = server.broker.parts.store
+        answers = [wire.send("T", b"x", queue_id=number % 4) for number in range(20)]
+        for answer in (*answers, wire.send_batch("T", [Message.of("T", b"x")] * 10)):
             assert answer.code == ResponseCode.SUCCESS
-            _, physical = decode_offset_msg_id(answer.ext_fields["msgId"])
+            _, physical = decode_offset_msg_id(answer.ext_fields["msgId"].split(",")[-1])
             assert store.flushed_where > physical
-        batch = wire.send_batch("T", [Message.of("T", b"x")] * 10)
-        _, physical = decode_offset_msg_id(batch.ext_fields["msgId"].split(",")[-1])
-        assert store.flushed_where > physical
-
-    await ask(broker, flushed_when_answered)
-    await broker.close()
 
 
-async def test_a_slow_flush_is_reported_though_the_message_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_slow_flush_is_reported_though_the_message_is_stored(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = Broker(config(tmp_path, flushDiskType="SYNC_FLUSH"))
-    await broker.start()
-    store = broker.parts.store
     waiting: list[Callable[[bool], None]] = []
-    monkeypatch.setattr(store, "when_flushed", lambda offset, callback: waiting.append(callback))
-
-    def talk(wire: Wire) -> list[int]:
+    with served(tmp_path, clock, flushDiskType="SYNC_FLUSH") as (server, wire):
+        store = server.broker.parts.store
+        monkeypatch.setattr(store, "when_flushed", lambda offset, callback: waiting.append(callback))
         later = [wire.send_later("T", b"%d" % number) for number in range(3)]
         # WAIT=false asks not to wait for the disk, and its answer overtakes the others.
         assert wire.send("T", b"careless", {"WAIT": "false"}).code == ResponseCode.SUCCESS
@@ -319,42 +266,26 @@ async def test_a_slow_flush_is_reported_though_the_message_is_stored(
         for callback, ok in zip(waiting, (True, False, True, True), strict=True):
             callback(ok)  # on a thread that is not the loop's, as the flush thread's are
         assert len(wire.messages("T")) == 6
-        return [answer.result(20).code for answer in later]
-
-    assert await ask(broker, talk) == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0, 0]
-    await broker.close()
-
-
-async def test_without_name_servers_a_broker_serves(tmp_path: Path) -> None:
-    broker = Broker(config(tmp_path))
-    await broker.start()
-    assert (await ask(broker, lambda wire: wire.send("T", b"x"))).code == ResponseCode.SUCCESS
-    await broker.close()
+        assert [answer.result(20).code for answer in later] == [0, ResponseCode.FLUSH_DISK_TIMEOUT, 0, 0]
+        monkeypatch.undo()
 
 
 # --- a client that is slow to read ------------------------------------------------------------------------------
 
 
-async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) -> None:
-    broker = Broker(config(tmp_path))
-    await broker.start()
-    await ask(broker, lambda wire: wire.send("T"))
-    slow = RemotingClient()
-    wire = Wire(slow, broker.address)
-    later = wire.pull_later("T", 1, sysFlag=6, suspendTimeoutMillis=30_000)
-    await asyncio.to_thread(wire.ask, RequestCode.GET_BROKER_RUNTIME_INFO)  # answered after the pull was held
-    held = broker.parts.held_pulls
-    (pull,) = held_by(broker.parts, "T")
-    pull.channel.is_paused = True
-    await ask(broker, lambda wire: wire.send("T", b"meanwhile"))
-    await asyncio.sleep(0)
-    assert not later.done()
-    assert held.count == 1  # held again for a moment, instead of written to a closed connection
-    pull.channel.is_paused = False
-    answer = await asyncio.wrap_future(later)
-    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"meanwhile"]
-    await asyncio.to_thread(slow.close)
-    await broker.close()
+def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock) as (server, wire), RemotingClient() as client:
+        parts, slow = server.broker.parts, Wire(client, wire.address)
+        wire.send("T")
+        later = slow.hold("T", 1)
+        assert held_pulls(slow, parts, "T") == 1
+        (pull,) = held_by(parts, "T")
+        pull.channel.is_paused = True
+        wire.send("T", b"meanwhile")
+        assert not later.done()
+        assert parts.held_pulls.count == 1  # held again for a moment, instead of written to a closed connection
+        pull.channel.is_paused = False
+        assert bodies_of(later.result(30)) == [b"meanwhile"]
 
 
 # --- invalid bytes ---------------------------------------------------------------------------------------------
@@ -371,17 +302,10 @@ async def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path) ->
         b"\x00\x00\x00\x08\x05\x00\x00\x04....",
     ],
 )
-async def test_garbage_closes_its_connection_and_no_other(tmp_path: Path, garbage: bytes) -> None:
-    broker = Broker(config(tmp_path))
-    await broker.start()
-
-    def talk(wire: Wire) -> None:
-        assert wire.send("T", b"before").code == ResponseCode.SUCCESS
-        with socket.create_connection(("127.0.0.1", broker.port)) as rude:
-            rude.sendall(garbage)
-            rude.settimeout(20)
-            assert rude.recv(1) == b""
-        assert wire.send("T", b"after").code == ResponseCode.SUCCESS
-
-    await ask(broker, talk)
-    await broker.close()
+def test_garbage_closes_its_connection_and_no_other(cluster: LocalCluster, wire: Wire, garbage: bytes) -> None:
+    host, _, port = cluster.broker_address.partition(":")
+    with socket.create_connection((host, int(port))) as rude:
+        rude.sendall(garbage)
+        rude.settimeout(20)
+        assert rude.recv(1) == b""
+    assert wire.send("T", b"after").code == ResponseCode.SUCCESS

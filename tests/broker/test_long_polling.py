@@ -1,7 +1,8 @@
 """Held pulls: woken by messages of their queue and tags, ended by timeouts and closed connections."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -21,16 +22,12 @@ class Peer:
 CHANNEL = cast(Channel, Peer())
 
 
-def run(scenario: Callable[[PullRequestHoldService, list[str]], Awaitable[None]]) -> list[str]:
-    answered: list[str] = []
-
-    async def main() -> None:
-        service = PullRequestHoldService(asyncio.get_running_loop(), (), lambda *arrived: None)
-        await scenario(service, answered)
-        assert service.count == sum(map(len, service._by_queue.values())) == sum(map(len, service._by_channel.values()))
-
-    asyncio.run(main())
-    return answered
+@asynccontextmanager
+async def holding() -> AsyncIterator[tuple[PullRequestHoldService, list[str]]]:
+    """The service, and the names of the answered pulls; at the end its tables are consistent."""
+    service = PullRequestHoldService(asyncio.get_running_loop(), (), lambda *arrived: None)
+    yield service, []
+    assert service.count == sum(map(len, service._by_queue.values())) == sum(map(len, service._by_channel.values()))
 
 
 def held(
@@ -45,8 +42,8 @@ async def settle() -> None:
     await asyncio.sleep(0)
 
 
-def test_a_message_wakes_the_pulls_of_its_queue_once() -> None:
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+async def test_a_message_wakes_the_pulls_of_its_queue_once() -> None:
+    async with holding() as (service, answered):
         service.hold(held(answered, "a"), 60)
         service.hold(held(answered, "b"), 60)
         service.notify_arriving("T", 1, 6, 0)
@@ -58,57 +55,50 @@ def test_a_message_wakes_the_pulls_of_its_queue_once() -> None:
         assert answered == []  # not inside the put
         await settle()
         assert service.count == 0
+    assert sorted(answered) == ["a", "b"]
 
-    assert sorted(run(scenario)) == ["a", "b"]
 
-
-def test_a_message_before_the_pulls_offset_does_not_wake_it() -> None:
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+async def test_a_message_before_the_pulls_offset_does_not_wake_it() -> None:
+    async with holding() as (service, answered):
         service.hold(held(answered, "a", offset=9), 60)
         service.notify_arriving("T", 0, 9, 0)
         await settle()
         assert service.count == 1
         service.close()
+    assert answered == []
 
-    assert run(scenario) == []
 
-
-def test_only_its_tags_wake_a_pull_with_tags() -> None:
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+async def test_only_its_tags_wake_a_pull_with_tags() -> None:
+    async with holding() as (service, answered):
         service.hold(held(answered, "tagged", tags={1, 2}), 60)
         service.notify_arriving("T", 0, 6, 3)
         await settle()
         assert answered == []
         service.notify_arriving("T", 0, 7, 2)
         await settle()
+    assert answered == ["tagged"]
 
-    assert run(scenario) == ["tagged"]
 
-
-def test_many_messages_at_once_wake_whatever_their_tags() -> None:
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+async def test_many_messages_at_once_wake_whatever_their_tags() -> None:
+    async with holding() as (service, answered):
         service.hold(held(answered, "tagged", tags={1}), 60)
         service.notify_arriving("T", 0, 100, None)
         await settle()
+    assert answered == ["tagged"]
 
-    assert run(scenario) == ["tagged"]
 
-
-def test_expiry_answers_in_time() -> None:
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+async def test_expiry_answers_in_time() -> None:
+    async with holding() as (service, _):
         done = asyncio.Event()
-        pull = HeldPull(CHANNEL, ("T", 0), 0, None, done.set)
-        service.hold(pull, 0.01)
+        service.hold(HeldPull(CHANNEL, ("T", 0), 0, None, done.set), 0.01)
         await asyncio.wait_for(done.wait(), 5)
         assert service.count == 0
 
-    run(scenario)
 
-
-def test_a_closed_connection_ends_its_pulls() -> None:
+async def test_a_closed_connection_ends_its_pulls() -> None:
     other = cast(Channel, Peer())
 
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+    async with holding() as (service, answered):
         service.hold(held(answered, "a"), 0)
         service.hold(held(answered, "b", channel=other), 60)
         service.channel_closed(CHANNEL)
@@ -116,27 +106,25 @@ def test_a_closed_connection_ends_its_pulls() -> None:
         assert service.count == 1
         service.wake_topic("T")
         await settle()
+    assert answered == ["b"]
 
-    assert run(scenario) == ["b"]
 
-
-def test_a_failed_one_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_one_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
     def fail() -> None:
         raise OSError("no file left")
 
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+    async with holding() as (service, answered):
         for name in "ab":
             service.hold(HeldPull(CHANNEL, ("T", 0), 0, None, fail), 60)
             service.hold(held(answered, name), 60)
         service.notify_arriving("T", 0, 6, 0)
         await settle()
-
-    assert sorted(run(scenario)) == ["a", "b"]
+    assert sorted(answered) == ["a", "b"]
     assert caplog.text.count("failed to respond to a held pull") == 2
 
 
-def test_pulls_are_bounded_by_connection_and_those_with_long_filters_count_more() -> None:
-    async def scenario(service: PullRequestHoldService, answered: list[str]) -> None:
+async def test_pulls_are_bounded_by_connection_and_those_with_long_filters_count_more() -> None:
+    async with holding() as (service, answered):
         limit = STATE_LIMITS[HELD_PULLS]
         most = limit.per_connection or 0
         pull = held(answered, "a")
@@ -148,5 +136,4 @@ def test_pulls_are_bounded_by_connection_and_those_with_long_filters_count_more(
         assert service.has_room(cast(Channel, Peer()), 2, limit.total)
         service.channel_closed(CHANNEL)
         assert service.has_room(CHANNEL, most, limit.total)
-
-    assert run(scenario) == []
+    assert answered == []

@@ -116,7 +116,7 @@ def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, t
     for _ in range(5):
         wire.send(topic, b"x" * 100, queue_id=1)
     wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=1)
+    wire.commit(group, topic, 1, 1)
     wire.pull(topic, 1, consumerGroup=group, queue_id=1, maxMsgNums=2)
     samples = endpoint.samples()
     labels = {**NODE, "consumer_group": group, "topic": topic, "is_retry": "false", "is_system": "false"}
@@ -128,7 +128,7 @@ def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, t
     assert value(samples, "rocketmq_consumer_lag_latency", **labels) >= 0
     assert value(samples, "rocketmq_consumer_offset", topic=topic, group=group) == 1
     assert value(samples, "rocketmq_group_diff", topic=topic, group=group) == 4
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=5)
+    wire.commit(group, topic, 5, 1)
     samples = endpoint.samples()
     for name in ("lag_messages", "lag_latency", "inflight_messages", "ready_messages", "queueing_latency"):
         assert value(samples, f"rocketmq_consumer_{name}", **labels) == 0
@@ -141,7 +141,7 @@ def test_the_age_of_a_lag_is_that_of_its_oldest_message(
     stored = parts.store.get_store_time(topic, 0, 0)
     wire.send(topic, b"second")
     wire.create_group(group)
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=0)
+    wire.commit(group, topic, 0)
     monkeypatch.setattr(parts, "clock", lambda: stored + 7_000)
     samples = endpoint.samples()
     assert value(samples, "rocketmq_consumer_lag_latency", consumer_group=group, topic=topic) == 7_000

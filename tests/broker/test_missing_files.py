@@ -58,7 +58,7 @@ def lose(directory: Path, *names: str) -> None:
 def test_topics_are_restored_from_their_queues(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     lose(directory, "topics")
     with served(directory, Clock(), **BROKER_CONF) as (server, wire):
-        assert [m.body for m in wire.messages("T", queue_id=2)] == [b"m"]
+        assert wire.bodies("T", queue_id=2) == [b"m"]
         table = server.broker.parts.topics.table
         found = {name: (table[name].read_queue_nums, table[name].perm) for name in ("T", "%RETRY%g", "%DLQ%g")}
         assert found == {"T": (3, 6), "%RETRY%g": (1, 6), "%DLQ%g": (1, 6)}

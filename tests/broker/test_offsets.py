@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,15 @@ import pytest
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.config import ConsumerOffsetSerializeWrapper
 from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.popping import Popper
 from tests.broker.wire import SUBSCRIPTION, Wire
 
 pytestmark = pytest.mark.live
-
-NOT_FOUND = ResponseCode.QUERY_NOT_FOUND
 
 
 @pytest.fixture
@@ -33,21 +30,9 @@ def fill(wire: Wire, topic: str, count: int = 10) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x") for _ in range(count)])
 
 
-def committed(wire: Wire, group: str, topic: str, queue_id: int = 0, **more: object) -> tuple[int, str | None]:
-    answer = wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=queue_id, **more)
-    return answer.code, answer.ext_fields.get("offset")
-
-
-def commit(wire: Wire, group: str, topic: str, offset: int, queue_id: int = 0) -> tuple[int, str | None]:
-    answer = wire.ask(
-        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=queue_id, commitOffset=offset
-    )
-    return answer.code, answer.remark
-
-
 def test_a_new_group_starts_at_0_if_all_is_in_memory(wire: Wire, topic: str, group: str) -> None:
-    assert committed(wire, group, topic) == (0, "0")
-    assert committed(wire, group, topic, setZeroIfNotFound=False) == (NOT_FOUND, None)
+    assert wire.committed(group, topic) == 0
+    assert wire.committed(group, topic, setZeroIfNotFound=False) is None
 
 
 def test_a_new_group_decides_itself_if_messages_are_not_in_memory(
@@ -55,49 +40,49 @@ def test_a_new_group_decides_itself_if_messages_are_not_in_memory(
 ) -> None:
     """Its consumeFromWhere then selects the start: after 22, a client requests the end, or a time."""
     fill(wire, topic)
-    assert committed(wire, group, topic) == (0, "0")
-    with monkeypatch.context() as patch:  # more in the log than fits into memory
-        patch.setattr(parts.config, "access_message_in_memory_max_ratio", 0)
-        assert committed(wire, group, topic) == (NOT_FOUND, None)
-        commit(wire, group, topic, 0)
-        assert committed(wire, group, topic) == (0, "0")
+    assert wire.committed(group, topic) == 0
+    with wire.settings(accessMessageInMemoryMaxRatio=0):  # more in the log than fits into memory
+        assert wire.committed(group, topic) is None
+        wire.commit(group, topic, 0)
+        assert wire.committed(group, topic) == 0
     with monkeypatch.context() as patch:  # the first messages have expired
         patch.setattr(parts.store, "get_min_offset", lambda topic, queue_id: 5)
-        assert committed(wire, f"{group}-b", topic) == (NOT_FOUND, None)
-    assert committed(wire, f"{group}-b", topic) == (0, "0")
+        assert wire.committed(f"{group}-b", topic) is None
+    assert wire.committed(f"{group}-b", topic) == 0
 
 
 def test_committed_offsets_are_found(wire: Wire, topic: str, group: str) -> None:
-    assert commit(wire, group, topic, 7) == (0, None)
-    assert committed(wire, group, topic) == (0, "7")
-    assert committed(wire, group, topic, 1, setZeroIfNotFound=False) == (NOT_FOUND, None)
+    assert wire.commit(group, topic, 7).code == 0
+    assert wire.committed(group, topic) == 7
+    assert wire.committed(group, topic, 1, setZeroIfNotFound=False) is None
     # Apache's broker overwrites, also backwards; "never backwards" is for a client to keep.
-    commit(wire, group, topic, 3)
-    assert committed(wire, group, topic) == (0, "3")
+    wire.commit(group, topic, 3)
+    assert wire.committed(group, topic) == 3
 
 
 def test_a_negative_commit_means_none(wire: Wire, topic: str, group: str) -> None:
-    commit(wire, group, topic, 7)
-    assert commit(wire, group, topic, -1) == (0, None)
-    assert committed(wire, group, topic) == (0, "7")
+    wire.commit(group, topic, 7)
+    assert wire.commit(group, topic, -1).code == 0
+    assert wire.committed(group, topic) == 7
 
 
 def test_a_oneway_commit(wire: Wire, topic: str, group: str) -> None:
     wire.tell(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0, commitOffset=4)
-    assert committed(wire, group, topic) == (0, "4")  # same connection, hence in order
+    assert wire.committed(group, topic) == 4  # same connection, hence in order
 
 
 def test_a_commit_to_a_missing_topic(wire: Wire, topic: str, group: str) -> None:
-    assert commit(wire, group, "NoSuchTopic", 1)[0] == ResponseCode.TOPIC_NOT_EXIST
+    assert wire.commit(group, "NoSuchTopic", 1).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_a_commit_creates_no_group(wire: Wire, topic: str, parts: BrokerParts) -> None:
+def test_a_commit_creates_no_group(wire: Wire, topic: str) -> None:
     """As in 5.3.3, so that ``mqadmin cloneGroupOffset`` to a missing group fails."""
-    answer = commit(wire, "NoSuchGroup", topic, 1)
-    assert answer == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group NoSuchGroup not exist!")
-    assert parts.groups.get("NoSuchGroup") is None
+    for _ in range(2):
+        answer = wire.commit("NoSuchGroup", topic, 1)
+        refusal = (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group NoSuchGroup not exist!")
+        assert (answer.code, answer.remark) == refusal
     wire.pull(topic, 0, consumerGroup="NoSuchGroup")  # which creates it, with autoCreateSubscriptionGroup
-    assert commit(wire, "NoSuchGroup", topic, 1) == (0, None)
+    assert wire.commit("NoSuchGroup", topic, 1).code == 0
 
 
 @pytest.mark.parametrize("code", [14, 15, 29, 30, 31, 32])
@@ -109,9 +94,8 @@ def test_a_missing_field_is_named(wire: Wire, code: int) -> None:
 
 def test_the_ends_of_a_queue(wire: Wire, topic: str) -> None:
     fill(wire, topic)
-    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "10"}
+    assert (wire.end(topic), wire.end(topic, 1)) == (10, 0)
     assert wire.ask(RequestCode.GET_MIN_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
-    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=1).ext_fields == {"offset": "0"}
 
 
 def test_offsets_by_time(wire: Wire, topic: str) -> None:
@@ -130,7 +114,7 @@ def test_offsets_by_time(wire: Wire, topic: str) -> None:
 
 
 def reset(wire: Wire, group: str, topic: str, **fields: object) -> tuple[int, dict[int, int]]:
-    answer = wire.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group=group, topic=topic, isForce=True, **fields)
+    answer = wire.reset(group, topic, **fields)
     if answer.code != ResponseCode.SUCCESS:
         return answer.code, {}
     table = ResetOffsetBody.from_json(bytes(answer.body)).offset_table
@@ -140,16 +124,16 @@ def reset(wire: Wire, group: str, topic: str, **fields: object) -> tuple[int, di
 def test_a_reset_moves_a_group_that_is_offline(wire: Wire, topic: str, group: str) -> None:
     fill(wire, topic)
     stored = wire.messages(topic)[0].store_timestamp
-    commit(wire, group, topic, 5)
+    wire.commit(group, topic, 5)
     assert reset(wire, group, topic, timestamp=stored) == (0, {0: 0, 1: 0, 2: 0, 3: 0})
-    assert committed(wire, group, topic) == (0, "0")
+    assert wire.committed(group, topic) == 0
     # Until the group's next pull has the reset in its response, a consumer must not undo it with an old offset.
-    assert commit(wire, group, topic, 9) == (0, "Offset has been previously reset")
+    assert wire.commit(group, topic, 9).remark == "Offset has been previously reset"
     answer = wire.pull(topic, 5, consumerGroup=group, sysFlag=SUBSCRIPTION)
     assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
     assert answer.ext_fields["nextBeginOffset"] == "0"
-    assert commit(wire, group, topic, 9) == (0, None)
-    assert committed(wire, group, topic) == (0, "9")
+    assert wire.commit(group, topic, 9).code == 0
+    assert wire.committed(group, topic) == 9
 
 
 def test_a_reset_of_one_queue(wire: Wire, topic: str, group: str) -> None:
@@ -163,22 +147,22 @@ def test_a_reset_of_one_queue(wire: Wire, topic: str, group: str) -> None:
 
 def test_a_held_pull_gets_a_reset_at_once(wire: Wire, topic: str, group: str) -> None:
     fill(wire, topic)
-    later = wire.pull_later(topic, 10, consumerGroup=group, sysFlag=6, suspendTimeoutMillis=20_000)
+    later = wire.hold(topic, 10, consumerGroup=group)
     reset(wire, group, topic, timestamp=0, queueId=0, offset=4)
     answer = later.result(20)
     assert (answer.remark, answer.ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "4")
 
 
 def test_offsets_are_cloned(wire: Wire, topic: str, group: str) -> None:
-    commit(wire, group, topic, 7)
-    commit(wire, group, topic, 8, 3)
+    wire.commit(group, topic, 7)
+    wire.commit(group, topic, 8, 3)
     clone = RequestCode.CLONE_GROUP_OFFSET
     assert wire.ask(clone, srcGroup=group, destGroup=f"{group}-b", topic=topic, offline=True).code == 0
-    assert committed(wire, f"{group}-b", topic, 3) == (0, "8")
+    assert wire.committed(f"{group}-b", topic, 3) == 8
 
 
 def test_all_offsets_as_requested_by_a_slave(wire: Wire, topic: str, group: str) -> None:
-    commit(wire, group, topic, 7, 2)
+    wire.commit(group, topic, 7, 2)
     body = bytes(wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).body)
     assert ConsumerOffsetSerializeWrapper.from_json(body).offset_table[f"{topic}@{group}"] == {2: 7}
     assert b"{2:7}" in body  # integer keys stand unquoted
@@ -212,11 +196,8 @@ def test_a_new_group_of_a_new_topic_starts_at_0_however_much_the_broker_has_writ
         for body in (b"first", b"second"):
             wire.send("T", body)
         assert wire.messages("T")[0].physical_offset >= 1 << 50
-        assert committed(wire, "g", "T") == (0, "0")
-        assert committed(wire, "g", "T", queue_id=1) == (0, "0")  # nothing in it could be passed over
-        popping = {"consumerGroup": "popping", "topic": "T", "queueId": 0, "initMode": 1, "maxMsgNums": 32}
-        times = {"invisibleTime": 60_000, "pollTime": 0, "bornTime": int(time.time() * 1000)}
-        popped = wire.ask(RequestCode.POP_MESSAGE, **popping, **times)
-        assert [message.body for message in decode_messages(popped.body)] == [b"first", b"second"]
-        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"accessMessageInMemoryMaxRatio=0")
-        assert committed(wire, "g", "T") == (NOT_FOUND, None)  # now it is far from the end
+        assert wire.committed("g", "T") == 0
+        assert wire.committed("g", "T", 1) == 0  # nothing in it could be passed over
+        assert Popper(wire, "popping", "T").take_bodies(initMode=1) == [b"first", b"second"]
+        wire.configure(accessMessageInMemoryMaxRatio=0)
+        assert wire.committed("g", "T") is None  # now it is far from the end

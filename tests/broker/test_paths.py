@@ -83,7 +83,7 @@ def test_requests(cluster: LocalCluster, wire: Wire, name: str) -> None:
     assert [answer.code for answer in sent if answer.code == 0] == []
     for code in (Code.DELETE_TOPIC_IN_BROKER, Code.DELETE_SUBSCRIPTIONGROUP):  # what is not there is gone: no error
         wire.ask(code, topic=name, groupName=name, cleanOffset=True)
-    wire.ask(Code.UPDATE_CONSUMER_OFFSET, consumerGroup=name, topic=name, queueId=0, commitOffset=5)
+    wire.commit(name, name, 5)
     assert tree(around) == before
 
 

@@ -3,95 +3,15 @@
 from __future__ import annotations
 
 import base64
-import time
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.model import MessageExt
-from spark_rocket.protocol.ids import ExtraInfo
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from tests.broker.wire import Wire
+from tests.broker.popping import INVISIBLE, Popper, now
+from tests.broker.wire import Wire, bodies_of
 
 pytestmark = pytest.mark.live
-
-INVISIBLE = 60_000
-
-
-class Popper:
-    """One consumer of a group."""
-
-    def __init__(self, wire: Wire, group: str, topic: str) -> None:
-        self.wire = wire
-        self.group = group
-        self.topic = topic
-
-    def pop(self, **fields: object) -> RemotingCommand:
-        ask: dict[str, object] = {
-            "consumerGroup": self.group,
-            "topic": self.topic,
-            "queueId": -1,
-            "maxMsgNums": 32,
-            "invisibleTime": INVISIBLE,
-            "pollTime": 0,
-            "bornTime": 0,  # now, by the broker's clock, however long it took
-            "initMode": 0,
-        }
-        return self.wire.ask(RequestCode.POP_MESSAGE, **{**ask, **fields})
-
-    def take(self, **fields: object) -> list[tuple[MessageExt, str]]:
-        """Messages with their receipts, built from the response like Java clients do."""
-        answer = self.pop(**fields)
-        if answer.code != ResponseCode.SUCCESS:
-            assert answer.code == ResponseCode.POLLING_TIMEOUT, answer
-            return []
-        return list(zip(decode_messages(bytes(answer.body)), receipts(answer), strict=True))
-
-    def ack(self, message: MessageExt, receipt: str, **fields: object) -> RemotingCommand:
-        ask: dict[str, object] = {
-            "consumerGroup": self.group,
-            "topic": self.topic,
-            "queueId": message.queue_id,
-            "extraInfo": receipt,
-            "offset": message.queue_offset,
-        }
-        return self.wire.ask(RequestCode.ACK_MESSAGE, **{**ask, **fields})
-
-    def change(self, message: MessageExt, receipt: str, invisible: int) -> RemotingCommand:
-        return self.wire.ask(
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-            consumerGroup=self.group,
-            topic=self.topic,
-            queueId=message.queue_id,
-            extraInfo=receipt,
-            offset=message.queue_offset,
-            invisibleTime=invisible,
-        )
-
-
-def receipts(answer: RemotingCommand) -> list[str]:
-    ext = answer.ext_fields
-    starts = dict(entry.rsplit(" ", 1) for entry in ext["startOffsetInfo"].split(";"))
-    found = []
-    for entry in ext["msgOffsetInfo"].split(";"):
-        place, offsets = entry.rsplit(" ", 1)
-        flag, queue_id = place.split(" ")
-        for offset in offsets.split(","):
-            info = ExtraInfo(
-                int(starts[place]),
-                int(ext["popTime"]),
-                int(ext["invisibleTime"]),
-                int(ext["reviveQid"]),
-                flag,
-                "broker-a",
-                int(queue_id),
-                int(offset),
-            )
-            found.append(info.text())
-    return found
 
 
 @pytest.fixture
@@ -100,110 +20,77 @@ def popper(wire: Wire, group: str, topic: str) -> Popper:
 
 
 def test_a_pop_delivers_each_message_once(popper: Popper) -> None:
-    for number in range(3):
-        popper.wire.send(popper.topic, b"%d" % number, queue_id=1)
+    popper.send(b"0", b"1", b"2", queue_id=1)
     answer = popper.pop(maxMsgNums=2)
-    assert answer.code == ResponseCode.SUCCESS
-    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"0", b"1"]
+    assert (answer.code, bodies_of(answer)) == (ResponseCode.SUCCESS, [b"0", b"1"])
     ext = answer.ext_fields
     assert (ext["startOffsetInfo"], ext["msgOffsetInfo"], ext["restNum"]) == ("0 1 0", "0 1 0,1", "1")
     assert ext["invisibleTime"] == str(INVISIBLE)
     assert 0 <= int(ext["reviveQid"]) < 8
-    assert [message.body for message, _ in popper.take()] == [b"2"]
+    assert popper.take_bodies() == [b"2"]
     answer = popper.pop()
     assert (answer.code, answer.ext_fields["restNum"]) == (ResponseCode.POLLING_TIMEOUT, "0")
 
 
 def test_filtered_messages_are_skipped_by_pops(popper: Popper) -> None:
     for number in range(6):
-        popper.wire.send(popper.topic, b"%d" % number, {"TAGS": "ab"[number % 2], "n": str(number)})
+        popper.send(b"%d" % number, properties={"TAGS": "ab"[number % 2], "n": str(number)})
     answer = popper.pop(exp="b", expType="TAG", maxMsgNums=2)
-    assert [message.body for message in decode_messages(bytes(answer.body))] == [b"1", b"3"]
+    assert bodies_of(answer) == [b"1", b"3"]
     assert (answer.ext_fields["startOffsetInfo"], answer.ext_fields["msgOffsetInfo"]) == ("0 0 0", "0 0 1,3")
-    messages = popper.take(exp="n > 3", expType="SQL92")  # needs no enablePropertyFilter; 4 was passed
-    assert [message.body for message, _ in messages] == [b"5"]
-    popper.wire.send(popper.topic, b"6", {"TAGS": "a"})
+    # This needs no enablePropertyFilter; 4 was passed.
+    assert popper.take_bodies(exp="n > 3", expType="SQL92") == [b"5"]
+    popper.send(b"6", properties={"TAGS": "a"})
     assert popper.take(exp="c") == []
     assert popper.take() == []
     assert popper.pop(exp="n >", expType="SQL92").code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 def test_the_next_pop_continues_behind(popper: Popper, wire: Wire) -> None:
-    for number in range(40):
-        wire.send(popper.topic, b"%d" % number)
+    every = [b"%d" % number for number in range(40)]
+    popper.send(*every)
     other = Popper(wire, popper.group, popper.topic)
-    taken = [popper.take(maxMsgNums=16), other.take(maxMsgNums=16), popper.take(maxMsgNums=16), other.take()]
-    assert [len(messages) for messages in taken] == [16, 16, 8, 0]
-    assert {message.body for messages in taken for message, _ in messages} == {b"%d" % number for number in range(40)}
+    taken = [each.take_bodies(maxMsgNums=16) for each in (popper, other, popper, other)]
+    assert [len(bodies) for bodies in taken] == [16, 16, 8, 0]
+    assert {body for bodies in taken for body in bodies} == set(every)
     assert len(Popper(wire, popper.group + "-other", popper.topic).take()) == 32
 
 
 def test_one_queue_or_all(popper: Popper) -> None:
     for queue_id in range(4):
-        popper.wire.send(popper.topic, b"%d" % queue_id, queue_id=queue_id)
-    assert [message.body for message, _ in popper.take(queueId=2)] == [b"2"]
-    assert {message.body for message, _ in popper.take()} == {b"0", b"1", b"3"}
+        popper.send(b"%d" % queue_id, queue_id=queue_id)
+    assert popper.take_bodies(queueId=2) == [b"2"]
+    assert set(popper.take_bodies()) == {b"0", b"1", b"3"}
     assert popper.pop(queueId=4).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_where_a_new_group_begins(popper: Popper, wire: Wire) -> None:
-    for number in range(3):
-        wire.send(popper.topic, b"%d" % number)
+def test_where_a_new_group_begins_and_continues_after_a_reset(popper: Popper, wire: Wire) -> None:
+    popper.send(b"0", b"1", b"2")
     # From the end means the beginning, too, while the whole topic is in memory; as Apache's broker has it.
-    assert [message.body for message, _ in popper.take(initMode=1)] == [b"0", b"1", b"2"]
-    offset = wire.ask(
-        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=popper.group, topic=popper.topic, queueId=0
-    ).ext_fields["offset"]
-    assert offset == "3"
-
-
-def test_a_reset_is_taken_by_the_next_pop(popper: Popper, wire: Wire) -> None:
-    for number in range(3):
-        wire.send(popper.topic, b"%d" % number)
-    assert len(popper.take()) == 3
-    answer = wire.ask(
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        topic=popper.topic,
-        group=popper.group,
-        timestamp=0,
-        isForce=True,
-        queueId=0,
-        offset=1,
-    )
-    assert answer.code == ResponseCode.SUCCESS, answer
-    assert [message.body for message, _ in popper.take()] == [b"1", b"2"]
+    assert popper.take_bodies(initMode=1) == [b"0", b"1", b"2"]
+    assert wire.committed(popper.group, popper.topic) == 3
+    assert wire.reset(popper.group, popper.topic, timestamp=0, queueId=0, offset=1).code == ResponseCode.SUCCESS
+    assert popper.take_bodies() == [b"1", b"2"]
 
 
 def test_acks_are_accepted_once_twice_and_in_batches(popper: Popper, wire: Wire) -> None:
-    for number in range(12):
-        wire.send(popper.topic, b"%d" % number)
-    messages = popper.take()
-    message, receipt = messages[0]
+    popper.send(*[b"x"] * 12)
+    message, receipt = popper.take()[0]
     for _ in range(2):
         assert popper.ack(message, receipt).code == ResponseCode.SUCCESS
     assert popper.ack(message, receipt + " 4711").code == ResponseCode.SUCCESS  # as the proxy makes them longer
-    info = ExtraInfo(*(int(part) if part.isdigit() else part for part in receipt.split(" ")))  # type: ignore[arg-type]
+    start, pop_time, invisible, revive = map(int, receipt.split(" ")[:4])
+    entry = {"c": popper.group, "t": popper.topic, "r": "0", "so": start, "q": 0, "rq": revive}
     for bits in (base64.b64encode(b"\xfe\x0f").decode(), [-2, 15], "", []):
-        entry = {
-            "c": popper.group,
-            "t": popper.topic,
-            "r": "0",
-            "so": info.start_offset,
-            "q": 0,
-            "rq": info.revive_queue_id,
-            "pt": info.pop_time,
-            "it": info.invisible_time,
-            "b": bits,
-        }
-        unknown = {**entry, "t": "NoSuchTopic"}
-        body = dumps_fastjson({"brokerName": "broker-a", "acks": [entry, unknown]})
+        known = {**entry, "pt": pop_time, "it": invisible, "b": bits}
+        body = dumps_fastjson({"brokerName": "broker-a", "acks": [known, {**known, "t": "NoSuchTopic"}]})
         assert wire.ask(RequestCode.BATCH_ACK_MESSAGE, body).code == ResponseCode.SUCCESS
-    assert wire.ask(RequestCode.BATCH_ACK_MESSAGE, b'{"acks":[]}').code == ResponseCode.NO_MESSAGE
-    assert wire.ask(RequestCode.BATCH_ACK_MESSAGE).code == ResponseCode.NO_MESSAGE
+    for body in (b'{"acks":[]}', b""):
+        assert wire.ask(RequestCode.BATCH_ACK_MESSAGE, body).code == ResponseCode.NO_MESSAGE
 
 
 def test_a_change_gives_a_new_receipt_and_ends_the_old_one(popper: Popper) -> None:
-    popper.wire.send(popper.topic, b"a")
+    popper.send(b"a")
     ((message, receipt),) = popper.take()
     answer = popper.change(message, receipt, 30_000)
     assert (answer.code, answer.ext_fields["invisibleTime"]) == (ResponseCode.SUCCESS, "30000")
@@ -258,16 +145,16 @@ def test_pops_without_messages(popper: Popper, fields: dict[str, object], code: 
     ],
 )
 def test_forged_receipts_do_no_harm(popper: Popper, receipt: str, code: int) -> None:
-    popper.wire.send(popper.topic, b"a")
+    popper.send(b"a")
     ((message, good),) = popper.take()
-    popper.wire.send(popper.topic, b"b")
-    text = receipt.replace("{now}", str(int(time.time() * 1000)))
+    popper.send(b"b")
+    text = receipt.replace("{now}", str(now()))
     if code != 13:
         assert popper.ack(message, text).code == code
     if "99999999" in receipt or not code:
         assert popper.change(message, text, 1_000).code in (0, 29, 208)
     assert popper.ack(message, good).code == ResponseCode.SUCCESS
-    assert [message.body for message, _ in popper.take()] == [b"b"]
+    assert popper.take_bodies() == [b"b"]
 
 
 @pytest.mark.parametrize(
@@ -282,7 +169,7 @@ def test_forged_receipts_do_no_harm(popper: Popper, receipt: str, code: int) -> 
     ],
 )
 def test_acks_of_missing_messages(popper: Popper, fields: dict[str, object], code: int) -> None:
-    popper.wire.send(popper.topic, b"a")
+    popper.send(b"a")
     ((message, receipt),) = popper.take()
     assert popper.ack(message, receipt, **fields).code == code
 
@@ -302,20 +189,19 @@ def test_acks_of_missing_messages(popper: Popper, fields: dict[str, object], cod
     ],
 )
 def test_bad_batches_of_acks(popper: Popper, body: bytes, code: int) -> None:
-    popper.wire.send(popper.topic, b"a")
+    popper.send(b"a")
     assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body.replace(b"TOPIC", popper.topic.encode())).code == code
 
 
 @pytest.mark.parametrize("revive_queue", [0, 999], ids=["usual", "in order"])
 def test_acks_of_more_messages_than_a_pop_has(popper: Popper, revive_queue: int) -> None:
-    for _ in range(33):
-        popper.wire.send(popper.topic, b"a")
+    popper.send(*[b"a"] * 33)
     ack = {"c": popper.group, "t": popper.topic, "so": 0, "q": 0, "rq": revive_queue, "pt": 1, "it": 1_000}
     for last, code in ((0, 0), (1, ResponseCode.INVALID_PARAMETER)):
         body = dumps_fastjson({"acks": [{**ack, "b": [-1, -1, -1, -1, last]}]})
         assert popper.wire.ask(RequestCode.BATCH_ACK_MESSAGE, body).code == code
 
 
-def test_topics_without_read_permission(popper: Popper, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts.config, "broker_permission", 2)
-    assert popper.pop().code == ResponseCode.NO_PERMISSION
+def test_topics_without_read_permission(popper: Popper) -> None:
+    with popper.wire.settings(brokerPermission=2):
+        assert popper.pop().code == ResponseCode.NO_PERMISSION

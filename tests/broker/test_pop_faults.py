@@ -39,8 +39,7 @@ def failing(
 
 
 def test_a_failed_redelivery_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for queue_id in (0, 1):
-        world.send(b"%d" % queue_id, queue_id)
+    world.send_numbers(2, 0, 1)
     world.send(b"2", 0)
     world.pop(invisible=1_000)
     errors = [None, OSError(5, "Input/output error")]
@@ -52,8 +51,7 @@ def test_a_failed_redelivery_is_retried(world: World, monkeypatch: pytest.Monkey
 
 
 def test_returned_messages_cannot_be_extended(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(2):
-        world.send(b"%d" % number)
+    world.send_numbers(2)
     (first, second) = (receipt for _, receipt in world.pop(invisible=1_000))
     results = [None, FULL]
     failing(world, monkeypatch, lambda topic: results.pop(0) if results and topic.startswith("%RETRY%") else None)
@@ -73,8 +71,7 @@ def test_returned_messages_cannot_be_extended(world: World, monkeypatch: pytest.
 def test_a_queue_without_a_check_point_does_not_affect_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for queue_id in (0, 1):
-        world.send(b"%d" % queue_id, queue_id)
+    world.send_numbers(2, 0, 1)
     results = [None, FULL]
     with monkeypatch.context() as patch:
         failing(world, patch, lambda topic: results.pop(0) if results else None)
@@ -85,8 +82,7 @@ def test_a_queue_without_a_check_point_does_not_affect_the_others(
 
 
 def test_pops_of_one_millisecond_after_a_reset_have_different_names(world: World) -> None:
-    for number in range(5):
-        world.send(b"%d" % number)
+    world.send_numbers(5)
     world.pop(most=1, invisible=1_000)
     world.offsets.reset("g", "T", 0, 0)
     assert world.pop() == []
@@ -98,8 +94,7 @@ def test_pops_of_one_millisecond_after_a_reset_have_different_names(world: World
 
 
 def test_after_a_kill_a_recreated_topic_is_popped_from_its_beginning(world: World) -> None:
-    for number in range(10):
-        world.send(b"%d" % number)
+    world.send_numbers(10)
     world.save_offsets()
     for _, receipt in world.pop():
         world.pops.ack("g", "T", 0, receipt, receipt.offset)
@@ -116,8 +111,7 @@ def test_after_a_kill_a_recreated_topic_is_popped_from_its_beginning(world: Worl
 
 
 def test_the_sign_of_a_bit_map_is_an_ack_too(world: World) -> None:
-    for number in range(3):
-        world.send(b"%d" % number)
+    world.send_numbers(3)
     world.offsets.commit("g", "T", 0, 3)
     place = {"t": "T", "c": "g", "q": 0, "so": 0, "pt": world.clock() - 1_000, "bn": "b"}
     write(world, "ck", {**place, "it": 1_000, "n": 3, "bm": -(1 << 31) | 1, "d": [0, 1, 2], "ro": 5})
@@ -147,8 +141,7 @@ def test_a_check_point_that_was_written_despite_an_error_keeps_its_name(
 
 
 def test_messages_are_acked_though_the_clock_was_set_back(world: World) -> None:
-    for number in range(2):
-        world.send(b"%d" % number)
+    world.send_numbers(2)
     (first, _) = (receipt for _, receipt in world.pop(invisible=5_000))
     world.clock.now -= 3_600_000
     world.pops.ack("g", "T", 0, first, 0)
@@ -192,8 +185,7 @@ class Unlucky(World):
 def test_nothing_is_lost_whatever_fails(tmp_path: Path, seed: int) -> None:
     world = Unlucky(tmp_path, seed)
     world.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=999))
-    for number in range(10):
-        world.send(b"%d" % number, number % 2)
+    world.send_numbers(10, 0, 1)
     seen: set[bytes] = set()
     for _ in range(30):
         world.lucky = False

@@ -14,14 +14,14 @@ from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decod
 from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import ExtraInfo, real_topic
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.broker.pop_world import World, texts
+from tests.broker.popping import Popper
+from tests.broker.wire import messages_of
 from tests.kit.brokers import served
 from tests.kit.clock import START, Clock
 from tests.kit.waiting import until
@@ -80,8 +80,7 @@ def test_a_message_is_redelivered_at_its_millisecond(world: World) -> None:
 
 
 def test_acked_messages_are_not_redelivered(world: World) -> None:
-    for number in range(5):
-        world.send(b"%d" % number)
+    world.send_numbers(5)
     popped = world.pop(invisible=10_000)
     for at in (0, 2):
         world.pops.ack("g", "T", 0, popped[at][1], at)
@@ -135,8 +134,7 @@ def test_suspended_messages_count_no_attempt(world: World) -> None:
 
 
 def test_a_stop_forgets_nothing_and_repeats_nothing(world: World) -> None:
-    for number in range(6):
-        world.send(b"%d" % number, number % 2)
+    world.send_numbers(6, 0, 1)
     popped = world.pop(invisible=10_000)
     acked = {b"0", b"3"}
     for record, receipt in popped:
@@ -179,8 +177,7 @@ def test_a_kill_repeats_nothing_that_is_in_the_log(world: World) -> None:
 
 
 def test_a_reset_is_not_undone_by_a_kill(world: World) -> None:
-    for number in range(4):
-        world.send(b"%d" % number)
+    world.send_numbers(4)
     world.pop()
     world.pass_time(1)
     world.offsets.reset("g", "T", 0, 0)
@@ -190,8 +187,7 @@ def test_a_reset_is_not_undone_by_a_kill(world: World) -> None:
 
 
 def test_logged_events(world: World) -> None:
-    for number in range(4):
-        world.send(b"%d" % number)
+    world.send_numbers(4)
     popped = world.pop(invisible=2_000, most=3)
     world.pop(invisible=2_000)
     start, popped_at = popped[0][1].start_offset, popped[0][1].pop_time
@@ -228,8 +224,7 @@ def test_logged_events(world: World) -> None:
 
 
 def test_records_of_apaches_broker_are_read(world: World) -> None:
-    for number in range(6):
-        world.send(b"%d" % number)
+    world.send_numbers(6)
     world.groups.find("g")
     common = {"c": "g", "t": "T", "q": 0, "pt": START - 5_000, "it": 5_001, "bn": "b"}
     write(world, "ck", {**common, "so": 0, "n": 2, "rt": START, "reviveTime": START})  # of old: no d
@@ -276,8 +271,7 @@ def test_invalid_values() -> None:
 
 
 def test_memory_holds_check_points_of_one_second(world: World) -> None:
-    for number in range(64):
-        world.send(b"%d" % number)
+    world.send_numbers(64)
     world.pop(invisible=60_000)
     world.pop(invisible=90_000)
     world.settle()
@@ -321,8 +315,7 @@ def test_a_receipt_in_a_sent_message_is_removed(world: World) -> None:
 
 
 def test_on_a_full_disk_pops_and_due_messages_wait(world: World) -> None:
-    for number in range(3):
-        world.send(b"%d" % number)
+    world.send_numbers(3)
     ((_, first),) = world.pop(most=1, invisible=5_000)
     world.full = True
     with pytest.raises(RefusedError, match="failed to store a check point: full"):
@@ -376,8 +369,7 @@ def test_a_retry_topic_lost_by_a_kill(world: World) -> None:
 
 
 def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
-    for number in range(3):
-        world.send(b"%d" % number)
+    world.send_numbers(3)
     world.offsets.commit("g", "T", 0, 77)
     world.offsets.commit("g", "T", 1, 5)
     assert world.pop() == []
@@ -390,8 +382,7 @@ def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
 
 
 def test_messages_without_a_match_are_examined_in_parts(world: World) -> None:
-    for number in range(900):
-        world.send(b"%d" % number)
+    world.send_numbers(900)
     nothing = PullFilter(frozenset((4711,)))
     assert world.pop(queue_id=0, wanted=nothing) == []
     assert (world.result.passed, world.result.rest_num) == (True, 100)
@@ -410,8 +401,7 @@ def test_a_pop_carries_no_more_than_a_pull(world: World) -> None:
 
 
 def test_many_acks_of_a_moment_are_one_message(world: World) -> None:
-    for number in range(64):
-        world.send(b"%d" % number)
+    world.send_numbers(64)
     popped = world.pop() + world.pop()
     before = world.store.get_max_offset("rmq_sys_wheel_timer", 0)
     for record, receipt in popped:
@@ -457,39 +447,25 @@ def test_an_ack_with_a_very_old_time(world: World, caplog: pytest.LogCaptureFixt
 # --- a broker ---------------------------------------------------------------------------------------------------
 
 
-def pop_fields(clock: Clock, **fields: object) -> dict[str, object]:
-    common: dict[str, object] = {"consumerGroup": "g", "topic": "T", "queueId": -1, "maxMsgNums": 32, "initMode": 0}
-    return {**common, "invisibleTime": 10_000, "pollTime": 0, "bornTime": clock(), **fields}
-
-
 @pytest.mark.live
-def test_a_held_pop_gets_redelivered_messages(tmp_path: Path) -> None:
-    clock = Clock()
+def test_a_held_pop_gets_redelivered_messages(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock) as (server, wire):
-        wire.send("T", b"a")
-        assert wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock)).code == ResponseCode.SUCCESS
-        held = wire.client.invoke_async(
-            wire.address,
-            RemotingCommand.request(
-                RequestCode.POP_MESSAGE,
-                {name: str(value) for name, value in pop_fields(clock, pollTime=60_000).items()},
-            ),
-            timeout=60.0,
-        )
-        asked = {"consumerGroup": "g", "topic": "T", "queueId": -1}
-        until(lambda: wire.ask(RequestCode.POLLING_INFO, **asked).ext_fields.get("pollingNum") == "1")
+        popper = Popper(wire, "g", "T", invisibleTime=10_000)
+        popper.send(b"a")
+        assert popper.pop().code == ResponseCode.SUCCESS
+        held = popper.pop_later()
+        until(lambda: popper.polling_num() == "1")
         server.pass_time(9_999)
         assert not held.done()
         server.pass_time(1)
         answer = held.result(30)
-        (message,) = decode_messages(bytes(answer.body))
+        (message,) = messages_of(answer)
         assert (message.body, message.reconsume_times, message.store_timestamp) == (b"a", 1, START + 10_000)
         assert answer.ext_fields["msgOffsetInfo"] == "1 0 0"
 
 
 @pytest.mark.live
-def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> None:
-    clock = Clock()
+def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "config" / "consumerOffset.json"
 
     def saved() -> dict[str, dict[str, int]]:
@@ -502,14 +478,15 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
 
     with served(tmp_path, clock, flushConsumerOffsetInterval=10**9, flushIntervalCommitLog=10**6) as (server, wire):
         broker = server.broker
+        popper = Popper(wire, "g", "T", invisibleTime=10_000)
         wire.send("T", b"a")
-        wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
+        popper.pop(queueId=0)
         waiting: list[tuple[int, Any]] = []
         store = broker.parts.store
         flushed, store.when_flushed = store.when_flushed, lambda *given: waiting.append(given)  # type: ignore[method-assign]
         server.run(broker.parts.saver.save_offsets)
         wire.send("T", b"b")
-        wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock, queueId=0))
+        popper.pop(queueId=0)
         assert saved() == {}
         ((position, done),) = waiting
         assert store.flushed_where < position
@@ -524,26 +501,24 @@ def test_offsets_reach_the_disk_behind_their_check_points(tmp_path: Path) -> Non
 
 
 @pytest.mark.live
-def test_a_topic_is_deleted_with_its_returned_messages(tmp_path: Path) -> None:
-    clock = Clock()
+def test_a_topic_is_deleted_with_its_returned_messages(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock) as (server, wire):
-        wire.send("T", b"a")
-        wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
+        popper = Popper(wire, "g", "T", invisibleTime=10_000)
+        popper.send(b"a")
+        popper.pop()
         server.pass_time(10_000)
-        assert wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock)).ext_fields["msgOffsetInfo"] == "1 0 0"
-        assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T").code == ResponseCode.SUCCESS
+        assert popper.pop().ext_fields["msgOffsetInfo"] == "1 0 0"
+        assert wire.delete_topic("T").code == ResponseCode.SUCCESS
         server.pass_time(10_000)
-        wire.send("T", b"new")
-        answer = wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
-        assert [message.body for message in decode_messages(bytes(answer.body))] == [b"new"]
+        popper.send(b"new")
+        assert popper.take_bodies() == [b"new"]
         assert "%RETRY%g_T" not in server.broker.parts.topics.table
 
 
 @pytest.mark.live
-def test_without_the_timer_there_is_no_pop(tmp_path: Path) -> None:
-    clock = Clock()
+def test_without_the_timer_there_is_no_pop(tmp_path: Path, clock: Clock) -> None:
     with served(tmp_path, clock, timerWheelEnable=False) as (_, wire):
         wire.send("T", b"a")
-        answer = wire.ask(RequestCode.POP_MESSAGE, **pop_fields(clock))
+        answer = Popper(wire, "g", "T").pop()
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "pop message is forbidden because timerWheelEnable is false" in str(answer.remark)

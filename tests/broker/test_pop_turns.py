@@ -10,13 +10,12 @@ from spark_rocket.broker.pop import turns
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES, QueueTurns, parts_of, place_of
 from spark_rocket.broker.state.topics import new_topic
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.request_limits.state import CONSUMER_OFFSETS, STATE_LIMITS
 from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World, texts
-from tests.broker.test_notification import NONE, SOME, Asker
-from tests.broker.wire import Wire
+from tests.broker.popping import NONE, SOME, Popper
+from tests.broker.wire import Wire, messages_of
 
 QUEUES = 5_000
 
@@ -109,40 +108,40 @@ def test_a_pop_returns_its_messages_when_no_more_offsets_fit(world: World) -> No
 
 
 @pytest.fixture
-def wide(wire: Wire, cluster: LocalCluster, group: str) -> Asker:
-    return Asker(wire, group, cluster.create_topic(f"Wide-{group}", QUEUES))
+def wide(wire: Wire, cluster: LocalCluster, group: str) -> Popper:
+    return Popper(wire, group, cluster.create_topic(f"Wide-{group}", QUEUES))
 
 
 @pytest.mark.live
-def test_a_held_pop_examines_all_queues(wide: Asker) -> None:
+def test_a_held_pop_examines_all_queues(wide: Popper) -> None:
     for queue_id in (QUEUES - 1, 0, 1_500, 2_500, 3_500):
-        wide.wire.send(wide.topic, b"%d" % queue_id, queue_id=queue_id)
-        (message,) = decode_messages(bytes(wide.pop_later().result(30).body))
+        wide.send(b"%d" % queue_id, queue_id=queue_id)
+        (message,) = messages_of(wide.pop_later().result(30))
         assert (message.body, message.queue_id) == (b"%d" % queue_id, queue_id)
 
 
 @pytest.mark.live
-def test_a_held_pop_rests_when_all_queues_are_examined(wide: Asker) -> None:
+def test_a_held_pop_rests_when_all_queues_are_examined(wide: Popper) -> None:
     first, second = wide.pop_later(), wide.pop_later()
     assert wide.polling_num() == "2"
     for queue_id in (1_234, 4_321):
-        wide.wire.send(wide.topic, b"later", queue_id=queue_id)
+        wide.send(b"later", queue_id=queue_id)
     assert first.result(30).code == second.result(30).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.live
-def test_a_pop_without_waiting_examines_one_part(wide: Asker) -> None:
-    wide.wire.send(wide.topic, queue_id=QUEUES - 1)
-    codes = [wide.pop_later(pollTime=0).result(30).code for _ in range(parts_of(QUEUES))]
+def test_a_pop_without_waiting_examines_one_part(wide: Popper) -> None:
+    wide.send(b"x", queue_id=QUEUES - 1)
+    codes = [wide.pop().code for _ in range(parts_of(QUEUES))]
     assert sorted(codes) == [ResponseCode.SUCCESS] + [ResponseCode.POLLING_TIMEOUT] * (len(codes) - 1)
 
 
 @pytest.mark.live
-def test_notifications_and_peeks_reach_all_queues(wide: Asker) -> None:
-    wide.wire.send(wide.topic, b"late", queue_id=QUEUES - 1)
-    assert wide.notification(pollTime=60_000).ext_fields == SOME
-    assert wide.notification().ext_fields == SOME  # the next begins with the queue that has a message
+def test_notifications_and_peeks_reach_all_queues(wide: Popper) -> None:
+    wide.send(b"late", queue_id=QUEUES - 1)
+    assert wide.notification(pollTime=60_000) == SOME
+    assert wide.notification() == SOME  # the next begins with the queue that has a message
     peeked = {wide.peek().code for _ in range(parts_of(QUEUES))}
     assert peeked == {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND}
     assert wide.pop_later().result(30).code == ResponseCode.SUCCESS
-    assert [wide.notification().ext_fields for _ in range(parts_of(QUEUES))] == [NONE] * parts_of(QUEUES)
+    assert [wide.notification() for _ in range(parts_of(QUEUES))] == [NONE] * parts_of(QUEUES)

@@ -1,7 +1,8 @@
 """Held pops: a message wakes one of each group, in turn and by tag; without a match it is held again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -90,18 +91,16 @@ class Scene:
         self.held.notify_arriving(topic, queue_id, 1, tags_code)
 
 
-def play(scenario: Callable[[Scene], Awaitable[None]], **settings: int) -> Scene:
-    async def main() -> Scene:
-        scene = Scene(**settings)
-        await scenario(scene)
-        waiting = scene.waiting
-        lines, channels = waiting._lines, waiting._by_channel
-        assert waiting.count == sum(len(line.waiters) for line in lines.values()) == sum(map(len, channels.values()))
-        waiting.close()
-        assert (waiting.count, lines, channels, waiting.watched) == (0, {}, {}, {})
-        return scene
-
-    return asyncio.run(main())
+@asynccontextmanager
+async def playing(**settings: int) -> AsyncIterator[Scene]:
+    """A scene; at its end the tables are consistent, and empty after a stop."""
+    scene = Scene(**settings)
+    yield scene
+    waiting = scene.waiting
+    lines, channels = waiting._lines, waiting._by_channel
+    assert waiting.count == sum(len(line.waiters) for line in lines.values()) == sum(map(len, channels.values()))
+    waiting.close()
+    assert (waiting.count, lines, channels, waiting.watched) == (0, {}, {}, {})
 
 
 async def settle() -> None:
@@ -109,8 +108,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_one_message_wakes_one_pop_of_each_group_and_the_oldest_first() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_one_message_wakes_one_pop_of_each_group_and_the_oldest_first() -> None:
+    async with playing() as scene:
         for number in range(500):
             assert scene.hold(f"a{number}", "A") is Held.HELD
         scene.hold("b", "B")
@@ -123,11 +122,9 @@ def test_one_message_wakes_one_pop_of_each_group_and_the_oldest_first() -> None:
         await settle()
         assert scene.answered[2:] == ["a1"]
 
-    play(scenario)
 
-
-def test_a_pop_that_finds_nothing_keeps_its_place_and_wakes_no_other() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_pop_that_finds_nothing_keeps_its_place_and_wakes_no_other() -> None:
+    async with playing() as scene:
         scene.hold("first")
         scene.hold("second")
         scene.arrive()
@@ -137,11 +134,9 @@ def test_a_pop_that_finds_nothing_keeps_its_place_and_wakes_no_other() -> None:
         await settle()
         assert scene.answered == ["first"]
 
-    play(scenario)
 
-
-def test_messages_wake_as_many_pops_as_they_can_serve() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_messages_wake_as_many_pops_as_they_can_serve() -> None:
+    async with playing() as scene:
         for number in range(9):
             scene.hold(f"{number}", takes=32)
         for _ in range(100):  # one turn of the loop: a batch, or many senders
@@ -151,11 +146,9 @@ def test_messages_wake_as_many_pops_as_they_can_serve() -> None:
         assert scene.answered == ["0", "1", "2", "3"]
         assert scene.ran == scene.answered
 
-    play(scenario)
 
-
-def test_a_queue_wakes_its_waiters_and_those_of_all_queues() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_queue_wakes_its_waiters_and_those_of_all_queues() -> None:
+    async with playing() as scene:
         scene.hold("of 1", queue_id=1)
         scene.hold("of 2", queue_id=2)
         scene.hold("of all")
@@ -165,12 +158,10 @@ def test_a_queue_wakes_its_waiters_and_those_of_all_queues() -> None:
         assert scene.waiting.polling_num("T", "G", -1) == scene.waiting.polling_num("T", "G", 2) == 1
         assert scene.waiting.polling_num("T", "G", 3) == scene.waiting.polling_num("T", "H", -1) == 0
 
-    play(scenario)
-
 
 @pytest.mark.parametrize("topic", ["%RETRY%G_T", "%RETRY%G+T"])
-def test_the_groups_retry_topics_wake_it_and_no_other_group(topic: str) -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_the_groups_retry_topics_wake_it_and_no_other_group(topic: str) -> None:
+    async with playing() as scene:
         scene.hold("mine", queue_id=3)
         scene.hold("theirs", "H")
         scene.hold("in order", order=True)
@@ -178,11 +169,9 @@ def test_the_groups_retry_topics_wake_it_and_no_other_group(topic: str) -> None:
         await settle()
         assert scene.ran == ["mine"]
 
-    play(scenario)
 
-
-def test_other_tags_wake_no_pull() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_other_tags_wake_no_pull() -> None:
+    async with playing() as scene:
         scene.hold("1 or 2", wanted=PullFilter(frozenset((1, 2))))
         scene.hold("by properties", wanted=PullFilter(matches=lambda properties: False))
         scene.arrive(tags_code=3)
@@ -193,11 +182,9 @@ def test_other_tags_wake_no_pull() -> None:
         await settle()
         assert sorted(scene.ran) == ["1 or 2", "by properties", "by properties"]
 
-    play(scenario)
 
-
-def test_messages_without_a_match_are_skipped_while_there_are_more() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_messages_without_a_match_are_skipped_while_there_are_more() -> None:
+    async with playing() as scene:
         left = [3]
         request = RemotingCommand.request(200050)
         pop = PopRequest("G", "T", -1, 32, 60_000, 60_000, NOW, 0, ALL)
@@ -215,11 +202,9 @@ def test_messages_without_a_match_are_skipped_while_there_are_more() -> None:
         await settle()
         assert scene.ran == ["looked"] * 3
 
-    play(scenario)
 
-
-def test_time_is_up_after_the_birth_and_not_after_the_request_came() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_time_is_up_after_the_birth_and_not_after_the_request_came() -> None:
+    async with playing() as scene:
         assert scene.hold("too late", born_time=NOW - 60_000) is Held.TIMED_OUT
         assert scene.hold("too short", poll_time=0) is Held.TIMED_OUT
         assert scene.hold("of long ago", born_time=1) is Held.TIMED_OUT
@@ -233,11 +218,9 @@ def test_time_is_up_after_the_birth_and_not_after_the_request_came() -> None:
         assert waiter.timer is not None
         assert waiter.timer.when() - asyncio.get_running_loop().time() <= 60
 
-    play(scenario)
 
-
-def test_a_pop_woken_without_a_message_ends_at_its_timeout() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_pop_woken_without_a_message_ends_at_its_timeout() -> None:
+    async with playing() as scene:
         scene.hold("a", poll_time=100)
         scene.arrive()
         await settle()
@@ -245,21 +228,17 @@ def test_a_pop_woken_without_a_message_ends_at_its_timeout() -> None:
         await scene.until(1)
         assert scene.answered == ["a: nothing"]
 
-    play(scenario)
 
-
-def test_too_many_waiters_get_an_error() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_too_many_waiters_get_an_error() -> None:
+    async with playing(pop_polling_size=2, pop_polling_map_size=2, max_pop_polling_size=3) as scene:
         assert [scene.hold("a") for _ in range(3)] == [Held.HELD, Held.HELD, Held.FULL]
         assert scene.hold("b", "H") is Held.HELD
         assert scene.hold("c", "I") is Held.FULL  # two places at most
         assert scene.hold("d", "H") is Held.FULL  # three in all
 
-    play(scenario, pop_polling_size=2, pop_polling_map_size=2, max_pop_polling_size=3)
 
-
-def test_a_closed_connection_ends_its_pops() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_closed_connection_ends_its_pops() -> None:
+    async with playing() as scene:
         other = cast(Channel, Client())
         scene.hold("a")
         scene.hold("b", channel=other)
@@ -269,11 +248,9 @@ def test_a_closed_connection_ends_its_pops() -> None:
         await settle()
         assert scene.answered == ["b"]
 
-    play(scenario)
 
-
-def test_producers_that_do_not_read_are_asked_later() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_producers_that_do_not_read_are_asked_later() -> None:
+    async with playing() as scene:
         slow, gone = Client(), Client()
         slow.is_writable = gone.is_active = gone.is_writable = False
         scene.hold("gone", channel=cast(Channel, gone))
@@ -289,11 +266,10 @@ def test_producers_that_do_not_read_are_asked_later() -> None:
         await scene.until(2)
         assert scene.answered == ["a", "slow"]
 
-    play(scenario)
 
+async def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    async with playing() as scene:
 
-def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(scene: Scene) -> None:
         def fail() -> None:
             raise OSError("no file left")
 
@@ -303,13 +279,11 @@ def test_one_that_fails_wakes_the_next(caplog: pytest.LogCaptureFixture) -> None
         scene.arrive(G=1)
         await settle()
         assert scene.answered == ["a"]
-
-    play(scenario)
     assert caplog.text.count("failed to respond to a held request") == 1
 
 
-def test_notifications_are_woken_by_the_number_of_messages() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_notifications_are_woken_by_the_number_of_messages() -> None:
+    async with playing() as scene:
         told: list[int] = []
         for number in range(4):
             request = RemotingCommand.request(200054)
@@ -323,22 +297,18 @@ def test_notifications_are_woken_by_the_number_of_messages() -> None:
         assert told == [0, 1]
         assert scene.answered == ["a pop"]
 
-    play(scenario)
 
-
-def test_a_deleted_topic_answers_everybody() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_a_deleted_topic_answers_everybody() -> None:
+    async with playing() as scene:
         scene.hold("a")
         scene.hold("b")
         scene.waiting.wake_topic("T")
         await settle()
         assert scene.answered == ["a: nothing", "b: nothing"]
 
-    play(scenario)
 
-
-def test_after_each_arrival_a_line_runs_until_all_parts_of_a_topic_are_examined() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_after_each_arrival_a_line_runs_until_all_parts_of_a_topic_are_examined() -> None:
+    async with playing() as scene:
         scene.queues = 3 * MAX_EXAMINED_QUEUES
         scene.hold("first")  # it has examined one part
         scene.hold("second")
@@ -350,11 +320,9 @@ def test_after_each_arrival_a_line_runs_until_all_parts_of_a_topic_are_examined(
             await settle()
         assert scene.ran == ["first"] * 5
 
-    play(scenario)
 
-
-def test_the_next_request_of_a_line_examines_the_parts_that_are_left() -> None:
-    async def scenario(scene: Scene) -> None:
+async def test_the_next_request_of_a_line_examines_the_parts_that_are_left() -> None:
+    async with playing() as scene:
         scene.hold("first")
         scene.hold("second")
         scene.queues = 4 * MAX_EXAMINED_QUEUES
@@ -363,5 +331,3 @@ def test_the_next_request_of_a_line_examines_the_parts_that_are_left() -> None:
             await settle()
         assert scene.answered == ["first"]
         assert scene.ran == ["first"] + ["second"] * 3
-
-    play(scenario)

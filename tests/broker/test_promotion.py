@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.broker.server import Broker
-from spark_rocket.client import Admin, Producer
+from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.errors import RocketError
-from spark_rocket.model import Message, MessageExt, SendStatus
+from spark_rocket.model import Message, MessageExt, MessageQueue, SendStatus
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.stats import HARuntimeInfo, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.delay import timer_log
 from spark_rocket.store.tools.check import check_store
+from tests.broker.popping import Popper
 from tests.broker.test_name_servers import knows
-from tests.broker.test_pop import Popper
 from tests.broker.test_slave import ask
 from tests.broker.wire import Wire
 from tests.kit.brokers import Pair
@@ -107,6 +107,9 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
                 producer.send(Message("t", b"%d" % number))
             producer.send(Message("t", b"delayed", {"DELAY": "2"}))
             producer.send(Message("t", b"timed", {"TIMER_DELAY_SEC": "5"}))
+            queue = MessageQueue("t", "a", 0)
+            with Reader(pair.addresses) as reader:
+                reader.commit_offset("g", queue, 2)
             pair.synchronized()
             mine, his = slave.store, pair.master.parts.store
             stored = [his.get_store_time("t", 0, offset) for offset in range(3)]
@@ -115,8 +118,10 @@ def test_clocks_that_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture, sk
                 his.get_offset_by_time("t", 0, at) for at in stored
             ]
             assert mine.retention.run(pair.clock_of("a1")).removed == 0
-            pair.promote()
+            master = pair.promote()
             goes_on(producer)
+            with Reader(pair.addresses) as reader:
+                assert (reader.address(queue), reader.committed_offset("g", queue)) == (master.address, 2)
             producer.send(Message("t", b"new"))
             producer.send(Message("t", b"new delayed", {"DELAY": "1"}))
             producer.send(Message("t", b"new timed", {"TIMER_DELAY_SEC": "1"}))

@@ -10,11 +10,10 @@ from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, ProtocolError
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import RecallMessageHandle
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import later
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, messages_of
 from tests.kit.brokers import served
 from tests.kit.clock import START, Clock
 
@@ -38,7 +37,7 @@ def test_timed_messages_are_delivered_at_their_millisecond(tmp_path: Path, clock
         assert not pull.done()
         clock.now = START + 1300
         server.wake()
-        (message,) = decode_messages(bytes(pull.result(20).body))
+        (message,) = messages_of(pull.result(20))
         assert (message.body, message.store_timestamp, message.queue_id) == (b"a", START + 1300, 1)
     clock.now = START + 5000
     with served(tmp_path, clock) as (server, wire):  # the other was due while the broker was stopped
@@ -62,7 +61,7 @@ def test_a_recalled_message_is_not_delivered(tmp_path: Path, clock: Clock) -> No
         assert (stored.properties["PGROUP"], stored.tags) == ("g", "_RECALL_TAG_")
         clock.now = START + 3000
         server.wake()
-        assert [message.body for message in wire.messages("Late")] == [b"b"]
+        assert wire.bodies("Late") == [b"b"]
         assert recall(wire, "Late", handle) == (ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
 
 
@@ -118,11 +117,11 @@ def test_a_producers_timed_message_and_its_recall(cluster: LocalCluster, wire: W
         assert producer.recall_message(topic, unwanted.recall_handle) == unwanted.msg_id
         last = producer.send(Message.of(topic, b"last", properties={"TIMER_DELAY_MS": "2000"}), queue=queue)
         assert producer.send(Message.of(topic, b"now"), queue=queue).recall_handle is None
-        (message,) = decode_messages(bytes(later(wire, topic, 1).body))
+        (message,) = messages_of(later(wire, topic, 1))
         assert message.body == b"late"
         waited = wire.messages(TIMER, sent.queue_offset)[0].store_timestamp
         assert message.store_timestamp >= waited + 299
-        (message,) = decode_messages(bytes(later(wire, topic, 2).body))
+        (message,) = messages_of(later(wire, topic, 2))
         assert message.body == b"last"  # and not the one before it
         assert last.recall_handle is not None
         with pytest.raises(BrokerError, match=r"timestamp invalid\. The message was delivered, or is about to be"):

@@ -64,7 +64,7 @@ def test_a_broker_without_write_permission_registers_its_topics_without_it(
     wire: Wire, namesrv: Wire, topic: str
 ) -> None:
     def perm() -> int:
-        route = TopicRouteData.from_json(namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic).body)
+        route = namesrv.read(TopicRouteData, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
         return route.queue_datas[0].perm
 
     assert perm() == 6

@@ -15,7 +15,7 @@ from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
 from spark_rocket.store.tools.check import check_store
-from tests.broker.replicas import FILE, caught_up, close_alike, fill, following, ha_address, settings, slave_of, started
+from tests.broker.replicas import FILE, Replicas, caught_up, fill, following, ha_address, problem
 from tests.kit.waiting import until_async as until
 from tests.store.helpers import log_of
 from tests.store.test_replica import assert_alike
@@ -23,22 +23,12 @@ from tests.store.test_replica import assert_alike
 pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.live]
 
 
-async def filled_pair(directory: Path, count: int) -> tuple[Broker, Broker]:
-    """A master with a number of messages, and its slave with the same ones."""
-    master = await started(settings(directory / "m"))
-    slave = await slave_of(master, directory / "s")
-    await following(slave)
-    fill(master, count)
-    await caught_up(master, slave)
-    return master, slave
-
-
 # --- following -------------------------------------------------------------------------------------------------------
 
 
-async def test_slaves_follow_through_many_files(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m"))
-    slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(2)]
+async def test_slaves_follow_through_many_files(replicas: Replicas) -> None:
+    master = await replicas.master()
+    slaves = [await replicas.slave(master, f"s{number}") for number in range(2)]
     await following(*slaves)
     for _ in range(5):
         fill(master, 200, 400)
@@ -48,86 +38,83 @@ async def test_slaves_follow_through_many_files(tmp_path: Path) -> None:
         assert slave.parts.slave is not None
         assert slave.parts.slave.is_following
         assert slave.parts.store.get_max_offset("T", 1) == master.parts.store.get_max_offset("T", 1)
-    await close_alike(master, *slaves)
+    await replicas.close_alike(master, *slaves)
 
 
-async def test_a_slave_that_joins_late_begins_with_the_masters_last_file(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m"))
+async def test_a_slave_that_joins_late_begins_with_the_masters_last_file(tmp_path: Path, replicas: Replicas) -> None:
+    master = await replicas.master()
     fill(master, 500, 400)
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await following(slave)
     fill(master, 500, 400)
     await caught_up(master, slave)
     begin = slave.parts.store.min_physical_offset
     assert begin > 0
     assert begin % FILE == 0
-    await slave.close()
+    await replicas.close(slave)
     fill(master, 50)
-    slave = await slave_of(master, tmp_path / "s")  # and goes on after a restart
+    slave = await replicas.slave(master)  # and goes on after a restart
     await caught_up(master, slave)
-    await slave.close()
-    await master.close()
+    await replicas.close(slave, master)
     assert check_store(tmp_path / "s", slave.config.store_config()) == []
     for file in (tmp_path / "s" / "commitlog").iterdir():
         assert file.read_bytes() == (tmp_path / "m" / "commitlog" / file.name).read_bytes()
 
 
-async def test_a_slave_continues_after_each_restart(tmp_path: Path) -> None:
+async def test_a_slave_continues_after_each_restart(replicas: Replicas) -> None:
     port = 0
-    master = await started(settings(tmp_path / "m"))
+    master = await replicas.master()
     port = int(ha_address(master).split(":")[1])
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await following(slave)
     fill(master, 100)
     await caught_up(master, slave)
-    await slave.close()
+    await replicas.close(slave)
     fill(master, 600)  # falls behind
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await caught_up(master, slave)
-    await master.close()
-    assert slave.parts.slave is not None
-    await until(lambda: slave.parts.slave and slave.parts.slave.problem)
-    master = await started(settings(tmp_path / "m", haListenPort=port))
+    await replicas.close(master)
+    await until(lambda: problem(slave))
+    master = await replicas.master(haListenPort=port)
     fill(master, 100)
-    await close_alike(master, slave)
+    await replicas.close_alike(master, slave)
 
 
-async def test_the_last_messages_reach_the_slave_before_a_clean_stop(tmp_path: Path) -> None:
-    master, slave = await filled_pair(tmp_path, 10)
+async def test_the_last_messages_reach_the_slave_before_a_clean_stop(tmp_path: Path, replicas: Replicas) -> None:
+    master, slave = await replicas.pair(10)
     fill(master, 300)
     end = master.parts.store.max_physical_offset
-    await master.close()
+    await replicas.close(master)
     assert slave.parts.store.max_physical_offset == end
-    await slave.close()
+    await replicas.close(slave)
     assert_alike(tmp_path / "m", tmp_path / "s")
 
 
 # --- a tail that the master does not have ----------------------------------------------------------------------------
 
 
-async def image_of(slave: Broker, to: Path) -> None:
+async def image_of(replicas: Replicas, slave: Broker, to: str) -> None:
     """A copy of a stopped slave's store, for a master."""
-    await slave.close()
-    shutil.copytree(slave.config.store.store_path, to)
+    await replicas.close(slave)
+    shutil.copytree(slave.config.store.store_path, replicas.directory / to)
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
 async def test_a_slave_ahead_of_its_master_removes_its_tail(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_idle: bool
+    tmp_path: Path, replicas: Replicas, caplog: pytest.LogCaptureFixture, is_idle: bool
 ) -> None:
     """The master lost its last messages, and possibly has new ones."""
-    master, slave = await filled_pair(tmp_path, 300)
+    master, slave = await replicas.pair(300)
     fork = master.parts.store.max_physical_offset
-    await image_of(slave, tmp_path / "m2")
+    await image_of(replicas, slave, "m2")
     fill(master, 600)
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await caught_up(master, slave)
-    await master.close()
-    await slave.close()
-    again = await started(settings(tmp_path / "m2"))
+    await replicas.close(master, slave)
+    again = await replicas.master("m2")
     if not is_idle:
         fill(again, 800, 280)
-    slave = await slave_of(again, tmp_path / "s")
+    slave = await replicas.slave(again)
     await following(slave)
     (kept,) = (tmp_path / "s" / "quarantine").iterdir()
     assert kept.name == f"{fork:020d}"
@@ -135,144 +122,140 @@ async def test_a_slave_ahead_of_its_master_removes_its_tail(
     assert "broker-a[1]" in caplog.text
     assert ha_address(again) in caplog.text
     fill(again, 30)
-    await close_alike(again, slave)
+    await replicas.close_alike(again, slave)
 
 
-async def test_a_former_master_follows_the_promoted_slave(tmp_path: Path) -> None:
-    master, slave = await filled_pair(tmp_path, 200)
-    await slave.close()
+async def test_a_former_master_follows_the_promoted_slave(tmp_path: Path, replicas: Replicas) -> None:
+    master, slave = await replicas.pair(200)
+    await replicas.close(slave)
     fill(master, 20)  # no other broker has them
-    await master.close()
-    promoted = await started(settings(tmp_path / "s"))
+    await replicas.close(master)
+    promoted = await replicas.master("s")
     fill(promoted, 500, 310)
-    former = await slave_of(promoted, tmp_path / "m")
+    former = await replicas.slave(promoted, "m")
     await caught_up(promoted, former)
     assert len(list((tmp_path / "m" / "quarantine").iterdir())) == 1
-    await close_alike(promoted, former)
+    await replicas.close_alike(promoted, former)
 
 
-async def test_a_slave_of_a_slave(tmp_path: Path) -> None:
+async def test_a_slave_of_a_slave(tmp_path: Path, replicas: Replicas) -> None:
     """It follows as well, and removes the same tail as the slave between them."""
-    master = await started(settings(tmp_path / "m"))
-    between = await slave_of(master, tmp_path / "s")
+    master = await replicas.master()
+    between = await replicas.slave(master)
     await following(between)
-    last = await slave_of(between, tmp_path / "t", brokerId=2)
+    last = await replicas.slave(between, "t", brokerId=2)
     await following(last)
     fill(master, 100)
     await caught_up(master, between, last)
-    await master.close()
+    await replicas.close(master)
     shutil.copytree(tmp_path / "m", tmp_path / "m2")
     port = int(between.config.ha_master_address.split(":")[1])
-    master = await started(settings(tmp_path / "m", haListenPort=port))
+    master = await replicas.master(haListenPort=port)
     fill(master, 60)
     await caught_up(master, between, last)
-    await master.close()
-    other = await started(settings(tmp_path / "m2", haListenPort=port))
+    await replicas.close(master)
+    other = await replicas.master("m2", haListenPort=port)
     fill(other, 200, 310)
     await caught_up(other, between, last)
     await following(between, last)
     assert len(list((tmp_path / "t" / "quarantine").iterdir())) == 1
-    await close_alike(other, between, last)
+    await replicas.close_alike(other, between, last)
 
 
-async def test_logs_that_differ_since_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_logs_that_differ_since_several_files(
+    tmp_path: Path, replicas: Replicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The comparison continues backwards to the common part."""
     monkeypatch.setattr("spark_rocket.store.recovery.replica._COMPARISON_DISTANCES_BYTES", (4 << 10, 16 << 10))
-    master, slave = await filled_pair(tmp_path, 300)
+    master, slave = await replicas.pair(300)
     fork = master.parts.store.max_physical_offset
-    await image_of(slave, tmp_path / "m2")
+    await image_of(replicas, slave, "m2")
     fill(master, 1500)
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await caught_up(master, slave)
-    await master.close()
+    await replicas.close(master)
     assert slave.parts.store.max_physical_offset > fork + 5 * FILE
-    await slave.close()
-    again = await started(settings(tmp_path / "m2"))
+    await replicas.close(slave)
+    again = await replicas.master("m2")
     fill(again, 2000, 333)
-    slave = await slave_of(again, tmp_path / "s")
+    slave = await replicas.slave(again)
     await caught_up(again, slave)
     (kept,) = (tmp_path / "s" / "quarantine").iterdir()
     assert kept.name == f"{fork:020d}"
-    await close_alike(again, slave)
+    await replicas.close_alike(again, slave)
 
 
 async def test_another_clusters_log_is_refused_and_not_touched(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = await started(settings(tmp_path / "one"))
+    one = await replicas.master("one")
     fill(one, 400)
-    await one.close()
-    other = await started(settings(tmp_path / "other", brokerName="else"))
+    await replicas.close(one)
+    other = await replicas.master("other", brokerName="else")
     fill(other, 700, 200, "Other")
     before = {file: file.read_bytes() for file in (tmp_path / "one" / "commitlog").iterdir()}
-    slave = await slave_of(other, tmp_path / "one")
-    await until(lambda: slave.parts.slave and "no data in common" in slave.parts.slave.problem)
-    assert slave.parts.slave is not None
+    slave = await replicas.slave(other, "one")
+    await until(lambda: "no data in common" in problem(slave))
     for text in ("broker-a[1]", ha_address(other), "of topic T,", "of topic Other,", "move its store"):
-        assert text in slave.parts.slave.problem
-    await slave.close()
-    await other.close()
+        assert text in problem(slave)
+    await replicas.close(slave, other)
     assert {file: file.read_bytes() for file in (tmp_path / "one" / "commitlog").iterdir()} == before
     assert not (tmp_path / "one" / "quarantine").exists()
 
 
-async def test_a_master_that_lost_its_store_copies_nothing_from_its_slave(tmp_path: Path) -> None:
-    master, slave = await filled_pair(tmp_path, 500)
+async def test_a_master_that_lost_its_store_copies_nothing_from_its_slave(replicas: Replicas) -> None:
+    master, slave = await replicas.pair(500)
     end = master.parts.store.max_physical_offset
-    await master.close()
-    await slave.close()
-    empty = await started(settings(tmp_path / "empty"))
-    slave = await slave_of(empty, tmp_path / "s")
-    await until(lambda: slave.parts.slave and "no data in common" in slave.parts.slave.problem)
+    await replicas.close(master, slave)
+    empty = await replicas.master("empty")
+    slave = await replicas.slave(empty)
+    await until(lambda: "no data in common" in problem(slave))
     assert slave.parts.store.max_physical_offset == end
-    await slave.close()
-    await empty.close()
+    await replicas.close()
 
 
-async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(tmp_path: Path) -> None:
-    master, slave = await filled_pair(tmp_path, 50)
-    await slave.close()
+async def test_a_slave_so_far_behind_that_the_log_between_is_deleted(replicas: Replicas) -> None:
+    master, slave = await replicas.pair(50)
+    await replicas.close(slave)
     fill(master, 1000)
     for file in log_of(master.parts.store).queue.remove_before(3 * FILE):
         file.destroy()
-    slave = await slave_of(master, tmp_path / "s")
-    await until(lambda: slave.parts.slave and "the data in between is deleted" in slave.parts.slave.problem)
-    await slave.close()
-    await master.close()
+    slave = await replicas.slave(master)
+    await until(lambda: "the data in between is deleted" in problem(slave))
+    await replicas.close(slave, master)
 
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [{"brokerRole": "SLAVE"}, {"brokerId": 1}])
-async def test_role_and_id_belong_together(tmp_path: Path, more: dict[str, object]) -> None:
+async def test_role_and_id_belong_together(replicas: Replicas, more: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="brokerId"):
-        await started(settings(tmp_path / "m", **more))
+        await replicas.master(**more)
 
 
 async def test_the_ha_port_in_use(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    replicas: Replicas, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error if the port is configured or needed; else the broker starts without it."""
-    first = await started(settings(tmp_path / "a"))
+    first = await replicas.master("a")
     taken = first.parts.replication.port
     with pytest.raises(ConfigError, match=f"127.0.0.1:{taken}: the port is in use. Set haListenPort"):
-        await started(settings(tmp_path / "b", haListenPort=taken))
+        await replicas.master("b", haListenPort=taken)
     monkeypatch.setattr(addresses, "bind_ha_port", lambda host, _: bind_ha_port(host, taken))
     for role in ({"brokerRole": "SYNC_MASTER"}, {"brokerRole": "SLAVE", "brokerId": 1}):
         with pytest.raises(ConfigError, match="haListenPort"):
-            await started(settings(tmp_path / "b", **role))
-    second = await started(settings(tmp_path / "b"))
+            await replicas.master("b", **role)
+    second = await replicas.master("b")
     assert "slaves cannot replicate this broker" in caplog.text
     assert second.parts.replication.port == 0
-    await second.close()
-    await first.close()
+    await replicas.close()
 
 
-async def test_a_connection_that_breaks_anywhere(tmp_path: Path) -> None:
+async def test_a_connection_that_breaks_anywhere(tmp_path: Path, replicas: Replicas) -> None:
     """In a header, a record or a report: the slave always has a prefix of the log."""
     rng = random.Random(5)
-    master = await started(settings(tmp_path / "m"))
+    master = await replicas.master()
     target = ha_address(master).split(":")
     breaks = 0
 
@@ -296,13 +279,13 @@ async def test_a_connection_that_breaks_anywhere(tmp_path: Path) -> None:
         await asyncio.wait(ways)
 
     proxy = await asyncio.start_server(connected, "127.0.0.1", 0)
-    slave = await slave_of(f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}", tmp_path / "s")
+    slave = await replicas.slave(f"127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
     fill(master, 1)  # an empty slave would begin with the last file
     await caught_up(master, slave)
     while breaks < 30:
         fill(master, 25, rng.choice((100, 2_000)))
         await asyncio.sleep(0.02)
     await caught_up(master, slave)
-    await close_alike(master, slave)
+    await replicas.close_alike(master, slave)
     assert not (tmp_path / "s" / "quarantine").exists()
     proxy.close()

@@ -12,18 +12,7 @@ import pytest
 from spark_rocket.broker.replication import master as master_module
 from spark_rocket.broker.replication import slave as slave_module
 from spark_rocket.protocol.wire.ha import HEADER_SIZE
-from tests.broker.replicas import (
-    FILE,
-    caught_up,
-    close_alike,
-    fill,
-    following,
-    settings,
-    slave_of,
-    started,
-    talk,
-    within,
-)
+from tests.broker.replicas import FILE, Replicas, caught_up, fill, following, problem, talk, within
 from tests.kit.waiting import until_async as until
 from tests.store.test_replica import assert_alike
 
@@ -31,8 +20,8 @@ pytestmark = [pytest.mark.usefixtures("short_pauses"), pytest.mark.live]
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\xff" * 8, struct.pack(">q", 1 << 40)])
-async def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture, garbage: bytes) -> None:
-    master = await started(settings(tmp_path / "m"))
+async def test_garbage_is_refused(replicas: Replicas, caplog: pytest.LogCaptureFixture, garbage: bytes) -> None:
+    master = await replicas.master()
     fill(master, 10)
     reader, writer = await talk(master)
     writer.write(garbage)
@@ -43,15 +32,15 @@ async def test_garbage_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "broker-a[0]" in caplog.text
     writer.close()
     assert master.parts.replication.slaves == []
-    await master.close()
+    await replicas.close()
 
 
 @pytest.mark.parametrize("raw", [struct.pack(">q", 1 << 40), b"GET / HTTP/1.1\r\n\r\n"[:9]], ids=["offset", "partial"])
 async def test_connections_of_a_peer_do_not_fill_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, raw: bytes
+    replicas: Replicas, caplog: pytest.LogCaptureFixture, raw: bytes
 ) -> None:
     """Neither invalid reports nor incomplete ones; the next line counts the suppressed ones (tests/test_logs.py)."""
-    master = await started(settings(tmp_path / "m"))
+    master = await replicas.master()
     fill(master, 10)
     for _ in range(30):
         reader, writer = await talk(master)
@@ -61,15 +50,15 @@ async def test_connections_of_a_peer_do_not_fill_the_log(
         writer.close()
         await within(writer.wait_closed())
     await until(lambda: not master.parts.replication._connections)
-    await master.close()
+    await replicas.close(master)
     assert 1 <= len([line for line in caplog.messages if "127.0.0.1:" in line and "broker-a[0]" in line]) <= 2
 
 
 async def test_an_incomplete_report_is_not_a_slave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(master_module, "_TICK_SECONDS", 0.05)
-    master = await started(settings(tmp_path / "m", haHousekeepingInterval=200))
+    master = await replicas.master(haHousekeepingInterval=200)
     for patient in (True, False):
         caplog.clear()
         reader, writer = await talk(master)
@@ -79,17 +68,17 @@ async def test_an_incomplete_report_is_not_a_slave(
             assert await within(reader.read()) == b""
         writer.close()
         await until(lambda: any(peer in line and "broker-a[0]" in line for line in caplog.messages))  # noqa: B023
-    await master.close()
+    await replicas.close()
 
 
 async def test_silent_peers_do_not_block_a_slave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    replicas: Replicas, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(master_module, "_MAX_CONNECTIONS", 3)
-    master = await started(settings(tmp_path / "m"))
+    master = await replicas.master()
     fill(master, 10)
     silent = [await talk(master) for _ in range(3)]
-    slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(3)]
+    slaves = [await replicas.slave(master, f"s{number}") for number in range(3)]
     await following(*slaves)
     for reader, writer in silent:
         assert await within(reader.read()) == b""
@@ -99,24 +88,23 @@ async def test_silent_peers_do_not_block_a_slave(
     assert await within(late.read()) == b""
     writer.close()
     assert "refused the HA connection" in caplog.text
-    await close_alike(master, *slaves)
+    await replicas.close_alike(master, *slaves)
 
 
-async def test_a_peer_that_does_not_read_uses_little_memory(tmp_path: Path) -> None:
-    master = await started(settings(tmp_path / "m", mappedFileSizeCommitLog=16 << 20))
+async def test_a_peer_that_does_not_read_uses_little_memory(tmp_path: Path, replicas: Replicas) -> None:
+    master = await replicas.master(mappedFileSizeCommitLog=16 << 20)
     _, idle = await talk(master)
     cast(asyncio.Transport, idle.transport).pause_reading()
     idle.write(bytes(8))
     await until(lambda: master.parts.replication.slaves)
-    slave = await slave_of(master, tmp_path / "s", mappedFileSizeCommitLog=16 << 20)
+    slave = await replicas.slave(master, mappedFileSizeCommitLog=16 << 20)
     for _ in range(12):
         fill(master, 20, 50_000)
         await caught_up(master, slave)
     (stuck,) = (one for one in master.parts.replication.slaves if one.acked == 0)
     assert cast(asyncio.Transport, stuck._transport).get_write_buffer_size() <= 2 << 20
     idle.transport.abort()
-    await master.close()
-    await slave.close()
+    await replicas.close(master, slave)
     assert_alike(tmp_path / "m", tmp_path / "s")
 
 
@@ -124,7 +112,9 @@ async def test_a_peer_that_does_not_read_uses_little_memory(tmp_path: Path) -> N
     "junk",
     [b"x" * 100, struct.pack(">qi", 0, -1), struct.pack(">qi", 0, 40) + bytes(40), struct.pack(">qi", 0, 40), b""],
 )
-async def test_a_slave_refuses_an_invalid_master(tmp_path: Path, caplog: pytest.LogCaptureFixture, junk: bytes) -> None:
+async def test_a_slave_refuses_an_invalid_master(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture, junk: bytes
+) -> None:
     """It retries less and less often, and logs the problem once."""
     asked: list[bytes] = []
 
@@ -137,7 +127,7 @@ async def test_a_slave_refuses_an_invalid_master(tmp_path: Path, caplog: pytest.
 
     server = await asyncio.start_server(pretend, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    slave = await slave_of(f"127.0.0.1:{port}", tmp_path / "s")
+    slave = await replicas.slave(f"127.0.0.1:{port}")
     assert slave.parts.slave is not None
     await until(
         lambda: (
@@ -151,11 +141,11 @@ async def test_a_slave_refuses_an_invalid_master(tmp_path: Path, caplog: pytest.
     assert f"copies the log of 127.0.0.1:{port}, but not its topics, groups and offsets" in caplog.text
     assert asked[0] == bytes(8)
     assert slave.parts.store.max_physical_offset == 0
-    await slave.close()
+    await replicas.close(slave)
     server.close()
 
 
-async def test_a_silent_master_is_disconnected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_silent_master_is_disconnected(replicas: Replicas, caplog: pytest.LogCaptureFixture) -> None:
     connected: list[bytes] = []
 
     class Silent(asyncio.Protocol):
@@ -164,10 +154,10 @@ async def test_a_silent_master_is_disconnected(tmp_path: Path, caplog: pytest.Lo
 
     server = await asyncio.get_running_loop().create_server(Silent, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    slave = await slave_of(address, tmp_path / "s", haHousekeepingInterval=100)
+    slave = await replicas.slave(address, haHousekeepingInterval=100)
     await until(lambda: len(connected) > 1)
     assert "no data from the master" in caplog.text
-    await slave.close()
+    await replicas.close(slave)
     server.close()
 
 
@@ -209,39 +199,39 @@ class AsApache:
         self.server.close()
 
 
-async def test_an_apache_master(tmp_path: Path) -> None:
+async def test_an_apache_master(replicas: Replicas) -> None:
     """Followed from its last file on. A slave ahead of it removes its tail, and does not follow an empty master."""
-    source = await started(settings(tmp_path / "m"))
+    source = await replicas.master()
     fill(source, 300)
     store = source.parts.store
     parts = [store.log_bytes(at, FILE) for at in range(0, store.max_physical_offset, FILE)]
     log = b"".join(parts)
     ends = [int(entry[0]) for entry in store.get_entries("T", 0, 0, 1000)]
-    await source.close()
+    await replicas.close(source)
     master = AsApache(log, FILE)
-    slave = await slave_of(await master.start(), tmp_path / "s")
+    slave = await replicas.slave(await master.start())
     assert slave.parts.slave is not None
     await within(slave.parts.slave.reached(len(log)))
     await until(lambda: master.reports[-1] == len(log))
-    await slave.close()
+    await replicas.close(slave)
     master.close()
     shorter = AsApache(log[: ends[-3]], FILE)
-    slave = await slave_of(await shorter.start(), tmp_path / "s")
+    slave = await replicas.slave(await shorter.start())
     await following(slave)
     assert slave.parts.store.max_physical_offset == ends[-3]
-    await slave.close()
+    await replicas.close(slave)
     shorter.close()
     empty = AsApache(b"", FILE)
-    slave = await slave_of(await empty.start(), tmp_path / "s")
-    await until(lambda: slave.parts.slave and "no data in common" in slave.parts.slave.problem)
+    slave = await replicas.slave(await empty.start())
+    await until(lambda: "no data in common" in problem(slave))
     assert slave.parts.store.max_physical_offset == ends[-3]
-    await slave.close()
+    await replicas.close(slave)
     empty.close()
 
 
-async def test_an_apache_slave(tmp_path: Path) -> None:
+async def test_an_apache_slave(replicas: Replicas) -> None:
     """An Apache slave needs transfers at the end of its log, each within one file, and its reports count."""
-    master = await started(settings(tmp_path / "m"))
+    master = await replicas.master()
     fill(master, 400)
     reader, writer = await talk(master)
     writer.write(bytes(8))
@@ -260,4 +250,4 @@ async def test_an_apache_slave(tmp_path: Path) -> None:
     assert log == master.parts.store.log_bytes(start, FILE)
     await until(lambda: [one.acked for one in master.parts.replication.slaves] == [end])
     writer.close()
-    await master.close()
+    await replicas.close()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader, SendMessageRequestHeader
-from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.broker.wire import Peer, Wire
 
 pytestmark = pytest.mark.live
 
@@ -22,26 +20,20 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 Ask = Callable[..., RemotingCommand]
 
 
-class Requester:
+class Requester(Peer):
     """A client that produces, and responds to a push with a given code."""
 
     def __init__(self, address: str) -> None:
-        self.pushed: queue.Queue[RemotingCommand] = queue.Queue()
+        super().__init__(address)
         self.code = int(ResponseCode.SUCCESS)
         self.goes_away = False
-        self.client = RemotingClient(request_handler=self._take)
-        body = HeartbeatData("requester@1", producer_data_set=[ProducerData("GID_requests")]).to_json()
-        assert self.client.invoke(address, RemotingCommand.request(RequestCode.HEART_BEAT, {}, body)).code == 0
+        self.answer = self._pushed
+        self.beat(producers=["GID_requests"], client_id="requester@1")
 
-    def _take(self, address: str, request: RemotingCommand) -> RemotingCommand:
-        request.body = bytes(request.body)
-        self.pushed.put(request)
+    def _pushed(self, request: RemotingCommand) -> RemotingCommand:
         if self.goes_away:
-            self.client.disconnect(address)
+            self.client.disconnect(self.address)
         return RemotingCommand.response(request, self.code)
-
-    def close(self) -> None:
-        self.client.close()
 
 
 @pytest.fixture
@@ -51,30 +43,28 @@ def requester(cluster: LocalCluster) -> Iterator[Requester]:
 
 
 @pytest.fixture
-def ask(cluster: LocalCluster) -> Iterator[Ask]:
-    with RemotingClient() as client:
+def ask(wire: Wire) -> Ask:
+    def reply(
+        properties: str,
+        code: int = RequestCode.SEND_REPLY_MESSAGE_V2,
+        queue_id: int = 0,
+        sys_flag: int = 0,
+        body: bytes = b"reply",
+        topic: str = TOPIC,
+    ) -> RemotingCommand:
+        header = SendMessageRequestHeader("g", topic, "TBW102", 4, queue_id, sys_flag, 123, 7, properties)
+        ext = header.to_ext_v2() if code == RequestCode.SEND_REPLY_MESSAGE_V2 else header.to_ext()
+        return wire.ask(code, body, **ext)
 
-        def reply(
-            properties: str,
-            code: int = RequestCode.SEND_REPLY_MESSAGE_V2,
-            queue_id: int = 0,
-            sys_flag: int = 0,
-            body: bytes = b"reply",
-            topic: str = TOPIC,
-        ) -> RemotingCommand:
-            header = SendMessageRequestHeader("g", topic, "TBW102", 4, queue_id, sys_flag, 123, 7, properties)
-            ext = header.to_ext_v2() if code == RequestCode.SEND_REPLY_MESSAGE_V2 else header.to_ext()
-            return client.invoke(cluster.broker_address, RemotingCommand.request(code, ext, body), 10)
-
-        yield reply
+    return reply
 
 
 def test_a_reply_goes_to_the_newest_connection(cluster: LocalCluster, requester: Requester, ask: Ask) -> None:
     """The old connection may be dead: a client reconnects after a network failure, and the old one stays open."""
     with closing(Requester(cluster.broker_address)) as again:
         assert ask("REPLY_TO_CLIENT\x01requester@1").code == 0
-        assert bytes(again.pushed.get(timeout=30).body) == b"reply"
-    assert requester.pushed.empty()
+        assert bytes(again.asked.get(timeout=30).body) == b"reply"
+    assert requester.asked.empty()
 
 
 @pytest.mark.parametrize("code", [RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2])
@@ -83,7 +73,7 @@ def test_a_reply_is_pushed_to_its_requester(
 ) -> None:
     answer = ask("CORRELATION_ID\x01c1\x02REPLY_TO_CLIENT\x01requester@1\x02MSG_TYPE\x01reply", code)
     assert answer.code == ResponseCode.SUCCESS
-    pushed = requester.pushed.get(timeout=10)
+    pushed = requester.asked.get(timeout=10)
     assert pushed.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     assert pushed.body == b"reply"
     header = ReplyMessageRequestHeader.from_ext(pushed.ext_fields)
@@ -130,17 +120,7 @@ def test_what_is_refused(ask: Ask, fields: dict[str, object], code: ResponseCode
     assert ask("REPLY_TO_CLIENT\x01unknown@1", **fields).code == code
 
 
-def test_replies_need_not_be_stored(requester: Requester, ask: Ask, cluster: LocalCluster) -> None:
-    with RemotingClient() as client:
-
-        def set_to(value: str) -> None:
-            body = f"storeReplyMessageEnable={value}".encode()
-            request = RemotingCommand.request(RequestCode.UPDATE_BROKER_CONFIG, {}, body)
-            assert client.invoke(cluster.broker_address, request).code == ResponseCode.SUCCESS
-
-        set_to("false")
-        try:
-            answer = ask("REPLY_TO_CLIENT\x01requester@1")
-        finally:
-            set_to("true")
+def test_replies_need_not_be_stored(requester: Requester, ask: Ask, wire: Wire) -> None:
+    with wire.settings(storeReplyMessageEnable=False):
+        answer = ask("REPLY_TO_CLIENT\x01requester@1")
     assert (answer.code, answer.ext_fields["msgId"], answer.ext_fields["queueOffset"]) == (0, "0", "0")

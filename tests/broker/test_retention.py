@@ -154,7 +154,7 @@ def test_sends_are_refused_while_the_disk_is_too_full(
     assert "the broker's disk is full [CL:  0.91 CQ:  0.91 INDEX:  0.91]" in refused.remark
     assert "diskSpaceWarningLevelRatio" in refused.remark
     assert len(here.messages(topic)) == 3
-    table = KVTable.from_json(here.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body).table
+    table = here.read(KVTable, RequestCode.GET_BROKER_RUNTIME_INFO).table
     assert table["commitLogDiskRatio"] == table["consumeQueueDiskRatio"] == "0.91"
     assert table[f"commitLogDiskRatio_{broker.store_dir / 'commitlog'}"] == "0.91"
     assert table["commitLogDirCapacity"] == "Total : 31.2 MiB, Free : 2.8 MiB."
@@ -174,7 +174,7 @@ def test_a_broker_on_a_full_disk_starts_and_serves_readers(
         with LocalCluster(in_process=True, data_dir=tmp_path, config=SETTINGS) as cluster:
             wire = Wire(client, cluster.broker_address)
             assert wire.send(topic).code == ResponseCode.SERVICE_NOT_AVAILABLE
-            assert [message.body for message in wire.messages(topic)] == [b"before"]
+            assert wire.bodies(topic) == [b"before"]
     assert [text for text in caplog.messages if "rejecting messages until" in text] == [
         f"The disk of {tmp_path / 'store'} is 99.0 % full, more than diskSpaceWarningLevelRatio 90: rejecting "
         "messages until there is room. Stored messages can be read."

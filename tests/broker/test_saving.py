@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +11,29 @@ import pytest
 
 from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.protocol.wire.codes import RequestCode
-from tests.broker.test_lifecycle import ask, config
-from tests.broker.wire import Wire
+from tests.broker.test_lifecycle import config
+from tests.kit.brokers import served
+from tests.kit.clock import Clock
 
 pytestmark = pytest.mark.live
 
 
-async def test_offsets_are_written_while_the_broker_runs(tmp_path: Path) -> None:
-    broker = Broker(config(tmp_path, flushConsumerOffsetInterval=100))
-    await broker.start()
-    written = asyncio.Event()
-    file = broker.parts.files["offsets"]
-    write, loop = file.write, asyncio.get_running_loop()
+def test_offsets_are_written_while_the_broker_runs(tmp_path: Path, clock: Clock) -> None:
+    with served(tmp_path, clock, flushConsumerOffsetInterval=100) as (server, wire):
+        written = threading.Event()
+        file = server.broker.parts.files["offsets"]
+        write = file.write
 
-    def note(snapshot: dict[str, Any] | bytes) -> None:
-        write(snapshot)
-        if '"T@g":{0:1' in file.path.read_text():
-            loop.call_soon_threadsafe(written.set)
+        def note(snapshot: dict[str, Any] | bytes) -> None:
+            write(snapshot)
+            if '"T@g":{0:1' in file.path.read_text():
+                written.set()
 
-    file.write = note  # type: ignore[method-assign]
-
-    def commit(wire: Wire) -> None:
+        file.write = note  # type: ignore[method-assign]
         wire.send("T")
         wire.create_group("g")
-        wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
-
-    await ask(broker, commit)
-    await written.wait()
-    await broker.close()
+        wire.commit("g", "T", 1)
+        assert written.wait(60)
 
 
 async def test_a_new_broker_notes_the_time_that_groups_go_on_from(

@@ -12,15 +12,14 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.ids import decode_offset_msg_id, encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
+from spark_rocket.protocol.wire.command import SerializeType
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import BROKER_PROPERTIES, Wire
+from tests.broker.wire import BROKER_PROPERTIES, Wire, request_of, send_fields
 from tests.remoting.conftest import RawClient
 
 pytestmark = pytest.mark.live
-
-SEND_FIELDS = {"a": "g", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "1795229620131", "h": "0"}
 
 UNIQUE = "FD0000000000000000000000000000027B085FFD2B27679E2FA30000"
 ADDED = "\x02".join(f"{name}\x01{value}" for name, value in BROKER_PROPERTIES.items())
@@ -49,30 +48,20 @@ def test_a_message_is_stored_as_apache_stores_it(wire: Wire, topic: str, cluster
 
 
 def test_code_10_is_310_with_long_names(wire: Wire, topic: str) -> None:
-    answer = wire.ask(
-        RequestCode.SEND_MESSAGE,
-        b"ten",
-        producerGroup="g",
-        topic=topic,
-        defaultTopic="TBW102",
-        defaultTopicQueueNums=4,
-        queueId=1,
-        sysFlag=0,
-        bornTimestamp=5,
-        flag=3,
-        properties="TAGS\x01t",
-    )
+    fields = {"producerGroup": "g", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 1}
+    fields |= {"sysFlag": 0, "bornTimestamp": 5, "flag": 3, "properties": "TAGS\x01t"}
+    answer = wire.ask(RequestCode.SEND_MESSAGE, b"ten", **fields)
     assert (answer.code, answer.ext_fields["queueId"]) == (0, "1")
     (message,) = wire.messages(topic, queue_id=1)
     assert (message.body, message.flag, message.tags, message.born_timestamp) == (b"ten", 3, "t", 5)
 
 
 def test_a_binary_header_is_answered_with_one(wire: Wire, topic: str) -> None:
-    ext = {"a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-    request = RemotingCommand.request(310, ext, b"binary", serialize_type=SerializeType.ROCKETMQ)
+    request = request_of(RequestCode.SEND_MESSAGE_V2, b"binary", **send_fields(topic))
+    request.serialize_type = SerializeType.ROCKETMQ
     answer = wire.client.invoke(wire.address, request)
     assert (answer.code, answer.serialize_type) == (0, SerializeType.ROCKETMQ)
-    assert wire.messages(topic)[0].body == b"binary"
+    assert wire.bodies(topic) == [b"binary"]
 
 
 def test_a_unique_key_is_added_where_there_is_none(wire: Wire, topic: str) -> None:
@@ -105,17 +94,11 @@ def test_the_property_string(wire: Wire, topic: str, sent: str, stored: str) -> 
 
 def test_region_and_trace_switch_are_those_of_the_configuration(wire: Wire, topic: str) -> None:
     """Consumers of 5.x send no trace for a message without MSG_REGION, or with TRACE_ON=false."""
-
-    def update(text: str) -> int:
-        return wire.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode()).code
-
-    assert update("regionId=eu-1\ntraceOn=false") == ResponseCode.SUCCESS
-    try:
+    with wire.settings(regionId="eu-1", traceOn=False):
         answer = wire.send(topic, b"x", {"UNIQ_KEY": "k", "MSG_REGION": "of another broker"})
         wire.send_batch(topic, [Message.of(topic, b"y")], i="MSG_REGION\x01of another broker\x02WAIT\x01true")
-        assert update("regionId=eu\x02TAGS\x01t") != ResponseCode.SUCCESS, "it would make properties of its own"
-    finally:
-        update("regionId=DefaultRegion\ntraceOn=true")
+        refused = wire.configure(regionId="eu\x02TAGS\x01t")
+        assert refused.code != ResponseCode.SUCCESS, "it would make properties of its own"
     assert (answer.ext_fields["MSG_REGION"], answer.ext_fields["TRACE_ON"]) == ("eu-1", "false")
     raw = bytes(wire.pull(topic, 0).body)
     assert (raw.count(b"MSG_REGION\x01"), raw.count(b"MSG_REGION\x01eu-1\x02TRACE_ON\x01false\x02")) == (2, 2)
@@ -147,8 +130,8 @@ def test_a_negative_queue_id_lets_the_broker_choose(wire: Wire, topic: str) -> N
 
 
 def test_a_oneway_message_is_stored_and_not_answered(wire: Wire, topic: str) -> None:
-    later = wire.pull_later(topic, 0, sysFlag=6, suspendTimeoutMillis=20_000)
-    wire.tell(310, b"oneway", a="g", b=topic, c="TBW102", d=4, e=0, f=0, g=1, h=0)
+    later = wire.hold(topic, 0)
+    wire.tell(RequestCode.SEND_MESSAGE_V2, b"oneway", **send_fields(topic))
     assert later.result(20).code == ResponseCode.SUCCESS
 
 
@@ -162,12 +145,7 @@ REFUSED = [
     ({"b": "Unknown-2", "c": "BenchmarkTest"}, {}, ResponseCode.TOPIC_NOT_EXIST, "not exist"),
     ({"e": 4}, {}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
     ({"b": "rmq_sys_wheel_timer"}, {}, ResponseCode.NO_PERMISSION, "forbidden"),
-    (
-        {},
-        {"DELAY": "three"},
-        ResponseCode.MESSAGE_ILLEGAL,
-        "invalid property DELAY 'three': use the number of a delay level",
-    ),
+    ({}, {"DELAY": "three"}, ResponseCode.MESSAGE_ILLEGAL, "property DELAY 'three': use the number of a delay level"),
     ({}, {"TIMER_DELIVER_MS": "soon"}, ResponseCode.MESSAGE_ILLEGAL, "invalid property TIMER_DELIVER_MS 'soon'"),
     ({}, {"TIMER_DELAY_SEC": "259201"}, ResponseCode.MESSAGE_ILLEGAL, "bigger than the max delay 259200000ms"),
     ({}, {"TIMER_DELIVER_MS": "1", "TIMER_DEL_UNIQKEY": "k"}, ResponseCode.MESSAGE_ILLEGAL, "timer message illegal"),
@@ -190,15 +168,15 @@ def test_refused_messages_are_not_stored(
     answer = wire.send(topic, b"no", properties, **fields)
     assert answer.code == code
     assert remark in (answer.remark or "")
-    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
+    assert wire.end(topic) == 0
     assert wire.send(topic, b"yes").code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("missing", list("bcdefgh"))
 def test_a_missing_field_is_named(wire: Wire, missing: str) -> None:
-    ext = {"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-    del ext[missing]
-    answer = wire.ask(310, b"x", **ext)
+    fields = send_fields("T")
+    del fields[missing]
+    answer = wire.ask(RequestCode.SEND_MESSAGE_V2, b"x", **fields)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert re.search("the custom field <[a-zA-Z]+> of the send request is missing", answer.remark or "")
 
@@ -216,12 +194,10 @@ def test_a_message_above_the_limit(wire: Wire, topic: str) -> None:
 @pytest.mark.parametrize(
     "properties", [{"DELAY": "1"}, {"TIMER_DELIVER_MS": "1"}, {"TIMER_DELAY_SEC": "1"}, {"TRAN_MSG": "true"}]
 )
-def test_a_batch_with_one_such_message_is_refused_completely(
-    wire: Wire, topic: str, properties: dict[str, str]
-) -> None:
+def test_a_batch_with_one_such_message_is_refused(wire: Wire, topic: str, properties: dict[str, str]) -> None:
     batch = [Message.of(topic, b"a"), Message.of(topic, b"b", properties=properties), Message.of(topic, b"c")]
     assert wire.send_batch(topic, batch).code == ResponseCode.MESSAGE_ILLEGAL
-    assert wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0).ext_fields == {"offset": "0"}
+    assert wire.end(topic) == 0
 
 
 def test_a_batch_with_bodies_like_records_is_accepted(wire: Wire, topic: str) -> None:
@@ -234,7 +210,7 @@ def test_a_batch_with_bodies_like_records_is_accepted(wire: Wire, topic: str) ->
 
 @pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x00\x05DELAY\x01", b"\xff" * 40])
 def test_a_broken_batch_is_refused(wire: Wire, topic: str, body: bytes) -> None:
-    answer = wire.ask(320, body, a="g", b=topic, c="TBW102", d=4, e=0, f=0, g=1, h=0, m=True)
+    answer = wire.ask(RequestCode.SEND_BATCH_MESSAGE, body, **(send_fields(topic) | {"m": True}))
     assert answer.code == ResponseCode.MESSAGE_ILLEGAL
     assert answer.remark
 
@@ -250,17 +226,14 @@ def test_a_message_retried_often_enough_goes_to_the_dead_letter_topic(wire: Wire
     assert wire.send(retry, b"again", j=15).code == ResponseCode.SUCCESS
     assert wire.send(retry, b"enough", j=16).code == ResponseCode.SUCCESS
     assert wire.send(retry, b"the client's own limit", j=3, l=3).code == ResponseCode.SUCCESS
-    assert [message.body for message in wire.messages(retry)] == [b"again"]
-    assert [message.body for message in wire.messages(dead)] == [b"enough", b"the client's own limit"]
+    assert wire.bodies(retry) == [b"again"]
+    assert wire.bodies(dead) == [b"enough", b"the client's own limit"]
 
 
 def test_a_first_message_creates_its_topic_for_everyone(wire: Wire, namesrv: Wire) -> None:
     assert wire.send("Auto-1", b"first", d=3).code == ResponseCode.SUCCESS
-    route = namesrv.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Auto-1", acceptStandardJsonOnly=True)
-    assert route.code == ResponseCode.SUCCESS
-    text = bytes(route.body).decode()
-    assert '"readQueueNums":3' in text
-    assert '"perm":6' in text
+    route = namesrv.read(TopicRouteData, RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Auto-1")
+    assert [(queues.read_queue_nums, queues.perm) for queues in route.queue_datas] == [(3, 6)]
 
 
 def test_the_number_of_queues_is_bounded_by_the_default_topic(wire: Wire) -> None:
@@ -278,8 +251,7 @@ def test_properties_of_any_string_are_read_back(wire: Wire, topic: str) -> None:
 
 
 def test_any_queue_of_a_topic_without_queues_to_write_to(wire: Wire, topic: str) -> None:
-    fields = {"readQueueNums": 4, "writeQueueNums": 0, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
-    wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", **fields)
+    wire.create_topic(topic, writeQueueNums=0)
     answer = wire.send(topic, queue_id=-1)
     assert (answer.code, wire.messages(topic)) == (ResponseCode.INVALID_PARAMETER, [])
     assert "no queue to write to" in (answer.remark or "")
@@ -295,7 +267,7 @@ def test_a_one_way_message_is_stored_and_never_answered(sync_cluster: LocalClust
     """It waits neither for the flush nor for the new topic's file."""
     for running in (cluster, sync_cluster):
         client = RawClient(running.broker_address)
-        requests = [RemotingCommand.request(310, {**SEND_FIELDS, "b": "OneWay"}, b"x", oneway=n < 2) for n in range(3)]
+        requests = [request_of(310, b"x", oneway=n < 2, **send_fields("OneWay")) for n in range(3)]
         for opaque, request in enumerate(requests):
             request.opaque = opaque
         client.send(*requests)

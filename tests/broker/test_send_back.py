@@ -37,8 +37,7 @@ def give_back(wire: Wire, message: MessageExt | int, **more: object) -> tuple[in
 
 
 def topics(wire: Wire) -> dict[str, TopicConfig]:
-    answer = wire.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
-    return TopicConfigSerializeWrapper.from_json(bytes(answer.body)).topic_config_table
+    return wire.read(TopicConfigSerializeWrapper, RequestCode.GET_ALL_TOPIC_CONFIG).topic_config_table
 
 
 def sent(wire: Wire, properties: dict[str, str] | None = None, topic: str = "Orders") -> MessageExt:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.exposition import Exposition
 from spark_rocket.store.tools.check import check_store
-from tests.broker.test_name_servers import knows
+from tests.broker.wire import Wire
 from tests.client.fakes import Fake, says
 from tests.kit.brokers import Pair
 from tests.kit.waiting import until
@@ -146,14 +145,13 @@ def test_requests_that_a_slave_serves(pair: Pair) -> None:
         assert reader.slave_max_offset(queue) == 10
         assert reader.commit_to_slave("g", queue, 7)
         assert reader.committed_offset("g", queue) == 7
-    address = pair.slave.address
-    pulled = {"consumerGroup": "g", "topic": "t", "queueId": "0", "maxMsgNums": "1", "commitOffset": "0",
-              "suspendTimeoutMillis": "0", "subVersion": "0", "sysFlag": "4", "subscription": "*"}  # fmt: skip
-    beyond = ask(address, RequestCode.PULL_MESSAGE, **pulled, queueOffset="50")
-    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "50")
-    assert ask(address, RequestCode.UPDATE_BROKER_CONFIG, b"offsetCheckInSlave=true").code == 0
-    beyond = ask(address, RequestCode.PULL_MESSAGE, **pulled, queueOffset="50")
-    assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
+    with RemotingClient() as client:
+        wire = Wire(client, pair.slave.address)
+        beyond = wire.pull("t", 50)
+        assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "50")
+        assert wire.configure(offsetCheckInSlave=True).code == 0
+        beyond = wire.pull("t", 50)
+        assert (beyond.code, beyond.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "10")
 
 
 def test_a_slave_of_another_cluster_keeps_its_own(tmp_path: Path) -> None:
@@ -193,13 +191,10 @@ def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
     known = pair.slave.parts.topics.get("late")
     assert known is not None
     assert known.read_queue_nums == 2, "so many are known of"
-    pulled = {"consumerGroup": "g", "topic": "late", "queueId": "1", "queueOffset": "0", "maxMsgNums": "1",
-              "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0", "sysFlag": "4",
-              "subscription": "*"}  # fmt: skip
-    assert ask(pair.slave.address, RequestCode.PULL_MESSAGE, **pulled).code == 0
-    assert ask(pair.slave.address, RequestCode.PULL_MESSAGE, **(pulled | {"topic": "never"})).code == (
-        ResponseCode.TOPIC_NOT_EXIST
-    )
+    with RemotingClient() as client:
+        wire = Wire(client, pair.slave.address)
+        assert wire.pull("late", 0, queue_id=1).code == ResponseCode.SUCCESS
+        assert wire.pull("never", 0).code == ResponseCode.TOPIC_NOT_EXIST
     pair.stop(pair.master)
     pair.stop(pair.slave)
     pair.add("a", 0, store="a1")
@@ -224,8 +219,8 @@ def test_a_topic_found_in_the_log_is_requested_at_once(pair: Pair, monkeypatch: 
 
 def test_requests_that_a_slave_refuses(pair: Pair) -> None:
     address = pair.slave.address
-    header = {"a": "p", "b": "new", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-    sent = ask(address, RequestCode.SEND_MESSAGE_V2, b"x", **header)
+    with RemotingClient() as client:
+        sent = Wire(client, address).send("new")
     assert sent.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert "slave" in str(sent.remark)
     for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_SUBSCRIPTIONGROUP):
@@ -277,35 +272,6 @@ def test_a_group_far_behind_reads_from_the_slave(pair: Pair) -> None:
             assert reader.pull(queue, 0).from_master, "the slave does not know of the setting"
             assert reader.pull(queue, 1).status is PullStatus.NO_NEW_MSG
             assert reader.pull(queue, 1).suggested_broker == 0
-
-
-def test_a_slave_becomes_a_master_by_its_configuration(pair: Pair) -> None:
-    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-        admin.create_topic("t", 1)
-        for number in range(3):
-            producer.send(Message("t", b"%d" % number))
-        producer.send(Message("t", b"later", {"DELAY": "1"}))
-        producer.send(Message("t", b"timed", {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 1500)}))
-        queue = producer.queues("t")[0]
-        with Reader(pair.addresses) as reader:
-            reader.commit_offset("g", queue, 2)
-        pair.caught_up()
-        until(lambda: pair.slave.parts.offsets.query("g", "t", 0) == 2)
-        pair.stop(pair.master)
-        pair.stop(pair.slave)
-        master = pair.add("a", 0, store="a1")
-        with Reader(pair.addresses) as reader:
-            until(lambda: knows(pair.addresses, "t"))
-            until(lambda: reader.refresh("t") and reader.address(queue) == master.address)
-            assert reader.committed_offset("g", queue) == 2
-            producer.running().routes.refresh("t")
-            producer.send(Message("t", b"new"))
-
-            def bodies() -> list[bytes]:
-                return [message.body for message in reader.messages(queue, 0)]
-
-            until(lambda: {b"later", b"new", b"timed"} <= set(bodies()[3:]))
-            assert bodies()[:3] == [b"0", b"1", b"2"]
 
 
 def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> None:

@@ -26,6 +26,7 @@ from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, To
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from tests import golden
+from tests.broker.state_box import Box
 
 
 def clock() -> int:
@@ -36,46 +37,22 @@ def topics(**settings: object) -> TopicConfigManager:
     return TopicConfigManager(BrokerConfig.from_properties(settings), clock)
 
 
-class Box:
-    """An object with a state file."""
-
-    def __init__(self, path: Path) -> None:
-        self.state: dict[str, Any] = {"n": 0}
-        self.file = ConfigFile(path, lambda: dict(self.state), self.load)
-
-    def load(self, stored: dict[str, Any]) -> None:
-        if not isinstance(stored["n"], int):
-            raise ValueError("n must be a number")
-        self.state = stored
-
-
 # --- Apache's own files -----------------------------------------------------------------------------------------
 
 
-def test_apaches_topics_are_taken_over(tmp_path: Path) -> None:
-    store = golden.extract_store("clean", tmp_path)
-    manager = topics()
-    assert ConfigFile(store / "config" / "topics.json", manager.snapshot, manager.load).load()
-    assert manager.table["GoldenA"] == TopicConfig("GoldenA", 4, 4, 6)
-    assert manager.table["%DLQ%GID_golden_retry"].perm == 6
-    assert (manager.data_version.counter, manager.data_version.timestamp) == (14, 1795229599408)
-    assert "rmq_sys_REVIVE_LOG_DefaultCluster" in manager.table  # ours, beside those of the file
-
-
-def test_apaches_offsets_are_taken_over(tmp_path: Path) -> None:
-    store = golden.extract_store("clean", tmp_path)
-    manager = ConsumerOffsetManager()
-    assert ConfigFile(store / "config" / "consumerOffset.json", manager.snapshot, manager.load).load()
-    assert manager.table["GoldenA@GID_golden_tagged"] == {0: 250, 1: 249, 2: 250, 3: 250}
-    assert manager.query("GID_golden_retry", "%RETRY%GID_golden_retry", 0) == 4
-
-
-def test_apaches_groups_are_taken_over(tmp_path: Path) -> None:
-    store = golden.extract_store("clean", tmp_path)
-    manager = SubscriptionGroupManager(BrokerConfig(), clock)
-    assert ConfigFile(store / "config" / "subscriptionGroup.json", manager.snapshot, manager.load).load()
-    assert manager.table["GID_golden_a"] == SubscriptionGroupConfig("GID_golden_a")
-    assert manager.data_version.counter == 6
+def test_apaches_own_files_are_taken_over(tmp_path: Path) -> None:
+    config = golden.extract_store("clean", tmp_path) / "config"
+    table, offsets, groups = topics(), ConsumerOffsetManager(), SubscriptionGroupManager(BrokerConfig(), clock)
+    for name, manager in (("topics", table), ("consumerOffset", offsets), ("subscriptionGroup", groups)):
+        assert ConfigFile(config / f"{name}.json", manager.snapshot, manager.load).load()
+    assert table.table["GoldenA"] == TopicConfig("GoldenA", 4, 4, 6)
+    assert table.table["%DLQ%GID_golden_retry"].perm == 6
+    assert (table.data_version.counter, table.data_version.timestamp) == (14, 1795229599408)
+    assert "rmq_sys_REVIVE_LOG_DefaultCluster" in table.table  # ours, beside those of the file
+    assert offsets.table["GoldenA@GID_golden_tagged"] == {0: 250, 1: 249, 2: 250, 3: 250}
+    assert offsets.query("GID_golden_retry", "%RETRY%GID_golden_retry", 0) == 4
+    assert groups.table["GID_golden_a"] == SubscriptionGroupConfig("GID_golden_a")
+    assert groups.data_version.counter == 6
 
 
 def test_offsets_are_written_as_fastjson_writes_them(tmp_path: Path) -> None:
@@ -181,17 +158,11 @@ def test_groups_are_written_as_apache_writes_them(tmp_path: Path) -> None:
 
 def saved_twice(path: Path) -> Box:
     box = Box(path)
-    box.state = {"n": 1}
-    box.file.save()
-    box.state = {"n": 2}
-    box.file.save()
+    for number in (1, 2):
+        box.save(number)
     assert json.loads(path.read_text()) == {"n": 2}
     assert json.loads(path.with_name("s.json.bak").read_text()) == {"n": 1}
     return box
-
-
-def test_an_empty_directory_is_a_fresh_start(tmp_path: Path) -> None:
-    assert not Box(tmp_path / "s.json").file.load()
 
 
 @pytest.mark.parametrize("broken", [b"", b"{", b'{"n":', b"\xff\xfe", b'{"n":"text"}', b"[]", b"null"])
@@ -208,15 +179,6 @@ def test_a_broken_file_is_replaced_by_its_backup(
     assert (tmp_path / "s.json.broken").read_bytes() == broken  # kept for a diagnosis
     box.file.save()
     assert json.loads((tmp_path / "s.json.bak").read_text()) == {"n": 1}  # a broken file never replaces a good backup
-
-
-def test_a_missing_file_is_replaced_by_its_backup(tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    saved_twice(path)
-    path.unlink()  # a kill between the two renames
-    box = Box(path)
-    assert box.file.load()
-    assert box.state == {"n": 1}
 
 
 @pytest.mark.parametrize(
@@ -243,10 +205,7 @@ def test_two_broken_files_are_an_error_that_names_file_and_line(tmp_path: Path, 
 
 def test_an_unreadable_file_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its .bak is readable, but older."""
-    box = Box(tmp_path / "s.json")
-    for number in (1, 2):
-        box.state = {"n": number}
-        box.file.save()
+    box = saved_twice(tmp_path / "s.json")
     read_bytes = Path.read_bytes
 
     def forbid(path: Path) -> bytes:
@@ -261,13 +220,6 @@ def test_an_unreadable_file_is_not_moved(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.undo()
     assert box.file.load()
     assert box.state == {"n": 2}
-
-
-def test_a_broken_file_without_backup_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    path.write_text("{")
-    with pytest.raises(ConfigError, match=r"s\.json, line 1: "):
-        Box(path).file.load()
 
 
 # --- saving in the background -----------------------------------------------------------------------------------
@@ -344,14 +296,10 @@ def test_auto_creation_follows_its_default_topic() -> None:
     manager = topics(defaultTopicQueueNums=8)
     assert manager.auto_create("New", "TBW102", 4) == TopicConfig("New", 4, 4, 6)
     assert manager.auto_create("Big", "TBW102", 100) == TopicConfig("Big", 8, 8, 6)
-    assert manager.auto_create("No", "BenchmarkTest", 4) is None
-    assert manager.auto_create("No", "Unknown", 4) is None
-    assert manager.auto_create("No", "TBW102", 0) is None
+    for default, queues in (("BenchmarkTest", 4), ("Unknown", 4), ("TBW102", 0)):
+        assert manager.auto_create("No", default, queues) is None
     assert manager.auto_create("%RETRY%g", "anything", 9) == TopicConfig("%RETRY%g", 1, 1, 6)
     assert manager.data_version.counter == 3
-
-
-def test_without_auto_creation_there_is_none() -> None:
     assert topics(autoCreateTopicEnable=False).auto_create("New", "TBW102", 4) is None
 
 

@@ -12,7 +12,7 @@ from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
-from spark_rocket.protocol.wire.bodies.route import KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     BrokerStatsDataBody,
     ConsumeStatsList,
@@ -115,9 +115,7 @@ def test_statistics_are_requested_by_name_and_key(counted: tuple[BrokerStats, Wi
     stats.sample()
 
     def asked(name: str, key: str) -> tuple[int, float, float]:
-        answer = wire.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        body = BrokerStatsDataBody.from_json(bytes(answer.body))
+        body = wire.read(BrokerStatsDataBody, RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey=key)
         assert body.stats_minute == body.stats_hour == body.stats_day
         return body.stats_minute.sum, body.stats_minute.tps, body.stats_minute.avgpt
 
@@ -127,7 +125,7 @@ def test_statistics_are_requested_by_name_and_key(counted: tuple[BrokerStats, Wi
     assert asked("GROUP_GET_SIZE", f"{topic}@{group}")[0] == group_counts.get_bytes > 0
     assert asked("SNDBCK_PUT_NUMS", f"{topic}@{group}") == (0, 0.0, 0.0)
     assert asked("BROKER_GET_NUMS", "DefaultCluster")[0] == 30
-    table = TopicStatsTable.from_json(bytes(wire.ask(RequestCode.GET_TOPIC_STATS_INFO, topic=topic).body))
+    table = wire.read(TopicStatsTable, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
     assert table.topic_put_tps == 3.0
     for name, key in (
         ("TOPIC_PUT_NUMS", "nothing"),
@@ -144,8 +142,8 @@ def test_statistics_are_requested_by_name_and_key(counted: tuple[BrokerStats, Wi
 def test_progress_of_all_groups(wire: Wire, topic: str, group: str) -> None:
     wire.send_batch(topic, [Message.of(topic, b"x")] * 5, queue_id=1)
     wire.pull(topic, 0, consumerGroup=group, queue_id=1, maxMsgNums=3)
-    wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=1, commitOffset=2)
-    body = ConsumeStatsList.from_json(bytes(wire.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False).body))
+    wire.commit(group, topic, 2, 1)
+    body = wire.read(ConsumeStatsList, RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False)
     every = {name: found for one in body.consume_stats_list for name, found in one.items()}
     (found,) = every[group]
     row = found.offset_table[MessageQueue(topic, "broker-a", 1)]
@@ -155,7 +153,7 @@ def test_progress_of_all_groups(wire: Wire, topic: str, group: str) -> None:
     rows = [row for groups in every.values() for stats in groups for row in stats.offset_table.values()]
     assert body.total_diff == sum(row.broker_offset - row.consumer_offset for row in rows)
     assert body.total_inflight_diff >= 1
-    body = ConsumeStatsList.from_json(bytes(wire.ask(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=True).body))
+    body = wire.read(ConsumeStatsList, RequestCode.GET_BROKER_CONSUME_STATS, isOrder=True)
     assert {name: found for one in body.consume_stats_list for name, found in one.items()}[group] == []
 
 
@@ -163,7 +161,7 @@ def test_progress_of_all_groups(wire: Wire, topic: str, group: str) -> None:
 def test_all_producers(wire: Wire, group: str) -> None:
     heartbeat = HeartbeatData(client_id="1.2.3.4@5", producer_data_set=[ProducerData(group)])
     wire.ask(RequestCode.HEART_BEAT, heartbeat.to_json())
-    table = ProducerTableInfo.from_json(bytes(wire.ask(RequestCode.GET_ALL_PRODUCER_INFO).body)).data
+    table = wire.read(ProducerTableInfo, RequestCode.GET_ALL_PRODUCER_INFO).data
     (one,) = table[group]
     assert (one.client_id, one.language) == ("1.2.3.4@5", "PYTHON")
     assert one.remote_ip.startswith("127.0.0.1:")
@@ -191,7 +189,7 @@ def test_versions_have_names(ordinal: int, name: str) -> None:
 
 @pytest.mark.live
 def test_topics_of_the_system(wire: Wire) -> None:
-    topics = TopicList.from_json(bytes(wire.ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).body)).topic_list
+    topics = wire.read(TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER).topic_list
     assert {"TBW102", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRACE_TOPIC"} <= set(topics)
     # Topics that tools omit from lists of a user's topics, including those of this cluster and broker.
     assert {"DefaultCluster", "broker-a", "DefaultCluster_REPLY_TOPIC", "rmq_sys_REVIVE_LOG_DefaultCluster"} <= set(
@@ -217,12 +215,4 @@ def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, parts: Broker
     del parts.topics.table[gone]
     assert wire.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SUCCESS
     assert gone not in parts.store.topics()
-    assert [message.body for message in wire.messages(topic)] == [b"stays"]
-
-
-@pytest.mark.live
-def test_the_state_has_the_messages_of_today(wire: Wire) -> None:
-    table = KVTable.from_json(bytes(wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO).body)).table
-    assert int(table["msgPutTotalTodayNow"]) >= int(table["msgPutTotalTodayMorning"])
-    assert table["dispatchBehindBytes"] == "0"
-    assert int(table["earliestMessageTimeStamp"]) > 0
+    assert wire.bodies(topic) == [b"stays"]

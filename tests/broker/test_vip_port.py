@@ -69,7 +69,7 @@ def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None
             usual.send("T", b"x")
             usual.send("T", b"later", {"DELAY": "1"})
             usual.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
-            usual.ask(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0, commitOffset=1)
+            usual.commit("g", "T", 1)
             answers = {code: vip.ask(code) for code in ASKED_BY_SLAVES}
             assert {answer.code for answer in answers.values()} == {ResponseCode.SUCCESS}
             bodies = {code: bytes(answer.body) for code, answer in answers.items()}
@@ -77,7 +77,7 @@ def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None
             assert "g" in json.loads(bodies[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG])["subscriptionGroupTable"]
             assert b'"T@g":{0:1}' in bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]
             assert vip.send("U", b"from a Java client with vipChannelEnabled").code == ResponseCode.SUCCESS
-            assert [message.body for message in usual.messages("U")] == [b"from a Java client with vipChannelEnabled"]
+            assert usual.bodies("U") == [b"from a Java client with vipChannelEnabled"]
 
     serve(tmp_path, port, talk)
 

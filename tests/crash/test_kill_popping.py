@@ -15,7 +15,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.test_pop import Popper
+from tests.broker.popping import Popper
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.crash

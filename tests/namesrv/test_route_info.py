@@ -1,3 +1,5 @@
+"""Registrations and routes, one rule at a time; sequences of all events are in test_route_model.py."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -95,19 +97,6 @@ def test_an_unchanged_version_changes_nothing(tables: Tables) -> None:
     assert tables.route("T").queue_datas[0].read_queue_nums == 16  # type: ignore[union-attr]
 
 
-def test_an_unchanged_version_brings_a_topic_that_is_not_known(tables: Tables) -> None:
-    tables.register(T, U)
-    tables.delete_topic("T")
-    tables.register(T, U)
-    assert tables.perm("T") == 6
-
-
-def test_a_table_of_one_topic_leaves_the_others(tables: Tables) -> None:
-    tables.register(T, U)
-    tables.register(TopicConfig("V"), version=2)
-    assert tables.topics() == ["T", "U", "V"]
-
-
 def test_a_registration_of_one_topic_does_not_hide_the_whole_table(tables: Tables) -> None:
     """The name server was restarted, and the broker's next registration is an increment."""
     tables.register(T, version=9)
@@ -116,12 +105,6 @@ def test_a_registration_of_one_topic_does_not_hide_the_whole_table(tables: Table
     tables.register(TopicConfig("T", perm=4), U, version=9)
     assert tables.perm("T") == 4
     assert tables.data_version_of("c", "a0:1") == DataVersion(0, 5, 9)
-
-
-def test_a_broker_of_one_topic_becomes_known(tables: Tables) -> None:
-    tables.register(T)
-    tables.register(T)
-    assert tables.data_version_of("c", "a0:1") == DataVersion(0, 5, 1)
 
 
 # --- write permission ---------------------------------------------------------------------------------------------
@@ -261,29 +244,6 @@ def test_expiry(tables: Tables) -> None:
     assert tables.cluster_info().cluster_addr_table == {}
 
 
-def test_a_closed_channel_takes_its_brokers_with_it(tables: Tables) -> None:
-    first, second = object(), object()
-    tables.register(T, U, name="a", channel=first)
-    tables.register(T, U, name="b", channel=first)
-    tables.register(T, U, name="b", channel=second)  # reconnected before the old connection's end was seen
-    tables.channel_closed(first)
-    assert tables.perm("T", "a") is None
-    assert tables.perm("T", "b") == 6
-    tables.channel_closed(object())
-    tables.channel_closed(second)
-    assert tables.route("T") is None
-
-
-def test_unregistering_twice_or_an_unknown_broker(tables: Tables) -> None:
-    tables.register(T, U)
-    tables.unregister_broker("c", "stranger", 0, "s:1")
-    tables.unregister_broker("c", "a", 3, "a3:1")
-    assert tables.perm("T") == 6
-    tables.unregister_broker("c", "a", 0, "a0:1")
-    tables.unregister_broker("c", "a", 0, "a0:1")
-    assert tables.route("T") is None
-
-
 @pytest.mark.parametrize(
     ("cluster", "name", "id_", "address"),
     [("c", "a", 0, "b0:1"), ("c", "a", 1, "a0:1"), ("c", "other", 0, "a0:1"), ("d", "a", 0, "a0:1")],
@@ -314,24 +274,6 @@ def test_a_broker_that_registers_under_another_name(tables: Tables) -> None:
 
 
 # --- topics by hand -----------------------------------------------------------------------------------------------
-
-
-def test_topics_registered_by_a_tool(tables: Tables) -> None:
-    tables.register(T, U, name="a")
-    tables.register(T, U, name="x", cluster="d")
-    tables.register_topic("N", [QueueData("a", 1, 1, 6), QueueData("stranger", 1, 1, 6)])
-    assert tables.perm("N") == 6
-    tables.register_topic("M", [QueueData("stranger", 1, 1, 6)])
-    assert tables.route("M") is None
-    tables.delete_topic("T", "d")
-    assert tables.perm("T", "x") is None
-    assert tables.perm("T", "a") == 6
-    tables.delete_topic("T", "c")
-    assert tables.topics() == ["N", "U"]
-    tables.delete_topic("U")
-    tables.delete_topic("U")
-    tables.delete_topic("U", "c")
-    assert tables.topics() == ["N"]
 
 
 def test_unit_topics(tables: Tables) -> None:

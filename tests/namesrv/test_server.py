@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import gc
 import json
 import socket
@@ -12,7 +11,9 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,14 @@ from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
-from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.remoting_server import run
+from tests.broker.wire import Wire
+from tests.kit.brokers import LoopThread
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
-REGISTRATION = {
+REGISTRATION: dict[str, object] = {
     "brokerName": "broker-a",
     "brokerAddr": "127.0.0.1:1",
     "clusterName": "c",
@@ -41,24 +44,23 @@ REGISTRATION = {
 BODY = b'{"topicConfigSerializeWrapper":{"topicConfigTable":{"T":{"topicName":"T"},"U":{"topicName":"U"}}}}'
 
 
-class Running:
-    def __init__(self, **options: object) -> None:
-        self.now = 0.0
-        self.loop = new_event_loop()
-        self.server = NameServer("127.0.0.1", 0, clock=lambda: self.now, **options)  # type: ignore[arg-type]
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        self.run(self.server.start())
-        self.address = self.server.address
+class Running(LoopThread):
+    """A name server with a manual clock."""
 
-    def run(self, work: object) -> object:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)  # type: ignore[arg-type]
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.server = NameServer("127.0.0.1", 0, clock=lambda: self.now, **options)
+        self.do(self.server.start())
+
+    @contextmanager
+    def client(self) -> Iterator[Wire]:
+        with RemotingClient() as client:
+            yield Wire(client, self.server.address)
 
     def close(self) -> None:
-        self.run(self.server.close())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
+        self.do(self.server.close())
+        self.stop_loop()
 
 
 @pytest.fixture
@@ -68,85 +70,51 @@ def running() -> Iterator[Running]:
     running.close()
 
 
-def ask(client: RemotingClient, running: Running, code: int, body: bytes = b"", **ext: str) -> RemotingCommand:
-    return client.invoke(running.address, RemotingCommand.request(code, ext, body), timeout=10)
-
-
-def route_is_gone(client: RemotingClient, running: Running) -> bool:
-    for _ in range(1000):  # each look is a round trip, so the loop turns in between
-        if ask(client, running, 105, topic="T").code == ResponseCode.TOPIC_NOT_EXIST:
-            return True
-        threading.Event().wait(0.005)
-    return False
-
-
-def broker_sees_the_end(broker: RemotingClient, running: Running) -> bool:
-    for _ in range(1000):
-        if not broker.is_connected(running.address):
-            return True
-        threading.Event().wait(0.005)
-    return False
-
-
 def test_a_broker_and_a_client(running: Running) -> None:
-    with RemotingClient() as broker, RemotingClient() as client:
-        assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0
-        assert ask(client, running, 105, topic="T").code == 0
-        assert ask(client, running, 999).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        wrong = ask(client, running, 105)
+    with running.client() as broker, running.client() as client:
+        assert broker.ask(103, BODY, **REGISTRATION).code == 0
+        assert client.ask(105, topic="T").code == 0
+        assert client.ask(999).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        wrong = client.ask(105)
         assert wrong.code == ResponseCode.SYSTEM_ERROR
         assert "topic" in str(wrong.remark)
 
 
 def test_a_broker_whose_connection_closes(running: Running) -> None:
-    with RemotingClient() as client:
-        with RemotingClient() as broker:
-            ask(broker, running, 103, BODY, **REGISTRATION)
-            assert ask(client, running, 105, topic="T").code == 0
-        assert route_is_gone(client, running)
+    with running.client() as client:
+        with running.client() as broker:
+            broker.ask(103, BODY, **REGISTRATION)
+            assert client.ask(105, topic="T").code == 0
+        until(lambda: is_gone(client, "T"))
 
 
 def test_a_broker_that_falls_silent(running: Running) -> None:
-    with RemotingClient() as client, RemotingClient() as broker:
-        ask(broker, running, 103, BODY, **REGISTRATION)
-        assert ask(client, running, 105, topic="T").code == 0
+    with running.client() as client, running.client() as broker:
+        broker.ask(103, BODY, **REGISTRATION)
+        assert client.ask(105, topic="T").code == 0
         running.now = 121.0
-        assert route_is_gone(client, running)
-        assert broker_sees_the_end(broker, running)
-        assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0  # over a new connection
-        assert ask(client, running, 105, topic="T").code == 0
+        until(lambda: is_gone(client, "T"))
+        until(lambda: not broker.client.is_connected(broker.address))
+        assert broker.ask(103, BODY, **REGISTRATION).code == 0  # over a new connection
+        assert client.ask(105, topic="T").code == 0
 
 
 def test_two_masters_of_one_name(running: Running) -> None:
-    with RemotingClient() as first, RemotingClient() as second:
-        assert ask(first, running, 103, BODY, **REGISTRATION).code == 0
+    with running.client() as first, running.client() as second:
+        assert first.ask(103, BODY, **REGISTRATION).code == 0
         other = REGISTRATION | {"brokerAddr": "127.0.0.1:9"}
-        answer = ask(second, running, 103, BODY, **other)
+        answer = second.ask(103, BODY, **other)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "127.0.0.1:1 " in str(answer.remark)
         assert "127.0.0.1:9 " in str(answer.remark)
-        first.close()
-        assert route_is_gone(second, running)
-        assert ask(second, running, 103, BODY, **other).code == 0  # at once: its connection is closed
+        first.client.close()
+        until(lambda: is_gone(second, "T"))
+        assert second.ask(103, BODY, **other).code == 0  # at once: its connection is closed
 
 
 def large_registration(topics: int = 10_000) -> bytes:
     table = {f"topic-{number}": TopicConfig(f"topic-{number}") for number in range(topics)}
     return RegisterBrokerBody(TopicConfigSerializeWrapper(table, DataVersion(0, 1, 1))).encode(compressed=True)
-
-
-def asked(
-    client: RemotingClient, running: Running, header: dict[str, str], body: bytes
-) -> concurrent.futures.Future[RemotingCommand]:
-    return client.invoke_async(running.address, RemotingCommand.request(103, header, body), timeout=30)
-
-
-def connections_are(count: int, running: Running) -> None:
-    for _ in range(1000):
-        if running.server.connections == count:
-            return
-        threading.Event().wait(0.005)
-    raise AssertionError(f"{running.server.connections} connections are open")
 
 
 class Gate:
@@ -173,31 +141,35 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate.opened.set()
 
 
+def is_gone(client: Wire, topic: str) -> bool:
+    return client.ask(105, topic=topic).code == ResponseCode.TOPIC_NOT_EXIST
+
+
 LARGE = REGISTRATION | {"brokerName": "large", "brokerAddr": "127.0.0.1:5", "compressed": "true"}
 
 
 def test_others_are_answered_while_a_large_registration_is_read(running: Running, gate: Gate) -> None:
-    with RemotingClient() as broker, RemotingClient() as other:
-        waiting = asked(broker, running, LARGE, large_registration())
+    with running.client() as broker, running.client() as other:
+        waiting = broker.ask_later(103, large_registration(), **LARGE)
         assert gate.reached.wait(10)
-        assert ask(other, running, 103, BODY, **REGISTRATION).code == 0  # a small one does not wait for it
-        assert ask(other, running, 105, topic="T").code == 0
-        assert ask(other, running, 105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
-        again = ask(broker, running, 103, large_registration(), **LARGE)  # one waits for each connection
+        assert other.ask(103, BODY, **REGISTRATION).code == 0  # a small one does not wait for it
+        assert other.ask(105, topic="T").code == 0
+        assert other.ask(105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
+        again = broker.ask(103, large_registration(), **LARGE)  # one waits for each connection
         assert again.code == ResponseCode.SYSTEM_BUSY
-        assert ask(broker, running, 105, topic="T").code == 0
+        assert broker.ask(105, topic="T").code == 0
         assert not waiting.done()
         gate.opened.set()
         assert waiting.result(10).code == 0
-        assert ask(other, running, 105, topic="topic-9999").code == 0
+        assert other.ask(105, topic="topic-9999").code == 0
 
 
 def test_few_large_registrations_of_an_address_wait(running: Running, gate: Gate) -> None:
     body = large_registration()
-    with contextlib.ExitStack() as stack:
-        brokers = [stack.enter_context(RemotingClient()) for _ in range(5)]
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(running.client()) for _ in range(5)]
         answers = [
-            asked(broker, running, LARGE | {"brokerName": f"b{at}", "brokerAddr": f"127.0.0.1:{at}"}, body)
+            broker.ask_later(103, body, **(LARGE | {"brokerName": f"b{at}", "brokerAddr": f"127.0.0.1:{at}"}))
             for at, broker in enumerate(brokers)
         ]
         first = next(iter(concurrent.futures.as_completed(answers, timeout=10)))
@@ -238,19 +210,19 @@ def test_few_large_registrations_of_all_wait(gate: Gate) -> None:
 
 @pytest.mark.parametrize("unregisters", [False, True])
 def test_a_broker_that_disconnects_during_its_registration(running: Running, gate: Gate, unregisters: bool) -> None:
-    with RemotingClient() as other, RemotingClient() as broker:
-        asked(broker, running, LARGE, large_registration())
+    with running.client() as other, running.client() as broker:
+        broker.ask_later(103, large_registration(), **LARGE)
         assert gate.reached.wait(10)
         if unregisters:
-            assert ask(broker, running, 104, **LARGE).code == 0
+            assert broker.ask(104, **LARGE).code == 0
         else:
-            broker.close()
-            connections_are(0, running)
+            broker.client.close()
+            until(lambda: running.server.connections == 0)
         gate.opened.set()
         body = large_registration(5_000)  # is read after the one that was given up
-        assert ask(other, running, 103, body, **(LARGE | {"brokerName": "next"})).code == 0
-        assert ask(other, running, 105, topic="topic-4999").code == 0
-        assert ask(other, running, 105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
+        assert other.ask(103, body, **(LARGE | {"brokerName": "next"})).code == 0
+        assert other.ask(105, topic="topic-4999").code == 0
+        assert other.ask(105, topic="topic-9999").code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_withdrawn_registrations_take_no_memory(gate: Gate) -> None:
@@ -279,23 +251,19 @@ def test_withdrawn_registrations_take_no_memory(gate: Gate) -> None:
 
 
 def test_a_large_registration_that_is_malformed(running: Running) -> None:
-    with RemotingClient() as broker:
-        answer = ask(broker, running, 103, zlib.compress(bytes(17 << 20)), **LARGE)
+    with running.client() as broker:
+        answer = broker.ask(103, zlib.compress(bytes(17 << 20)), **LARGE)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "exceeds 16,777,216 bytes" in str(answer.remark)
-        assert ask(broker, running, 103, BODY, **REGISTRATION).code == 0
+        assert broker.ask(103, BODY, **REGISTRATION).code == 0
 
 
 def test_the_kv_file_is_read_at_start(tmp_path: Path) -> None:
-    path = tmp_path / "kvConfig.json"
-    first = Running(kv_config_path=path)
-    with RemotingClient() as client:
-        ask(client, first, 100, namespace="n", key="k", value="v")
-    first.close()
-    second = Running(kv_config_path=path)
-    with RemotingClient() as client:
-        assert ask(client, second, 101, namespace="n", key="k").ext_fields == {"value": "v"}
-    second.close()
+    for code, fields, found in ((100, {"value": "v"}, {}), (101, {}, {"value": "v"})):
+        running = Running(kv_config_path=tmp_path / "kvConfig.json")
+        with running.client() as client:
+            assert client.ask(code, namespace="n", key="k", **fields).ext_fields == found
+        running.close()
 
 
 def test_changes_of_the_kv_file_that_arrive_together_share_a_write(
@@ -333,13 +301,13 @@ def test_a_kv_file_that_cannot_be_written(tmp_path: Path) -> None:
     path.parent.unlink()
     running = Running(kv_config_path=path)
     path.parent.write_text("")
-    with RemotingClient() as client:
+    with running.client() as client:
         for _ in range(2):  # the second attempt changes nothing in memory, and is not on disk either
-            failed = ask(client, running, 100, namespace="n", key="k", value="v")
+            failed = client.ask(100, namespace="n", key="k", value="v")
             assert failed.code == ResponseCode.SYSTEM_ERROR
             assert "NotADirectoryError" in str(failed.remark) or "FileExistsError" in str(failed.remark)
         path.parent.unlink()
-        assert ask(client, running, 102, namespace="n", key="unknown").code == 0
+        assert client.ask(102, namespace="n", key="unknown").code == 0
     assert json.loads(path.read_text()) == {"configTable": {"n": {"k": "v"}}}
     running.close()
 

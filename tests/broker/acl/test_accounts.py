@@ -68,9 +68,7 @@ def cluster(running: LocalCluster) -> LocalCluster:
 
 
 def accounts_of(wire: Wire) -> dict[str, PlainAccessConfig]:
-    answer = wire.ask(SHOW)
-    assert answer.code == 0, answer.remark
-    return {one.access_key: one for one in ClusterAclConfig.from_json(answer.body).plain_access_configs}
+    return {one.access_key: one for one in wire.read(ClusterAclConfig, SHOW).plain_access_configs}
 
 
 # --- changes ----------------------------------------------------------------------------------------------------------
@@ -128,7 +126,7 @@ def test_the_white_list_is_replaced(cluster: LocalCluster, as_: Connect) -> None
     refused(nobody.send("orders"), "names no accessKey")
     assert root.ask(WHITE, globalWhiteAddrs="127.0.0.*,10.0.0.{7,9}").code == 0
     assert nobody.send("orders").code == 0
-    assert ClusterAclConfig.from_json(root.ask(SHOW).body).global_white_addrs == ["127.0.0.*", "10.0.0.{7,9}"]
+    assert root.read(ClusterAclConfig, SHOW).global_white_addrs == ["127.0.0.*", "10.0.0.{7,9}"]
     assert root.ask(WHITE, globalWhiteAddrs="", aclFileFullPath=str(cluster.acl_file)).code == 0
     refused(nobody.send("orders"), "names no accessKey")
     for path in ("/etc/passwd", "../../x.yml"):

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.transactions.scene import (
-    Producer,
-)
+from tests.broker.transactions.scene import Producer
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
 from tests.kit.clock import Clock
@@ -30,7 +28,7 @@ def serve(tmp_path: Path, clock: Clock) -> Callable[..., Any]:
                     producer.join()
                 yield server, wire, producer
             finally:
-                producer.client.close()
+                producer.close()
 
     return begin
 

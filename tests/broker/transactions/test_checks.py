@@ -12,22 +12,13 @@ from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
 from spark_rocket.store.results import PutResult, PutStatus
-from tests.broker.transactions.scene import (
-    COMMIT,
-    GIVEN_UP,
-    HALF,
-    MINUTES,
-    OP,
-    ROLLBACK,
-    Producer,
-    bodies,
-    end_of,
-)
+from tests.broker.transactions.scene import COMMIT, GIVEN_UP, HALF, MINUTES, OP, ROLLBACK, Producer, bodies, refusing
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served
 from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
+FULL = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
 
 
 def test_checked_after_6_s_then_every_30_s(server: Served, wire: Wire, producer: Producer) -> None:
@@ -63,7 +54,7 @@ def test_checked_after_6_s_then_every_30_s(server: Served, wire: Wire, producer:
     assert committed.properties == message.properties
     server.pass_time(10 * MINUTES)
     assert producer.nothing_asked()
-    assert end_of(wire, HALF) == 5
+    assert wire.end(HALF) == 5
 
 
 def test_abandoned_after_15_checks(
@@ -75,7 +66,7 @@ def test_abandoned_after_15_checks(
         server.wake()
         assert producer.question()[1].properties["TRANSACTION_CHECK_TIMES"] == str(times)
         clock.now += 30_000
-    assert end_of(wire, GIVEN_UP) == 0
+    assert wire.end(GIVEN_UP) == 0
     with caplog.at_level(logging.ERROR):
         server.wake()
     assert "transaction of group GID_tx" in caplog.text
@@ -83,8 +74,8 @@ def test_abandoned_after_15_checks(
     assert (given_up.body, given_up.properties["TRANSACTION_CHECK_TIMES"]) == (b"nobody knows", "15")
     server.pass_time(10 * MINUTES)
     assert producer.nothing_asked()
-    assert (end_of(wire, HALF), end_of(wire, GIVEN_UP)) == (16, 1)
-    producer.commit(sent)  # late, but it is the sender's word
+    assert (wire.end(HALF), wire.end(GIVEN_UP)) == (16, 1)
+    producer.commit_half(sent)  # late, but it is the sender's word
     assert bodies(wire) == [b"nobody knows"]
 
 
@@ -119,7 +110,7 @@ def test_only_abandoned_transactions_are_checked_again(serve: Any, clock: Clock)
         message_id = give_up(server, wire, producer, clock)
         assert wire.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=message_id).code == ResponseCode.SUCCESS
         producer.question()
-        producer.commit(sent)  # the sender decides after all; this also decides the new copy
+        producer.commit_half(sent)  # the sender decides after all; this also decides the new copy
         server.pass_time(30_000)
         assert producer.nothing_asked()
         assert bodies(wire) == [b"late"]
@@ -153,7 +144,7 @@ def test_settings_change_while_it_runs(serve: Any, clock: Clock) -> None:
         server.pass_time(1)
         producer.question()
         server.pass_time(2000)
-        assert end_of(wire, GIVEN_UP) == 1
+        assert wire.end(GIVEN_UP) == 1
 
 
 def test_a_young_message_delays_later_ones_until_it_is_due(server: Served, producer: Producer, clock: Clock) -> None:
@@ -161,7 +152,7 @@ def test_a_young_message_delays_later_ones_until_it_is_due(server: Served, produ
     decided = producer.half(b"1")
     clock.now += 3_000
     producer.half(b"2")
-    producer.commit(decided)
+    producer.commit_half(decided)
     server.pass_time(3_001)
     assert producer.asked_about() == [b"0"]
     server.pass_time(30_000)  # a round every 30 s while a producer is asked
@@ -181,7 +172,7 @@ def test_a_time_of_immunity(server: Served, wire: Wire, producer: Producer, cloc
         assert {producer.question()[1].body for _ in range(2)} == {b"hasty", b"usual"}
     assert producer.nothing_asked()
     clock.now = START + 100_001
-    answer = producer.end(patient, COMMIT)
+    answer = producer.decide(patient, COMMIT)
     assert (answer.code, bodies(wire)) == (ResponseCode.ILLEGAL_OPERATION, [])
     clock.now = START + 6_001 + 4 * 30_000
     server.wake()
@@ -198,14 +189,14 @@ def test_a_message_in_its_immunity_is_decided_by_its_first_offset(
         server.wake()
         clock.now += 30_000
     assert producer.nothing_asked()
-    assert end_of(wire, HALF) == 21
-    producer.commit(sent)
+    assert wire.end(HALF) == 21
+    producer.commit_half(sent)
     assert wire.messages(OP)[0].body == b"0,20"
     assert bodies(wire) == [b"patient"]
     assert "TRAN_PREPARED_QUEUE_OFFSET" not in wire.messages("Tx", queue_id=1)[0].properties
     server.pass_time(120 * MINUTES)
     assert producer.nothing_asked()
-    assert end_of(wire, HALF) == 21
+    assert wire.end(HALF) == 21
 
 
 def test_a_decision_about_the_first_settles_the_copy_and_the_other_way_round(
@@ -214,13 +205,13 @@ def test_a_decision_about_the_first_settles_the_copy_and_the_other_way_round(
     late, asked = producer.half(b"late"), producer.half(b"asked")
     server.pass_time(6_001)
     questions = {message.body: (header, message) for header, message in (producer.question(), producer.question())}
-    producer.commit(late)
+    producer.commit_half(late)
     assert producer.end_checked(*questions[b"late"], COMMIT).remark == "The transaction was decided before"
     assert producer.end_checked(*questions[b"asked"], ROLLBACK).code == ResponseCode.SUCCESS
-    assert producer.end(asked, COMMIT).remark == "The transaction was decided before"
+    assert producer.decide(asked, COMMIT).remark == "The transaction was decided before"
     server.pass_time(10 * MINUTES)
     assert producer.nothing_asked()
-    assert (bodies(wire), end_of(wire, HALF)) == ([b"late"], 4)
+    assert (bodies(wire), wire.end(HALF)) == ([b"late"], 4)
 
 
 def test_members_of_a_group_are_asked_in_turn_and_no_others(
@@ -238,8 +229,8 @@ def test_members_of_a_group_are_asked_in_turn_and_no_others(
         assert sorted(mine + theirs) == [b"%d" % number for number in range(10)]
         assert stranger.nothing_asked()
     finally:
-        colleague.client.close()
-        stranger.client.close()
+        colleague.close()
+        stranger.close()
 
 
 def test_a_check_without_a_producer_counts(serve: Any, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -265,10 +256,10 @@ def test_a_large_round_does_not_block_others(
     monkeypatch.setattr("spark_rocket.broker.transactions.service.monotonic", lambda: float(next(ticks)))
     clock.now += 6_001
     assert server.run(lambda: transactions.check(clock.now, 0.5)) == clock.now  # one message, then other requests
-    assert end_of(wire, HALF) == 51
+    assert wire.end(HALF) == 51
     server.wake()
     assert producer.asked_about() == [b"%d" % number for number in range(50)]
-    assert end_of(wire, HALF) == 100
+    assert wire.end(HALF) == 100
 
 
 def test_an_idle_broker_uses_no_memory(server: Served, producer: Producer, clock: Clock) -> None:
@@ -277,7 +268,7 @@ def test_an_idle_broker_uses_no_memory(server: Served, producer: Producer, clock
     server.run(lambda: None)
     assert driver.due is None
     assert parts.transactions.mark() is None
-    producer.commit(producer.half())
+    producer.commit_half(producer.half())
     assert driver.due == clock.now + 6_001
     server.pass_time(6_001)
     assert driver.due is None
@@ -286,45 +277,30 @@ def test_an_idle_broker_uses_no_memory(server: Served, producer: Producer, clock
 # --- when the store refuses -------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_delays_checks_and_loses_none(
-    server: Served, wire: Wire, producer: Producer, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_delays_checks_and_loses_none(server: Served, wire: Wire, producer: Producer, clock: Clock) -> None:
     sent = producer.half()
-    store = server.broker.parts.store
-    put = store.put_message
-    monkeypatch.setattr(
-        store, "put_message", lambda *_, **__: PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
-    )
-    for decision in (COMMIT, ROLLBACK):
-        answer = producer.end(sent, decision)
-        assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "full")
-    server.pass_time(6_001)
-    assert producer.nothing_asked()
-    assert server.broker.parts.timers.by_topic[HALF].due == clock.now + 1000
-    monkeypatch.setattr(store, "put_message", put)
+    parts = server.broker.parts
+    with refusing(parts.store, FULL, lambda topic, body: True):
+        for decision in (COMMIT, ROLLBACK):
+            answer = producer.decide(sent, decision)
+            assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "full")
+        server.pass_time(6_001)
+        assert producer.nothing_asked()
+        assert parts.timers.by_topic[HALF].due == clock.now + 1000
     server.pass_time(1000)
-    assert producer.answer(COMMIT).code == ResponseCode.SUCCESS
+    assert producer.answers(COMMIT).code == ResponseCode.SUCCESS
     assert bodies(wire) == [b"x"]
 
 
 def test_a_commit_without_an_op_message_is_checked_again(
-    server: Served, wire: Wire, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Served, wire: Wire, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     sent = producer.half()
-    store = server.broker.parts.store
-    put = store.put_message
-
-    def no_ops(topic: str, *rest: Any, **more: Any) -> PutResult:
-        if topic == OP:
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason="full")
-        return put(topic, *rest, **more)
-
-    monkeypatch.setattr(store, "put_message", no_ops)
-    producer.commit(sent)
+    with refusing(server.broker.parts.store, FULL, lambda topic, body: topic == OP):
+        producer.commit_half(sent)
     assert "committed half message 0, but failed to store the decision (full)" in caplog.text
-    monkeypatch.setattr(store, "put_message", put)
     server.pass_time(6_001)
-    assert producer.answer(COMMIT).code == ResponseCode.SUCCESS
+    assert producer.answers(COMMIT).code == ResponseCode.SUCCESS
     assert bodies(wire) == [b"x", b"x"]
 
 
@@ -343,7 +319,7 @@ def test_properties_without_room_for_a_check(server: Served, wire: Wire, produce
     producer.half(b"behind")
     server.pass_time(6_001)
     assert producer.question()[1].body in (b"x", b"behind")
-    assert end_of(wire, GIVEN_UP) >= 1
+    assert wire.end(GIVEN_UP) >= 1
 
 
 def test_unreadable_and_missing_messages_stop_nothing(
@@ -364,21 +340,13 @@ def test_unreadable_and_missing_messages_stop_nothing(
 
 
 def test_a_message_that_cannot_be_stored_again_stays(
-    server: Served, wire: Wire, producer: Producer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: Served, wire: Wire, producer: Producer, caplog: pytest.LogCaptureFixture
 ) -> None:
     producer.half(b"too large by now")
     producer.half(b"behind")
-    store = server.broker.parts.store
-    put = store.put_message
-
-    def picky(topic: str, queue_id: int, body: bytes, *rest: Any, **more: Any) -> PutResult:
-        if bytes(body) == b"too large by now":
-            return PutResult(PutStatus.MESSAGE_ILLEGAL, reason="more than maxMessageSize")
-        return put(topic, queue_id, body, *rest, **more)
-
-    monkeypatch.setattr(store, "put_message", picky)
-    server.pass_time(6_001)
-    assert producer.question()[1].body == b"behind"
+    large = PutResult(PutStatus.MESSAGE_ILLEGAL, reason="more than maxMessageSize")
+    with refusing(server.broker.parts.store, large, lambda topic, body: body == b"too large by now"):
+        server.pass_time(6_001)
+        assert producer.question()[1].body == b"behind"
     assert "not moved (more than maxMessageSize)" in caplog.text
-    monkeypatch.undo()
-    assert end_of(wire, GIVEN_UP) == 0
+    assert wire.end(GIVEN_UP) == 0

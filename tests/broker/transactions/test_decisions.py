@@ -11,21 +11,9 @@ from spark_rocket.broker.transactions import service
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from tests.broker.transactions.scene import (
-    COMMIT,
-    HALF,
-    MINUTES,
-    OP,
-    ROLLBACK,
-    UNKNOWN,
-    Producer,
-    bodies,
-    end_of,
-    progress,
-)
-from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.transactions.scene import COMMIT, HALF, MINUTES, OP, ROLLBACK, UNKNOWN, Producer, bodies, progress
+from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire, messages_of
 from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
@@ -57,8 +45,8 @@ def test_a_commit_from_the_half_message_to_the_consumer(serve: Any, tmp_path: Pa
         more = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000, "tags": "t"}
         pull = wire.pull_later("Tx", 1, queue_id=1, **more)
         clock.now += 1234
-        producer.commit(sent)
-        (message,) = decode_messages(bytes(pull.result(20).body))
+        producer.commit_half(sent)
+        (message,) = messages_of(pull.result(20))
         assert (message.body, message.tags, message.queue_offset) == (b"paid", "t", 1)
         assert message.sys_flag == TRANSACTION_COMMIT
         assert message.prepared_transaction_offset == half.physical_offset
@@ -75,11 +63,11 @@ def test_a_rollback_is_never_delivered_and_not_checked_again(serve: Any, clock: 
         producer.rollback(producer.half())
         server.pass_time(10 * MINUTES)
         assert producer.nothing_asked()
-        assert (bodies(wire), end_of(wire, HALF), end_of(wire, OP)) == ([], 1, 1)
+        assert (bodies(wire), wire.end(HALF), wire.end(OP)) == ([], 1, 1)
     with serve() as (server, wire, producer):
         server.pass_time(10 * MINUTES)
         assert producer.nothing_asked()
-        assert (bodies(wire), end_of(wire, HALF)) == ([], 1)
+        assert (bodies(wire), wire.end(HALF)) == ([], 1)
 
 
 def test_decisions_that_waited_for_an_older_one_are_settled_in_steps(
@@ -90,7 +78,7 @@ def test_decisions_that_waited_for_an_older_one_are_settled_in_steps(
         first, *later = [producer.half(b"%d" % number) for number in range(5)]
         for half in later:
             producer.rollback(half)
-        producer.commit(first)
+        producer.commit_half(first)
         undecided = producer.half(b"undecided")
         server.pass_time(2 * MINUTES)
         assert set(producer.asked_about()) == {b"undecided"}
@@ -111,8 +99,8 @@ def test_an_undecided_transaction_has_no_response_and_no_record(serve: Any) -> N
                 commitOrRollback=state,
                 msgId="key",
             )
-        assert end_of(wire, OP) == 0
-        producer.commit(sent)
+        assert wire.end(OP) == 0
+        producer.commit_half(sent)
 
 
 REFUSED = [
@@ -134,25 +122,25 @@ def test_decisions_that_are_refused_change_nothing(wire: Wire, producer: Produce
     for fields, code, remark in REFUSED:
         if fields.get("commitLogOffset") == "ordinary":
             fields = {"commitLogOffset": decode_offset_msg_id(ordinary.ext_fields["msgId"])[1]}
-        answer = producer.end(sent, decision, **fields)
+        answer = producer.decide(sent, decision, **fields)
         assert (answer.code, remark in answer.remark) == (code, True), (fields, answer.remark)
-    assert (bodies(wire), end_of(wire, OP)) == ([b"ordinary"], 0)
-    producer.commit(sent)
+    assert (bodies(wire), wire.end(OP)) == ([b"ordinary"], 0)
+    producer.commit_half(sent)
 
 
 def test_a_second_decision_is_refused(wire: Wire, producer: Producer) -> None:
     first, committed, rolled_back = producer.half(b"a"), producer.half(b"b"), producer.half(b"c")
-    producer.commit(committed)
+    producer.commit_half(committed)
     producer.rollback(rolled_back)
     for sent in (committed, rolled_back):
         for decision in (COMMIT, ROLLBACK):
-            answer = producer.end(sent, decision)
+            answer = producer.decide(sent, decision)
             assert (answer.code, answer.remark) == (
                 ResponseCode.SYSTEM_ERROR,
                 "The transaction was decided before",
             )
-    producer.commit(first)
-    assert producer.end(committed, COMMIT).code == ResponseCode.SYSTEM_ERROR  # settled and remembered
+    producer.commit_half(first)
+    assert producer.decide(committed, COMMIT).code == ResponseCode.SYSTEM_ERROR  # settled and remembered
     assert bodies(wire) == [b"b", b"a"]
 
 
@@ -181,6 +169,6 @@ def test_a_broker_that_rejects_transactions(serve: Any) -> None:
         answer = wire.send("Tx", b"x", {"TRAN_MSG": "true", "PGROUP": "g"}, f=4)
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == "the broker[127.0.0.1] sending transaction message is forbidden"
-        assert end_of(wire, HALF) == 0
+        assert wire.end(HALF) == 0
         wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"rejectTransactionMessage=false")
         assert wire.send("Tx", b"x", {"TRAN_MSG": "true", "PGROUP": "g"}, f=4).code == ResponseCode.SUCCESS

@@ -20,12 +20,12 @@ from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.broker.transactions.half_messages import Half
 from spark_rocket.broker.transactions.service import TransactionalMessageService
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tools.check import check_store
+from tests.broker.wire import messages_of
 from tests.kit.clock import Clock
 from tests.store.helpers import BORN, HOST, bodies, small
 
@@ -143,7 +143,7 @@ class World:
     def asked(self) -> list[bytes]:
         asked = []
         for request in self.member.asked:
-            (message,) = decode_messages(bytes(request.body))
+            (message,) = messages_of(request)
             assert self.states[message.body] == OPEN
             self.places[message.body].append(int(request.ext_fields["commitLogOffset"]))
             asked.append(message.body)

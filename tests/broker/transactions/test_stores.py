@@ -11,24 +11,13 @@ import pytest
 from spark_rocket.broker.transactions.half_messages import Half, decided_offsets
 from spark_rocket.model import TRANSACTION_GROUP
 from spark_rocket.protocol.ids import decode_offset_msg_id
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.results import PutResult
-from tests.broker.transactions.scene import (
-    COMMIT,
-    GOLDEN_SIZES,
-    HALF,
-    OP,
-    ROLLBACK,
-    Producer,
-    bodies,
-    end_of,
-    progress,
-)
-from tests.broker.wire import BROKER_PROPERTIES
+from tests.broker.transactions.scene import COMMIT, GOLDEN_SIZES, HALF, OP, ROLLBACK, Producer, bodies, progress
+from tests.broker.wire import BROKER_PROPERTIES, messages_of
 from tests.golden import expected, extract_store, frame, frames
 from tests.kit.clock import Clock
 
@@ -38,14 +27,14 @@ pytestmark = pytest.mark.live
 def test_a_clean_stop_keeps_what_is_pending_and_what_is_decided(serve: Any, clock: Clock, tmp_path: Path) -> None:
     with serve() as (server, wire, producer):
         sent = [producer.half(b"%d" % number) for number in range(6)]
-        producer.commit(sent[1])
+        producer.commit_half(sent[1])
         producer.rollback(sent[2])
-        producer.commit(sent[4])
+        producer.commit_half(sent[4])
     assert progress(tmp_path / "store") == {HALF: None, OP: None}
     with serve() as (server, wire, producer):
         assert bodies(wire) == [b"1", b"4"]
-        assert producer.end(sent[2], COMMIT).remark == "The transaction was decided before"
-        producer.commit(sent[0])
+        assert producer.decide(sent[2], COMMIT).remark == "The transaction was decided before"
+        producer.commit_half(sent[0])
         server.pass_time(29_999)
         assert producer.nothing_asked()  # members of the group get 30 s to find their broker again
         server.pass_time(1)
@@ -56,7 +45,7 @@ def test_a_clean_stop_keeps_what_is_pending_and_what_is_decided(serve: Any, cloc
         server.wake()
         while producer.nothing_asked():
             server.pass_time(30_000)
-        assert end_of(wire, HALF) >= 10
+        assert wire.end(HALF) >= 10
 
 
 def killed(directory: Path, image: Path) -> Path:
@@ -75,7 +64,7 @@ def test_a_kill_at_any_moment_loses_no_transaction(serve: Any, clock: Clock, tmp
             images.append((killed(store, tmp_path / f"image{len(images)}"), committed, pending))
 
         image(set(), {b"0", b"1", b"2", b"3"})
-        producer.commit(sent[0])
+        producer.commit_half(sent[0])
         image({b"0"}, {b"1", b"2", b"3"})
         producer.rollback(sent[2])
         image({b"0"}, {b"1", b"3"})
@@ -114,19 +103,19 @@ def test_a_kill_between_the_message_and_its_op_may_duplicate_it(serve: Any, cloc
             return put(topic, *rest, **more)
 
         parts.store.put_message = kill_before_op
-        producer.commit(sent)
+        producer.commit_half(sent)
         parts.store.put_message = put
     clock.now += 6_001
     with serve(tmp_path / "image", **GOLDEN_SIZES) as (server, wire, producer):
         assert bodies(wire) == [b"x"]
         server.pass_time(30_000)
-        assert producer.answer(COMMIT).code == ResponseCode.SUCCESS
+        assert producer.answers(COMMIT).code == ResponseCode.SUCCESS
         assert bodies(wire) == [b"x", b"x"]
 
 
 def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve(flushConsumerOffsetInterval=3_600_000) as (server, _wire, producer):
-        producer.commit(producer.half())
+        producer.commit_half(producer.half())
         parts = server.broker.parts
         flushed: list[Any] = []
         monkeypatch.setattr(parts.store, "when_flushed", lambda offset, callback: flushed.append((offset, callback)))
@@ -152,7 +141,7 @@ def test_progress_is_saved_only_when_it_is_on_disk(serve: Any, clock: Clock, mon
 
 def test_a_truncated_queue(serve: Any, clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with serve() as (_, _, producer):
-        producer.commit(producer.half())
+        producer.commit_half(producer.half())
     file = tmp_path / "store" / "config" / "consumerOffset.json"
     file.write_text(file.read_text().replace("{0:1", "{0:9"))
     with serve() as (server, _wire, producer):
@@ -202,7 +191,7 @@ def test_in_apaches_stores_only_undecided_transactions_are_checked(
             assert sum(map(len, found.values())) == len(rows) + 1
             producer.nothing_asked()
         finally:
-            producer.client.close()
+            producer.close()
     assert progress(directory) == {HALF: 7, OP: 6}
 
 
@@ -214,7 +203,7 @@ def test_recorded_decisions_and_questions(serve: Any, clock: Clock) -> None:
             producer.join()
             asked = frame("json-0056-br-code39-request")
             recorded = RemotingCommand.decode(memoryview(asked.raw)[4:])
-            (theirs,) = decode_messages(bytes(recorded.body))
+            (theirs,) = messages_of(recorded)
             properties = {
                 key: value
                 for key, value in theirs.properties.items()
@@ -227,7 +216,7 @@ def test_recorded_decisions_and_questions(serve: Any, clock: Clock) -> None:
             assert set(request.ext_fields) == set(recorded.ext_fields)
             for name in ("msgId", "transactionId"):
                 assert request.ext_fields[name] == recorded.ext_fields[name]
-            (ours,) = decode_messages(bytes(request.body))
+            (ours,) = messages_of(request)
             # Brokers of 4.9 store neither region nor transaction id; WAIT=false is of their copy for the check.
             added = {**BROKER_PROPERTIES, "__transactionId__": theirs.properties["UNIQ_KEY"]}
             assert {**ours.properties, "WAIT": "false"} == {**added, **theirs.properties}
@@ -251,7 +240,7 @@ def test_recorded_decisions_and_questions(serve: Any, clock: Clock) -> None:
             assert bodies(wire, "Golden") == committed
             assert committed
         finally:
-            producer.client.close()
+            producer.close()
 
 
 # --- records ----------------------------------------------------------------------------------------------------
