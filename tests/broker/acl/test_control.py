@@ -26,7 +26,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
-from tests.broker.wire import Wire, _send_fields
+from tests.broker.wire import Wire, request_of, send_fields
 from tests.kit.brokers import parts_of, thread_of
 
 pytestmark = pytest.mark.live
@@ -82,19 +82,7 @@ def refused(answer: RemotingCommand, remark: str) -> None:
 
 
 def pull(wire: Wire, topic: str, group: str) -> RemotingCommand:
-    return wire.ask(
-        RequestCode.PULL_MESSAGE,
-        consumerGroup=group,
-        topic=topic,
-        queueId=0,
-        queueOffset=0,
-        maxMsgNums=1,
-        sysFlag=4,
-        subscription="*",
-        commitOffset=0,
-        suspendTimeoutMillis=0,
-        subVersion=0,
-    )
+    return wire.pull(topic, 0, consumerGroup=group)
 
 
 # --- who is who -------------------------------------------------------------------------------------------------------
@@ -119,19 +107,21 @@ def test_altered_requests(cluster: LocalCluster) -> None:
     with RemotingClient() as client:
 
         def ask(change: Callable[[RemotingCommand], None]) -> RemotingCommand:
-            ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
-            request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body")
+            request = request_of(RequestCode.SEND_MESSAGE_V2, b"body", **send_fields("orders"))
             RequestSigner(ALICE).sign(request)
             change(request)
             return client.invoke(cluster.broker_address, request, 10.0)
 
         assert ask(lambda request: None).code == 0
-        refused(ask(lambda request: setattr(request, "body", b"Body")), "did not make")
-        refused(ask(lambda request: request.ext_fields.update(b="both")), "did not make")
-        refused(ask(lambda request: request.ext_fields.update(more="1")), "did not make")
-        refused(ask(lambda request: request.ext_fields.pop("e")), "did not make")
         refused(ask(lambda request: request.ext_fields.pop("Signature")), "is not signed")
-        refused(ask(lambda request: request.ext_fields.update(AccessKey="root-key")), "did not make")
+        for change in (
+            lambda request: setattr(request, "body", b"Body"),
+            lambda request: request.ext_fields.update(b="both"),
+            lambda request: request.ext_fields.update(more="1"),
+            lambda request: request.ext_fields.pop("e"),
+            lambda request: request.ext_fields.update(AccessKey="root-key"),
+        ):
+            refused(ask(change), "did not make")
 
 
 def test_permissions_are_checked_every_time(cluster: LocalCluster, as_: Callable[..., Wire]) -> None:
@@ -141,17 +131,13 @@ def test_permissions_are_checked_every_time(cluster: LocalCluster, as_: Callable
     try:
         for _ in range(2):
             assert wire.send("orders").code == ResponseCode.SUCCESS
-        address, forged = cluster.broker_address, RequestSigner(Credentials("alice-key", "another-s3cr3t"))
-        with RemotingClient() as client:
-            plain = {name: str(value) for name, value in _send_fields("orders", "", 0).items()}
-            for fields in (plain, plain | {"Signature": ""}):
-                request = RemotingCommand.request(
-                    RequestCode.SEND_MESSAGE_V2, fields | {"AccessKey": "alice-key"}, b"x"
-                )
-                assert client.invoke(address, request, 20).code == ResponseCode.NO_PERMISSION
-            request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, plain, b"x")
-            forged.sign(request)
-            assert client.invoke(address, request, 20).code == ResponseCode.NO_PERMISSION
+        plain = send_fields("orders")
+        with RemotingClient(credentials=Credentials("alice-key", "another-s3cr3t")) as client:
+            forged = Wire(client, cluster.broker_address).send("orders")
+        unsigned = [as_(None).ask(RequestCode.SEND_MESSAGE_V2, b"x", **plain, AccessKey="alice-key", **more)
+                    for more in ({}, {"Signature": ""})]  # fmt: skip
+        for refusal in (forged, *unsigned):
+            assert refusal.code == ResponseCode.NO_PERMISSION
         control.take(rules(ACCOUNTS.replace("orders=PUB", "orders=SUB")))
         assert wire.send("orders").code == ResponseCode.NO_PERMISSION
         control.take(rules(ACCOUNTS.replace("al1ce-s3cr3t", "al1ce-new-s3cr3t")))
@@ -166,8 +152,7 @@ def test_permissions_are_checked_every_time(cluster: LocalCluster, as_: Callable
 
 def test_a_signed_request_can_be_sent_again_and_as_another_code_of_the_same_fields(cluster: LocalCluster) -> None:
     """As with Apache's: docs/reference/security.md lists it. The permissions of the other code are still required."""
-    ext = {name: str(value) for name, value in _send_fields("orders", None, 0).items()}
-    request = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, ext, b"body")
+    request = request_of(RequestCode.SEND_MESSAGE_V2, b"body", **send_fields("orders"))
     RequestSigner(ALICE).sign(request)
     with RemotingClient() as client:
         assert [client.invoke(cluster.broker_address, request, 10.0).code for _ in range(2)] == [0, 0]
@@ -209,16 +194,8 @@ def test_topics_and_groups_each_have_their_permission(as_: Connect) -> None:
 
 def test_the_topic_is_the_one_that_the_processor_takes(as_: Connect) -> None:
     """Code 10 has two fields for a topic: a permitted one does not hide the other."""
-    fields = {
-        "producerGroup": "p",
-        "topic": "orders",
-        "defaultTopic": "TBW102",
-        "defaultTopicQueueNums": 1,
-        "queueId": 0,
-        "sysFlag": 0,
-        "bornTimestamp": 1,
-        "flag": 0,
-    }
+    fields = {"producerGroup": "p", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 1}
+    fields |= {"queueId": 0, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
     alice = as_(ALICE)
     assert alice.ask(RequestCode.SEND_MESSAGE, b"x", **fields).code == 0
     refused(alice.ask(RequestCode.SEND_MESSAGE, b"x", **fields, b="bills"), "for the topic bills")
@@ -352,7 +329,7 @@ def test_one_way_requests_are_checked_too(as_: Connect) -> None:
     root = as_(ROOT)
     before = root.send("orders").ext_fields["queueOffset"]
     stranger = as_(None)
-    stranger.tell(RequestCode.SEND_MESSAGE_V2, b"x", **_send_fields("orders", None, 0))
+    stranger.tell(RequestCode.SEND_MESSAGE_V2, b"x", **send_fields("orders"))
     refused(stranger.send("orders"), "names no accessKey")  # the one before it was looked at
     assert int(root.send("orders").ext_fields["queueOffset"]) == int(before) + 1
 
