@@ -29,7 +29,7 @@ from spark_rocket.store.config import StoreConfig
 PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 
 Cells = tuple[str, ...]
-"""Type, default, values, dynamic."""
+"""Type, default, values."""
 
 
 def section(title: str) -> str:
@@ -45,7 +45,7 @@ def rows(title: str) -> dict[str, Cells]:
     found: dict[str, Cells] = {}
     for line in section(title).splitlines():
         name, *cells = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]) if line.startswith("| `") else [""]
-        if len(cells) == 5:
+        if len(cells) == 4:
             assert name not in found, name
             assert cells[-1], name
             found[name.strip("`")] = tuple(cells[:-1])
@@ -77,10 +77,9 @@ def setting_cells(setting: Setting, config: BrokerConfig | StoreConfig | ProxyCo
     elif setting.kind == "int":
         values = _numbers(setting)
     return (
-        kind + (", secret" if setting.secret else ""),
+        kind + (", secret" if setting.secret else "") + (", dynamic" if setting.dynamic else ""),
         _code(text_of(getattr(config, setting.attribute))),
         values,
-        "yes" if setting.dynamic else "no",
     )
 
 
@@ -93,8 +92,8 @@ def tls_cells() -> dict[str, Cells]:
         text = "choice" if issubclass(kind, Enum) else "path" if is_path else _TYPES[kind.__name__]
         shown = "" if default is None else _code(text_of(default))
         values = _choices(kind) if issubclass(kind, Enum) else ""
-        found[name] = (text + ("" if entry.repr else ", secret"), shown, values, "no")
-    return {**found, CONFIG_FILE: ("path", "", "", "no")}
+        found[name] = (text + ("" if entry.repr else ", secret"), shown, values)
+    return {**found, CONFIG_FILE: ("path", "", "")}
 
 
 def names(title: str) -> list[str]:
@@ -125,7 +124,7 @@ def test_settings_of_the_name_server() -> None:
     get_config = NamesrvProcessor(RouteInfoManager(time.monotonic), KVConfigManager()).handlers()[code]
     answer: Any = get_config(None, RemotingCommand.request(code))  # type: ignore[arg-type]
     settings = {name: value for name, value, _ in parse_properties(answer.body.decode(), "the response")}
-    assert rows("## Name server") == {name: ("boolean", _code(value), "", "yes") for name, value in settings.items()}
+    assert rows("## Name server") == {name: ("boolean, dynamic", _code(value), "") for name, value in settings.items()}
     command = rocket.get_command(click.Context(rocket), "namesrv")
     assert command is not None
     options = {parameter.opts[0] for parameter in command.params if not getattr(parameter, "hidden", False)}
