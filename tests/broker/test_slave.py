@@ -311,10 +311,10 @@ def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> N
 # --- invalid responses ----------------------------------------------------------------------------------------------
 
 
-def slave_of_fake(answers: dict[int, Callable[..., Any]], directory: Path) -> tuple[Pair, Fake]:
+def slave_of_fake(responses: dict[int, Callable[..., Any]], directory: Path) -> tuple[Pair, Fake]:
     pair = Pair(directory, start=False)
     pair.slave = pair.add("a", 1)
-    return pair, Fake(answers)
+    return pair, Fake(responses)
 
 
 def test_a_master_with_invalid_responses_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -326,24 +326,24 @@ def test_a_master_with_invalid_responses_changes_nothing(tmp_path: Path, caplog:
     t = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
     bad = [b"", b"[]", b"{", b'{"topicConfigTable":{}}', topics(t=5), topics(t={"perm": "x"})]
     pair, fake = slave_of_fake({}, tmp_path)
-    fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(ResponseCode.SYSTEM_ERROR, "no")
+    fake.responses[RequestCode.GET_ALL_TOPIC_CONFIG] = says(ResponseCode.SYSTEM_ERROR, "no")
     slave, sync = pair.slave.parts, pair.slave.parts.synchronize
     assert sync is not None
     before = dict(slave.topics.table)
     with caplog.at_level(logging.WARNING):
-        fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=b"")
+        fake.responses[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=b"")
         pair.loop.call_soon_threadsafe(sync.set_master, fake.address)
         assert pair.slave.parts.slave is not None
         pair.slave.parts.slave.is_following = True
         for body in bad:
-            fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=body)
+            fake.responses[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, body=body)
             seen = len(fake.requests)
             until(lambda seen=seen: len(fake.requests) > seen + 2)  # type: ignore[misc]
             assert slave.topics.table == before
             assert sync.rounds == 0
         assert sum(f"with the master at {fake.address} failed" in line for line in caplog.messages) == 1
 
-        fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, ext={"totalTopicNum": "2"}, body=topics(t=t))
+        fake.responses[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, ext={"totalTopicNum": "2"}, body=topics(t=t))
         seen = len(fake.requests)
         until(lambda: len(fake.requests) > seen + 4)
         assert slave.topics.table == before, "a part of the topics is not all of them"
@@ -354,20 +354,20 @@ def test_a_master_with_invalid_responses_changes_nothing(tmp_path: Path, caplog:
             body = topics(t=t) if first else topics(u=t)
             return RemotingCommand.response(request, 0, None, {"totalTopicNum": "2"}, body)
 
-        fake.answers[RequestCode.GET_ALL_TOPIC_CONFIG] = part
-        fake.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = says(0, body=b'{"offsetTable":{"t@g":{0:5}}}')
-        fake.answers[RequestCode.GET_ALL_DELAY_OFFSET] = says(0, body=b'{"offsetTable":{1:3}}')
+        fake.responses[RequestCode.GET_ALL_TOPIC_CONFIG] = part
+        fake.responses[RequestCode.GET_ALL_CONSUMER_OFFSET] = says(0, body=b'{"offsetTable":{"t@g":{0:5}}}')
+        fake.responses[RequestCode.GET_ALL_DELAY_OFFSET] = says(0, body=b'{"offsetTable":{1:3}}')
         end = [100]
 
         def state(request: RemotingCommand) -> RemotingCommand:
             body = json.dumps({"table": {"commitLogMaxOffset": str(end[0])}}).encode()
             return RemotingCommand.response(request, 0, None, None, body)
 
-        fake.answers[RequestCode.GET_BROKER_RUNTIME_INFO] = state
+        fake.responses[RequestCode.GET_BROKER_RUNTIME_INFO] = state
         groups = {"dataVersion": version, "subscriptionGroupTable": {"g": {}}}
-        fake.answers[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(0, body=json.dumps(groups).encode())
+        fake.responses[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = says(0, body=json.dumps(groups).encode())
         until(lambda: sync.rounds > 1)
-        fake.answers[RequestCode.GET_ALL_CONSUMER_OFFSET] = says(0, body=b'{"offsetTable":{"t@g":{0:7}}}')
+        fake.responses[RequestCode.GET_ALL_CONSUMER_OFFSET] = says(0, body=b'{"offsetTable":{"t@g":{0:7}}}')
         rounds = sync.rounds
         until(lambda: sync.rounds > rounds + 1)
         assert set(slave.topics.table) == {"t", "u"}

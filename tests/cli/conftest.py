@@ -25,6 +25,22 @@ class CommandResult(NamedTuple):
     out: str
     err: str
 
+    def failed(self, *texts: str, status: int = 1) -> bool:
+        """Whether the command failed with an error that has the given words, wherever it wraps."""
+        return self.status == status and all(text in " ".join(self.err.split()) for text in texts)
+
+    def printed(self, *texts: str) -> bool:
+        """Whether the command succeeded and printed the given words."""
+        return self.status == 0 and all(text in self.out for text in texts)
+
+    @property
+    def error(self) -> str:
+        """The error of a failed command: one line, no traceback, exit status 1."""
+        assert self.status == 1, self
+        (line,) = self.err.splitlines()
+        assert line.startswith("rocket: ")
+        return line
+
     @property
     def json(self) -> Any:
         return json.loads(self.out)
@@ -39,7 +55,7 @@ Run = Callable[..., CommandResult]
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """``run("topic", "list", "-n", address)``; ``answer="y"`` is the answer to a confirmation."""
+    """``run("topic", "list", "-n", address)``; ``answer="y"`` is what the user types at a confirmation."""
 
     def run(*arguments: object, answer: str | None = None) -> CommandResult:
         capsys.readouterr()

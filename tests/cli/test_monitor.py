@@ -18,7 +18,8 @@ from spark_rocket.cli.servers.foreground import NO_PORT, Started, metrics_port, 
 from spark_rocket.namesrv.server import NameServer, NameServerMetrics
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.certificates import CertificateAuthority
-from tests.cli.test_rocket import PORTS, finished, found, one_line, started
+from tests.cli.conftest import Run
+from tests.cli.test_rocket import PORTS, found, started
 
 pytestmark = pytest.mark.live
 
@@ -52,8 +53,8 @@ def test_up_serves_metrics_and_writes_log_files(tmp_path: Path) -> None:
     assert "registered" in (logs / "namesrv.log").read_text()
 
 
-def test_an_invalid_log_level(tmp_path: Path) -> None:
-    assert "Invalid log level 'loud'" in one_line(finished("namesrv", "--port", "0", "--log-level", "loud"))
+def test_an_invalid_log_level(run: Run, tmp_path: Path) -> None:
+    assert "Invalid log level 'loud'" in run("namesrv", "--port", "0", "--log-level", "loud").error
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_rocket.client import Producer, PushConsumer, Reader
+from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.exactly_once.place import find_ledger
@@ -24,6 +24,7 @@ from spark_rocket.datasource.stream_offsets import StreamOffset
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run
+from tests.client.pushing import running_consumer
 from tests.datasource.test_checkpoint import write
 
 pytestmark = pytest.mark.live
@@ -104,6 +105,8 @@ def test_offsets_are_exported_and_imported(
 def test_reset_to_a_time_a_group_or_an_end(rocket: Run, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
     for where, offsets in (
         (["--at", "1h"], [0, 0]),
+        (["--at", "2999-01-01"], [10, 10]),
+        (["--offset", "8", "--queue", "broker-a:1"], [10, 8]),
         (["--at=-1h"], [0, 0]),
         (["--latest"], [10, 10]),
         (["--earliest"], [0, 0]),
@@ -153,9 +156,8 @@ def test_nothing_changes_without_confirmation(rocket: Run, cluster: LocalCluster
     assert out.count("first time") == 2
     assert "0 messages repeated, 0 skipped\n" in out
     assert out.endswith("Nothing was changed (--dry-run).\n")
-    status, _, error = rocket(*asked)
-    assert (status, committed(cluster, "kept", queues)) == (1, [None, None])
-    assert "Use --yes" in error
+    assert rocket(*asked).failed("Use --yes")
+    assert committed(cluster, "kept", queues) == [None, None]
 
 
 def test_preview_shows_messages(rocket: Run) -> None:
@@ -172,16 +174,21 @@ def test_preview_shows_messages(rocket: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "reported"),
+    ("arguments", "status", "reported"),
     [
-        (["--group", "bad group", "--latest"], "Invalid characters in the group name"),
-        (["--group", "g", "--at", "yesterday"], "how long ago, such as -2h, -30m or -1d"),
-        (["--group", "g", "--at", "1700000000"], "did you mean 1700000000000?"),
+        (["bad group", "--latest"], 2, "Invalid characters in the group name"),
+        (["g", "--at", "yesterday"], 2, "how long ago, such as -2h, -30m or -1d"),
+        (["g", "--at", "1700000000"], 2, "did you mean 1700000000000?"),
+        (["g"], 2, "Give one of --checkpoint, --at,"),
+        (["g", "--latest", "--offset", "1"], 2, "cannot be given together"),
+        (["g", "--latest", "--json"], 2, "--json needs --yes or --dry-run"),
+        (["g", "--offset", "1", "--queue", "broker-a:7"], 1, "It has queues 0 to 1 on broker-a."),
+        (["g", "--offset", "11", "--yes"], 1, "Invalid offset 11 of orders/broker-a/0, which ends at 10."),
+        (["g", "--latest"], 1, "Use --yes"),
     ],
 )
-def test_invalid_arguments_are_explained(rocket: Run, arguments: list[str], reported: str) -> None:
-    said = rocket("reset", "-t", "orders", *arguments)
-    assert (said.status, reported in said.err) == (2, True), said
+def test_invalid_arguments_are_explained(rocket: Run, arguments: list[str], status: int, reported: str) -> None:
+    assert rocket("reset", "-t", "orders", "--group", *arguments).failed(reported, status=status)
 
 
 def test_errors_of_files_and_groups(
@@ -212,12 +219,8 @@ def test_errors_of_files_and_groups(
         status, _, error = rocket(*arguments)
         assert status == 1, arguments
         assert message in error, error
-    consumer = PushConsumer("busy", lambda messages: None, name_server=cluster.name_server)
-    consumer.subscribe("orders")
-    with consumer:
-        consumer.start()
-        status, _, error = rocket("reset", "-g", "busy", "-t", "orders", "--latest", "--yes")
-    assert (status, "1 member online" in error) == (1, True), error
+    with running_consumer(cluster.name_server, "busy", "orders"):
+        assert rocket("reset", "-g", "busy", "-t", "orders", "--latest", "--yes").failed("1 member online")
 
 
 def test_sinks_show_published_and_pending_epochs(rocket: Run, cluster: LocalCluster) -> None:

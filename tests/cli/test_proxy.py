@@ -20,7 +20,8 @@ from spark_rocket.cli.servers.up_children import proxy_config
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.testing import LocalCluster
-from tests.cli.test_rocket import PORTS, command, finished, found, one_line, started
+from tests.cli.conftest import Run
+from tests.cli.test_rocket import PORTS, command, found, started
 from tests.kit.waiting import until
 from tests.proxy.caller import Caller, resource
 
@@ -66,15 +67,14 @@ def is_served(endpoint: str) -> bool:
 # --- rocket proxy -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-def test_a_proxy_serves_an_existing_cluster(cluster: LocalCluster, stop: signal.Signals) -> None:
+def test_a_proxy_serves_an_existing_cluster(cluster: LocalCluster) -> None:
     arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", 0]
     with started(*arguments, last="name servers") as (process, said):
         endpoint = found(r"gRPC proxy on (127\.0\.0\.1:\d+)", said)
         assert cluster.name_server in said
         assert route_code(endpoint) == definitions.Code.OK
         assert route_code(endpoint, "Unknown") == definitions.Code.TOPIC_NOT_FOUND
-        process.send_signal(stop)
+        process.terminate()
         rest, errors = process.communicate(timeout=LIMIT)
         assert (process.returncode, rest, errors) == (0, "", "")
 
@@ -100,13 +100,12 @@ def test_workers_share_a_port(cluster: LocalCluster) -> None:
 def test_metrics_of_each_worker(cluster: LocalCluster) -> None:
     metrics = r"metrics +(http://127\.0\.0\.1:\d+)/metrics"
     arguments = ["proxy", "-n", cluster.name_server, "--grpc-port", 0, "--metrics-port", 0]
-    for workers in (1, 2):
-        with started(*arguments, "--workers", workers, last="name servers") as (_, said):
-            urls = set(re.findall(metrics, said))
-            assert len(urls) == workers
-            for url in urls:
-                with urllib.request.urlopen(f"{url}/ready", timeout=LIMIT) as answer:
-                    assert answer.status == 200
+    with started(*arguments, "--workers", 2, last="name servers") as (_, said):
+        urls = set(re.findall(metrics, said))
+        assert len(urls) == 2
+        for url in urls:
+            with urllib.request.urlopen(f"{url}/ready", timeout=LIMIT) as response:
+                assert response.status == 200
 
 
 def test_ports_of_metrics() -> None:
@@ -135,22 +134,20 @@ def test_the_command_line_overrides_the_file(cluster: LocalCluster, tmp_path: Pa
         process.terminate()
 
 
-def test_invalid_arguments(tmp_path: Path) -> None:
-    line = one_line(finished("proxy", "-n", "malformed"))
+def test_invalid_arguments(run: Run, tmp_path: Path) -> None:
+    line = run("proxy", "-n", "malformed").error
     assert "'malformed'" in line
     assert "host:port" in line
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for workers in (1, 2):
-            line = one_line(finished("proxy", "--grpc-port", port, "--workers", workers))
+            line = run("proxy", "--grpc-port", port, "--workers", workers).error
             assert f"gRPC endpoint cannot listen on 127.0.0.1:{port}" in line
             assert "--grpc-port (0 selects a free one)" in line
     conf = tmp_path / "proxy.conf"
     conf.write_text("\ngrpcServerPort=ten\n")
-    assert f"{conf}, line 2: grpcServerPort=ten: grpcServerPort needs a whole number." in one_line(
-        finished("proxy", "-c", conf)
-    )
-    assert "nowhere.yml" in one_line(finished("proxy", "--grpc-port", 0, "--acl-file", tmp_path / "nowhere.yml"))
+    assert f"{conf}, line 2: grpcServerPort=ten: grpcServerPort needs a whole number." in run("proxy", "-c", conf).error
+    assert "nowhere.yml" in run("proxy", "--grpc-port", 0, "--acl-file", tmp_path / "nowhere.yml").error
 
 
 def test_a_proxy_without_a_name_server_reports_it_to_clients() -> None:
@@ -183,8 +180,6 @@ def test_up_restarts_a_dead_proxy_and_stops_it(tmp_path: Path) -> None:
 
 def test_up_without_grpc(tmp_path: Path) -> None:
     ports = ["--nameserver-port", 0, "--broker-port", 0, "--no-console"]
-    with started("up", "--data", tmp_path, *ports, "--no-grpc", last="Press Ctrl-C to stop.") as (_, said):
-        assert "gRPC" not in said
     conf = tmp_path / "broker.conf"
     conf.write_text("grpcServerPort=-1\n")
     with started("up", "--data", tmp_path, *ports, "-c", conf, last="Press Ctrl-C to stop.") as (_, said):
@@ -208,7 +203,7 @@ def test_up_passes_access_control_settings_to_the_proxy(tmp_path: Path) -> None:
         assert "no account" in said
 
 
-def test_rocket_broker_opens_no_grpc_port(tmp_path: Path) -> None:
+def test_rocket_broker_opens_no_grpc_port(run: Run, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"grpcServerPort=8081\nlistenPort=0\nstorePathRootDir={tmp_path}/store\n")
     with started("broker", "-c", conf, last="store  ") as (process, said):
@@ -217,4 +212,4 @@ def test_rocket_broker_opens_no_grpc_port(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=LIMIT)
         assert f"{conf}: ignored settings of the gRPC proxy: grpcServerPort." in errors
         assert "rocket proxy" in errors
-    assert finished("broker", "--grpc-port", "0").returncode == 2
+    assert run("broker", "--grpc-port", "0").status == 2

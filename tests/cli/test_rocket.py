@@ -25,8 +25,8 @@ from spark_rocket.client import Admin
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing.network import Network
-from tests import golden
 from tests.broker.wire import Wire
+from tests.cli.conftest import Run
 from tests.ports import listening
 
 pytestmark = pytest.mark.live
@@ -66,23 +66,10 @@ def started(
         process.communicate()
 
 
-def finished(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
-
-
 def found(pattern: str, text: str) -> str:
     match = re.search(pattern, text)
     assert match is not None, text
     return match[1]
-
-
-def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The error of a failed command: one line, no traceback, exit status 1."""
-    assert done.returncode == 1, done
-    assert "Traceback" not in done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("rocket: ")
-    return line
 
 
 @pytest.fixture(autouse=True)
@@ -104,8 +91,7 @@ def test_a_missing_line_fails_with_the_output(tmp_path: Path) -> None:
 # --- up ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_up_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path, stop: signal.Signals) -> None:
+def test_up_prints_its_addresses_serves_and_stops_cleanly(run: Run, tmp_path: Path) -> None:
     with started("up", *PORTS, last="Press Ctrl-C to stop.", cwd=tmp_path) as (process, said):
         name_server = found(r"name server +(127\.0\.0\.1:\d+)", said)
         broker = found(r"broker +(127\.0\.0\.1:\d+)", said)
@@ -115,13 +101,20 @@ def test_up_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path, stop: 
             assert Wire(client, broker).send("Hello", b"rocket").code == ResponseCode.SUCCESS
             route = Wire(client, name_server).ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="Hello")
             assert broker in bytes(route.body).decode()
-        process.send_signal(stop)
+        process.terminate()
         rest, errors = process.communicate(timeout=60)
         stopped = f"Stopped. The data is in {tmp_path / 'rocket-data'}.\n"
         assert (process.returncode, rest, errors) == (0, stopped, "")
     assert (tmp_path / "rocket-data" / "store" / "commitlog").is_dir()
     assert not (tmp_path / "rocket-data" / "store" / "abort").exists()
-    assert finished("store", "check", tmp_path / "rocket-data").returncode == 0
+    assert run("store", "check", tmp_path / "rocket-data").status == 0
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_stop_a_server_cleanly_too(tmp_path: Path, stop: signal.Signals) -> None:
+    with started("namesrv", "--port", 0, "--data", tmp_path, last="name server on") as (process, _):
+        process.send_signal(stop)
+        assert (process.communicate(timeout=60)[1], process.returncode) == ("", 0)
 
 
 def test_up_ephemeral_removes_its_data(tmp_path: Path) -> None:
@@ -137,15 +130,13 @@ def test_up_ephemeral_removes_its_data(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [conf]
 
 
-def test_up_reads_broker_conf_and_the_command_line_overrides_it(tmp_path: Path) -> None:
+def test_up_reads_broker_conf_and_the_command_line_overrides_it(run: Run, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(f"brokerName=mine\nlistenPort=1\nstorePathRootDir={tmp_path / 'elsewhere'}\n")
     with started("up", "-c", conf, *PORTS, last="Press Ctrl-C to stop.", cwd=tmp_path) as (_, said):
         assert "(mine of DefaultCluster)" in said
         assert (tmp_path / "elsewhere" / "lock").exists()
-    assert finished("store", "check", tmp_path / "elsewhere").returncode == 1  # killed: its abort file is there
-    with started("up", "-c", conf, "--data", tmp_path / "d", *PORTS, last="Press Ctrl-C to stop.") as (_, said):
-        assert (tmp_path / "d" / "store" / "lock").exists()
+    assert run("store", "check", tmp_path / "elsewhere").status == 1  # killed: its abort file is there
     with started("up", "-c", conf, *PORTS, last="Press Ctrl-C to stop.") as (_, said):
         assert f"{tmp_path / 'elsewhere'} was not closed cleanly: recovering it" in said
 
@@ -213,18 +204,12 @@ def test_sighup_is_ignored_under_nohup(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux lets one look")
-@pytest.mark.parametrize("what", ["up", "namesrv", "broker"])
-def test_the_limit_of_open_files_is_raised(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize(("what", "last"), [("namesrv", "name server on"), ("broker", "store  ")])
+def test_the_limit_of_open_files_is_raised(tmp_path: Path, what: str, last: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    arguments = {
-        "up": ["--ephemeral", *PORTS],
-        "namesrv": ["--port", 0, "--data", tmp_path],
-        "broker": ["--port", 0, "--data", tmp_path],
-    }
-    last = {"up": "Press Ctrl-C to stop.", "namesrv": "name server on", "broker": "store  "}
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))  # a child inherits that
     try:
-        with started(what, *arguments[what], last=last[what]) as (process, _):
+        with started(what, "--port", 0, "--data", tmp_path, last=last) as (process, _):
             assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -287,47 +272,47 @@ def test_ports_of_rocket_namesrv_and_rocket_broker(tmp_path: Path) -> None:
 # --- failed starts ----------------------------------------------------------------------------------------------
 
 
-def test_a_port_in_use(tmp_path: Path) -> None:
+def test_a_port_in_use(run: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", port, "--broker-port", 0))
+        line = run("up", "--data", tmp_path, "--nameserver-port", port, "--broker-port", 0).error
         assert f"127.0.0.1:{port}" in line
         assert "port is in use" in line
         assert "rocket up --nameserver-port" in line
-        line = one_line(finished("up", "--data", tmp_path, "--nameserver-port", 0, "--broker-port", port))
+        line = run("up", "--data", tmp_path, "--nameserver-port", 0, "--broker-port", port).error
         assert f"broker cannot listen on 127.0.0.1:{port}: the port is in use" in line
-        line = one_line(finished("up", "--data", tmp_path, *PORTS, "--grpc-port", port))
+        line = run("up", "--data", tmp_path, *PORTS, "--grpc-port", port).error
         assert f"gRPC endpoint cannot listen on 127.0.0.1:{port}" in line
         assert "--grpc-port (0 selects a free one)" in line
 
 
-def test_a_directory_in_use(tmp_path: Path) -> None:
+def test_a_directory_in_use(run: Run, tmp_path: Path) -> None:
     with started("up", "--data", tmp_path, *PORTS, last="Press Ctrl-C to stop."):
-        done = finished("up", "--data", tmp_path, *PORTS)
-        assert str(tmp_path) in one_line(done)
-        assert "not closed cleanly" not in done.stdout  # its owner runs
+        said = run("up", "--data", tmp_path, *PORTS)
+        assert str(tmp_path) in said.error
+        assert "not closed cleanly" not in said.out  # its owner runs
 
 
-def test_a_broken_broker_conf(tmp_path: Path) -> None:
+def test_a_broken_broker_conf(run: Run, tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=b\n\nlistenPort=ten\n")
-    line = one_line(finished("broker", "-c", conf))
+    line = run("broker", "-c", conf).error
     assert f"{conf}, line 3: listenPort=ten: listenPort needs a whole number." in line
-    assert "Cannot read the broker configuration" in one_line(finished("up", "-c", tmp_path / "nowhere.conf"))
+    assert "Cannot read the broker configuration" in run("up", "-c", tmp_path / "nowhere.conf").error
 
 
-def test_a_broken_state_file(tmp_path: Path) -> None:
+def test_a_broken_state_file(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text('{\n"topicConfigTable":{\n"T":{"perm":6 "order":false}}}')
-    line = one_line(finished("up", "--data", tmp_path, *PORTS))
+    line = run("up", "--data", tmp_path, *PORTS).error
     assert "topics.json, line 3: " in line
     assert "Repair topics.json" in line
 
 
-def test_a_data_directory_that_cannot_be_created(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_created(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    line = one_line(finished("up", "--data", tmp_path / "file", *PORTS))
+    line = run("up", "--data", tmp_path / "file", *PORTS).error
     assert "file" in line
 
 
@@ -365,33 +350,6 @@ def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
 
 
 # --- store check ------------------------------------------------------------------------------------------------
-
-
-def test_check_of_an_intact_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = golden.extract_store("clean", tmp_path)
-    conf = tmp_path / "broker.conf"
-    conf.write_text(
-        "mappedFileSizeCommitLog=1048576\nmaxHashSlotNum=500\nmaxIndexNum=1000\nmappedFileSizeConsumeQueue=2000\n"
-    )
-    assert main(["store", "check", str(store), "-c", str(conf)]) == 0
-    assert main(["store", "check", str(tmp_path), "-c", str(conf)]) == 0  # the directory that --data names
-    assert "no problems" in capsys.readouterr().out
-
-
-def test_check_of_a_damaged_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    store = golden.extract_store("clean", tmp_path)
-    log = sorted((store / "commitlog").iterdir())[0]
-    with log.open("r+b") as file:
-        file.seek(100)
-        file.write(b"\xff" * 8)
-    assert main(["store", "check", str(store)]) == 1
-    said = capsys.readouterr().out
-    assert "problem(s)" in said
-
-
-def test_check_of_a_missing_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["store", "check", str(tmp_path / "nowhere")]) == 1
-    assert "invalid store directory" in capsys.readouterr().err
 
 
 # --- quick ------------------------------------------------------------------------------------------------------

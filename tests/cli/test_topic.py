@@ -8,7 +8,6 @@ import pytest
 
 from spark_rocket.client import Admin
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
-from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run
@@ -48,9 +47,6 @@ def test_an_existing_topic(cluster: LocalCluster, rocket: Run) -> None:
 def fakes() -> Iterator[FakeCluster]:
     """Brokers b0 and b1, both with the topics "a", "b" and "c". They create topics, but do not show their settings."""
     fakes = FakeCluster(2)
-    brokers = {f"b{i}": BrokerData("c", f"b{i}", {0: broker.address}) for i, broker in enumerate(fakes.brokers)}
-    info = ClusterInfo(brokers, {"c": ["b0", "b1"]})
-    fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
     fakes.everywhere(UPDATE_TOPIC, says(0))
     for name in ("a", "b", "c"):
         fakes.add(name, 8)
@@ -62,12 +58,12 @@ def test_topics_are_created_on_one_broker_while_another_is_unavailable(run: Run,
     fakes.brokers[0].close()
     fifo = TopicConfig("a", 8, 8, 6, attributes={"message.type": "FIFO"})
     create = ("topic", "create", "a", "b", "c", "--broker", "b1", "-n", fakes.name_server.address)
-    for options, answer, message_type in (
+    for options, respond, message_type in (
         (("--type", "DELAY"), says(1, "not now"), "DELAY"),
         ((), says(0, body=fifo.to_json()), "FIFO"),
         ((), says(1, "not now"), "any"),
     ):
-        fakes.brokers[1].answers[SHOW_TOPIC] = answer
+        fakes.brokers[1].responses[SHOW_TOPIC] = respond
         said = run(*create, *options)
         assert (said.status, said.err) == (0, "")
         assert said.out == "".join(f"Topic {name} has 8 queues, message type: {message_type}.\n" for name in "abc")

@@ -22,7 +22,8 @@ from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from tests.broker.wire import Wire
-from tests.cli.test_rocket import PORTS, finished, found, one_line, started
+from tests.cli.conftest import Run
+from tests.cli.test_rocket import PORTS, found, started
 from tests.kit.waiting import until
 
 
@@ -41,7 +42,7 @@ def test_ports_names_and_directories_of_a_cluster() -> None:
 
 
 @pytest.mark.live
-def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
+def test_two_brokers_one_of_them_killed(run: Run, tmp_path: Path) -> None:
     data = tmp_path / "data"
     conf = tmp_path / "all.conf"
     conf.write_text("brokerClusterName=two\nautoCreateTopicEnable=false\nenablePropertyFilter=false\n")
@@ -67,7 +68,7 @@ def test_two_brokers_one_of_them_killed(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=60)
         assert (process.returncode, rest, errors) == (0, f"Stopped. The data is in {data}.\n", "")
-    assert finished("store", "check", data / "store").returncode == 0
+    assert run("store", "check", data / "store").status == 0
     assert (data / "broker-b" / "store" / "abort").exists()
     # The printed command, and the first broker's messages where a plain `rocket up` stores them.
     again = found(r"Restart it with: rocket (broker -c \S+)", line).split()
@@ -97,25 +98,25 @@ def test_a_master_and_its_slave_exit_with_their_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
-def test_a_failed_start_is_explained_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_start_is_explained_and_leaves_nothing(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "broker-b" / "store" / "config"
     config.mkdir(parents=True)
     (config / "topics.json").write_text("{")
-    line = one_line(finished("up", "--brokers", 2, "--data", tmp_path, *PORTS))
+    line = run("up", "--brokers", 2, "--data", tmp_path, *PORTS).error
     assert line.startswith("rocket: broker-b did not start. ")
     assert "topics.json, line 1" in line
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = one_line(finished("up", "--brokers", 2, "--data", tmp_path, *PORTS[2:], "--nameserver-port", port))
+        line = run("up", "--brokers", 2, "--data", tmp_path, *PORTS[2:], "--nameserver-port", port).error
         assert f"127.0.0.1:{port}" in line
 
 
 @pytest.mark.live
-def test_settings_that_differ_between_brokers_are_refused(tmp_path: Path) -> None:
+def test_settings_that_differ_between_brokers_are_refused(run: Run, tmp_path: Path) -> None:
     conf = tmp_path / "all.conf"
     for setting in ("listenPort=10911", "storePathCommitLog=/d1/log"):
         conf.write_text(f"flushDiskType=SYNC_FLUSH\n{setting}\n")
-        line = one_line(finished("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS))
+        line = run("up", "--brokers", 2, "--data", tmp_path / "d", "-c", conf, *PORTS).error
         assert f"{conf}, line 2: {setting.partition('=')[0]} differs between brokers" in line
     assert not (tmp_path / "d").exists()
 

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_rocket.client import Admin, Producer, PushConsumer, Reader
+from spark_rocket.client.core.client_config import ClientConfig
+from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster
-from tests.client.pushing import FIRST
+from tests.client.fakes import FakeCluster, Produce
+from tests.client.pushing import FIRST, SUCCESS, Consume
 
 T = TypeVar("T")
 
@@ -47,6 +49,29 @@ def closing() -> Iterator[Callable[[T], T]]:
             return client
 
         yield later
+
+
+@pytest.fixture
+def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Produce:
+    """Builds producers without heartbeats, which would arrive between the sends at any time."""
+
+    def make(group: str = "g", **options: Any) -> Producer:
+        return closing(Producer(group, name_server=mq.name_server.address, **{"member": False, **options}))
+
+    return make
+
+
+@pytest.fixture
+def acquired() -> Iterator[Callable[..., ClientInstance]]:
+    """Acquires the shared instance of a name server's address and further settings; released at the end."""
+    with ExitStack() as stack:
+
+        def make(name_server: str, **settings: Any) -> ClientInstance:
+            instance = acquire(ClientConfig((name_server,), **settings))
+            stack.callback(release, instance)
+            return instance
+
+        yield make
 
 
 @pytest.fixture
@@ -112,13 +137,29 @@ def topic(request: pytest.FixtureRequest, cluster: LocalCluster, group: str) -> 
 
 
 @pytest.fixture
-def consumer(cluster: LocalCluster, group: str, closing: Callable[[Any], Any]) -> Callable[..., PushConsumer]:
+def consumer(cluster: LocalCluster, group: str, closing: Callable[[Any], Any]) -> Consume:
+    """Builds push consumers of the real servers, from the first message."""
+    usual = {"consume_from_where": FIRST, "consume_threads": 3, "name_server": cluster.name_server, "group": group}
+
     def build(listener: Any = None, **settings: Any) -> PushConsumer:
-        settings.setdefault("consume_from_where", FIRST)
-        settings.setdefault("consume_threads", 3)
-        settings.setdefault("name_server", cluster.name_server)
-        settings.setdefault("group", group)
-        made: PushConsumer = closing(PushConsumer(listener=listener, **settings))
+        made: PushConsumer = closing(PushConsumer(listener=listener, **usual | settings))
         return made
 
     return build
+
+
+@pytest.fixture
+def consume(consumer: Consume) -> Consume:
+    """Starts push consumers of a topic. Without a listener of any kind, they accept all messages."""
+
+    def start(topic: str, listener: Any = None, tags: str = "*", **settings: Any) -> PushConsumer:
+        if listener is None and not {"orderly", "batches"} & settings.keys():
+            settings["listener"] = lambda *_: SUCCESS
+        elif listener is not None:
+            settings["listener"] = listener
+        made = consumer(**settings)
+        made.subscribe(topic, tags)
+        made.start()
+        return made
+
+    return start

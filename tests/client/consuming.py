@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,15 +18,12 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.services import ServiceParts
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.messages import decode_messages
-from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import encode_record
+from tests.client.fakes import record
 
 QUEUE = MessageQueue("t", "b", 0)
-SECONDS = 10.0
-HOST = pack_host(("127.0.0.1", 1))
+SECONDS = 30.0
 
 
 class ManualTimer:
@@ -58,14 +56,17 @@ class SendBackFake:
     """Accepts the messages that a test configures as returned."""
 
     def __init__(self) -> None:
-        self.refuses = False
+        self.refuses: bool | Callable[[], bool] = False
+        self.asked: list[int] = []
         self.given: list[tuple[int, int]] = []
         self.copies: list[int] = []
 
     def send(self, message: MessageExt, delay_level: int = 0) -> bool:
-        if not self.refuses:
+        self.asked.append(message.queue_offset)
+        refused = self.refuses() if callable(self.refuses) else self.refuses
+        if not refused:
             self.given.append((message.queue_offset, delay_level))
-        return not self.refuses
+        return not refused
 
     def send_copy(self, message: MessageExt) -> bool:
         if not self.refuses:
@@ -80,23 +81,7 @@ def message(offset: int, body: bytes = b"x", **properties: str) -> MessageExt:
 def found(offsets: Iterable[int], next_offset: int | None = None, **properties: str) -> PullResult:
     """A pull that found messages with these offsets."""
     every = list(offsets)
-    raw = b"".join(
-        encode_record(
-            topic=b"t",
-            body=b"m%d" % offset,
-            properties=encode_properties(properties),
-            queue_id=0,
-            flag=0,
-            queue_offset=offset,
-            physical_offset=offset * 1000,
-            sys_flag=0,
-            born_timestamp=1,
-            born_host=HOST,
-            store_timestamp=2,
-            store_host=HOST,
-        )
-        for offset in every
-    )
+    raw = b"".join(record(offset, b"m%d" % offset, **properties) for offset in every)
     end = every[-1] + 1 if next_offset is None else next_offset
     return PullResult(PullStatus.FOUND, end, 0, end, memoryview(raw))
 
@@ -114,7 +99,7 @@ class Rig:
 
     def __init__(self, make: Callable[..., Any], *, clustering: bool = True, **settings: Any) -> None:
         self.later, self.back, self.hooks = ManualTimer(), SendBackFake(), ConsumeHooks("g")
-        self.answer: Callable[..., Any] = lambda *_: None
+        self.listener: Callable[..., Any] = lambda *_: None
         self.choose: Callable[[list[MessageExt]], list[MessageExt]] = lambda every: every
         self.calls: list[list[int]] = []
         self.locks: list[bool] = []  # whether brokers refuse returned messages
@@ -128,7 +113,7 @@ class Rig:
     def listen(self, given: Any, context: Any) -> Any:
         is_batch = isinstance(given, pa.RecordBatch)
         self.calls.append(given.column("queueOffset").to_pylist() if is_batch else [one.queue_offset for one in given])
-        return self.answer(given, context)
+        return self.listener(given, context)
 
     def messages(self, _: ProcessQueue, pulled: PullResult) -> list[MessageExt]:
         return self.choose(decode_messages(pulled.records, "b"))
@@ -156,7 +141,7 @@ class Rig:
             assert self.changed.wait_for(condition, SECONDS)
 
 
-def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
+def rig_of(make: Callable[..., Any], result: object, **usual: Any) -> Any:
     """Fixture that builds rigs and closes them at the end."""
 
     @pytest.fixture
@@ -165,7 +150,7 @@ def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
 
         def build(**settings: Any) -> Rig:
             rigs.append(Rig(make, **usual | settings))
-            rigs[-1].answer = lambda *_: answer
+            rigs[-1].listener = lambda *_: result
             return rigs[-1]
 
         yield build
@@ -178,22 +163,34 @@ def rig_of(make: Callable[..., Any], answer: object, **usual: Any) -> Any:
 class BlockedListener:
     """A listener whose calls wait for ``go``. With ``once``, only the first call waits."""
 
-    def __init__(self, answer: object, *, once: bool = False) -> None:
+    def __init__(self, result: object, *, once: bool = False) -> None:
         self.began, self.go = threading.Event(), threading.Event()
-        self._answer, self._once = answer, once
+        self._result, self._once = result, once
 
     def __call__(self, *_: object) -> Any:
         if not (self._once and self.began.is_set()):
             self.began.set()
             assert self.go.wait(SECONDS)
-        return self._answer
+        return self._result
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    def answer(*_: object) -> Any:
+    def listen(*_: object) -> Any:
         raise error
 
-    return answer
+    return listen
+
+
+FAILURES = [
+    lambda *_: None,
+    lambda *_: 1 / 0,
+    lambda *_: 7,
+    lambda *_: np.ones(2),
+    lambda given, *_: given,
+    raising(SystemExit(1)),
+    raising(KeyboardInterrupt()),
+]
+"""Listeners that fail or return something else than a status."""
 
 
 def in_child(check: Callable[[], object]) -> None:

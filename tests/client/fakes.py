@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
-from spark_rocket.protocol.wire.bodies.route import BrokerData, QueueData, TopicRouteData
+from spark_rocket.client import LocalTransactionState, Producer
+from spark_rocket.model import Message, MessageQueue, SendResult
+from spark_rocket.protocol.ids import pack_host
+from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.record import encode_record
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from tests.kit.brokers import LoopThread
 
-Answer = Callable[[RemotingCommand], RemotingCommand | None]
+Handler = Callable[[RemotingCommand], RemotingCommand | None]
+
+QUEUE = MessageQueue("t", "b0", 0)
+STORED = {"msgId": "7F0000010000303900000000000000AB", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
+POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+HOST = pack_host(("127.0.0.1", 1))
 
 
 class Fake(LoopThread):
-    """A server on a thread. ``answers`` may be changed while it runs; every request is kept in ``requests``."""
+    """A server on a thread. ``responses`` may be changed while it runs; every request is kept in ``requests``."""
 
-    def __init__(self, answers: Mapping[int, Answer] | None = None, port: int = 0) -> None:
-        self.answers: dict[int, Answer] = dict(answers or {})
+    def __init__(self, responses: Mapping[int, Handler] | None = None, port: int = 0) -> None:
+        self.responses: dict[int, Handler] = dict(responses or {})
         self.requests: list[RemotingCommand] = []
         self.arrived = threading.Semaphore(0)
         super().__init__()
@@ -30,16 +42,18 @@ class Fake(LoopThread):
     def _serve(self, _: object, request: RemotingCommand) -> RemotingCommand | None:
         request.body = bytes(request.body)
         self.requests.append(request)
-        answer = self.answers.get(request.code)
+        respond = self.responses.get(request.code, says(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such thing here"))
         try:
-            if answer is None:
-                return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "no such thing here")
-            return answer(request)
+            return respond(request)
         finally:
             self.arrived.release()
 
     def codes(self) -> list[int]:
         return [request.code for request in self.requests]
+
+    def of(self, *codes: int) -> list[RemotingCommand]:
+        """Return the requests with these codes."""
+        return [request for request in self.requests if request.code in codes]
 
     def close(self) -> None:
         if not self._closed:
@@ -48,9 +62,13 @@ class Fake(LoopThread):
             self.stop_loop()
 
 
-def says(code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+def says(code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> Handler:
     """Return a handler with a constant response."""
     return lambda request: RemotingCommand.response(request, code, remark, ext, body)
+
+
+def says_offset(offset: int) -> Handler:
+    return says(0, ext={"offset": str(offset)})
 
 
 def route(
@@ -63,24 +81,41 @@ def route(
     )
 
 
-STORED = {"msgId": "0A", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
-POSITION = {"nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0"}
+def record(
+    offset: int, body: bytes = b"x", *, topic: str = "t", queue_id: int = 0, stored: int = 2, **properties: str
+) -> bytes:
+    """A message as a pull returns it. Its position in the commit log is a hundred times its offset."""
+    return encode_record(
+        topic.encode(),
+        queue_id,
+        body,
+        encode_properties(properties),
+        queue_offset=offset,
+        physical_offset=offset * 100,
+        born_timestamp=1,
+        born_host=HOST,
+        store_timestamp=stored,
+        store_host=HOST,
+    )
 
 
 class FakeCluster:
-    """One name server and some brokers, ``b0`` … with the same number of queues of every topic in ``topics``."""
+    """One name server and some brokers, ``b0`` … with the same number of queues of every topic in ``topics``.
+
+    ``addresses`` are those of the brokers by broker ID, as the name server reports them with the cluster of each.
+    """
 
     def __init__(self, brokers: int = 2) -> None:
         self.topics: dict[str, TopicRouteData] = {}
         self.brokers = [Fake() for _ in range(brokers)]
-        self.name_server = Fake({RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route})
+        self.addresses = {f"b{at}": {0: broker.address} for at, broker in enumerate(self.brokers)}
+        self.clusters: dict[str, str] = {}
+        self.name_server = Fake(
+            {RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route, RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info}
+        )
 
     def add(self, topic: str, queues: int = 2, perm: int = 6) -> str:
-        names = [f"b{i}" for i in range(len(self.brokers))]
-        self.topics[topic] = route(
-            dict.fromkeys(names, (queues, queues, perm)),
-            {name: {0: broker.address} for name, broker in zip(names, self.brokers, strict=True)},
-        )
+        self.topics[topic] = route(dict.fromkeys(self.addresses, (queues, queues, perm)), self.addresses)
         return topic
 
     def _route(self, request: RemotingCommand) -> RemotingCommand:
@@ -89,9 +124,22 @@ class FakeCluster:
             return RemotingCommand.response(request, ResponseCode.TOPIC_NOT_EXIST, "No topic route info")
         return RemotingCommand.response(request, 0, None, None, found.to_json(standard=True))
 
-    def everywhere(self, code: int, answer: Answer) -> None:
+    def _cluster_info(self, request: RemotingCommand) -> RemotingCommand:
+        info = ClusterInfo({}, {})
+        for name, addresses in self.addresses.items():
+            cluster = self.clusters.get(name, "c")
+            info.broker_addr_table[name] = BrokerData(cluster, name, addresses)
+            info.cluster_addr_table.setdefault(cluster, []).append(name)
+        return RemotingCommand.response(request, 0, None, None, info.to_json())
+
+    def sends(self) -> list[RemotingCommand]:
+        """Return the sends that all brokers received."""
+        codes = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+        return [request for broker in self.brokers for request in broker.of(*codes)]
+
+    def everywhere(self, code: int, respond: Handler) -> None:
         for broker in self.brokers:
-            broker.answers[code] = answer
+            broker.responses[code] = respond
 
     def accept(self) -> None:
         """Store every message and register every member."""
@@ -103,3 +151,24 @@ class FakeCluster:
     def close(self) -> None:
         for server in (self.name_server, *self.brokers):
             server.close()
+
+
+Produce = Callable[..., Producer]
+HOWS = ["send", "send_async"]
+
+
+def done(producer: Producer, how: str, message: Any = None, **options: Any) -> SendResult:
+    """Send synchronously or asynchronously, and wait longer than any timeout of a test: nothing may hang."""
+    sent = getattr(producer, how)(Message.of("t", "b") if message is None else message, **options)
+    result: SendResult = sent.result(20) if isinstance(sent, Future) else sent
+    return result
+
+
+class Decides:
+    """A listener of transactions that decides by the argument of the send, which may be a state's name, or commits."""
+
+    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
+        return LocalTransactionState(arg or "COMMIT_MESSAGE")
+
+    def check_local_transaction(self, message: Any) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE

@@ -44,7 +44,7 @@ class Brokers:
         self.asked += [(kind, broker) for broker in brokers]
         self.on_request(kind)
         if brokers & self.silent:
-            raise RemotingTimeoutError("the broker does not answer")
+            raise RemotingTimeoutError("no response")
 
 
 class Owner:

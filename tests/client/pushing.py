@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from spark_rocket.model import Message, MessageExt
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 
+Consume = Callable[..., PushConsumer]
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
@@ -34,12 +36,12 @@ class RecordingListener:
         self.bodies: list[bytes] = []
         self.messages: list[MessageExt] = []
         self.changed = threading.Condition()
-        self.answer: Callable[[MessageExt], Any] = lambda _: SUCCESS
+        self.result: Callable[[MessageExt], Any] = lambda _: SUCCESS
 
     def __call__(self, messages: list[MessageExt], _: ConsumeConcurrentlyContext) -> Any:
-        answer = [self.answer(message) for message in messages][-1]
+        result = [self.result(message) for message in messages][-1]
         self.add([message.body for message in messages], messages)
-        return answer
+        return result
 
     def orderly(self, messages: list[MessageExt], _: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
         self.add([message.body for message in messages], messages)
@@ -72,6 +74,18 @@ def send(producer: Producer, topic: str, count: int, start: int = 0, **more: Any
     for body in every:
         producer.send(Message.of(topic, body, **more))
     return every
+
+
+@contextmanager
+def running_consumer(
+    name_server: str, group: str, topic: str, listener: Any = lambda *_: SUCCESS, tags: str = "*", **settings: Any
+) -> Iterator[PushConsumer]:
+    """A started push consumer, from the first message. Without a listener it accepts all messages."""
+    usual = {"consume_from_where": FIRST, "name_server": name_server}
+    with PushConsumer(group, listener, **usual | settings) as consumer:
+        consumer.subscribe(topic, tags)
+        consumer.start()
+        yield consumer
 
 
 def committed(cluster: LocalCluster, group: str, topic: str) -> int:

@@ -11,11 +11,8 @@ from spark_rocket.client.admin import BrokerSettings
 from spark_rocket.client.admin import topics as admin_module
 from spark_rocket.errors import BrokerError, ClientError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
-from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.bodies.stats import (
     Connection,
     ConsumerConnection,
@@ -24,23 +21,20 @@ from spark_rocket.protocol.wire.bodies.stats import (
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode
-from tests.client.fakes import Fake, FakeCluster, says
+from tests.client.fakes import QUEUE, Fake, FakeCluster, Handler, record, says
 
 pytestmark = pytest.mark.live
 
 CREATE, DELETE = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER
 CREATE_GROUP = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 LIST_GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-QUEUE = MessageQueue("t", "b0", 0)
 
 
 @pytest.fixture
 def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
     cluster = fake(2)
-    brokers = {f"b{i}": BrokerData(f"c{i}", f"b{i}", {0: broker.address}) for i, broker in enumerate(cluster.brokers)}
-    info = ClusterInfo(brokers, {"c0": ["b0"], "c1": ["b1"]})
-    cluster.name_server.answers |= {
-        RequestCode.GET_BROKER_CLUSTER_INFO: says(0, body=info.to_json()),
+    cluster.clusters = {"b0": "c0", "b1": "c1"}
+    cluster.name_server.responses |= {
         RequestCode.DELETE_TOPIC_IN_NAMESRV: says(0),
         RequestCode.GET_KV_CONFIG: says(22, "no such key"),
         RequestCode.PUT_KV_CONFIG: says(0),
@@ -82,7 +76,7 @@ def test_a_topic_of_a_type(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t", queues=8)
     admin.create_topic("t", broker="b1", message_type="DELAY")
     admin.create_topic("t", broker="b1", message_type="FIFO", attributes="+reserve.time=60000")
-    sent = [request.ext_fields["attributes"] for request in mq.brokers[1].requests if request.code == CREATE]
+    sent = [request.ext_fields["attributes"] for request in mq.brokers[1].of(CREATE)]
     assert sent == ["+message.type=DELAY", "+reserve.time=60000,+message.type=FIFO"]
 
 
@@ -103,9 +97,9 @@ def test_topics_are_created_on_the_given_brokers(mq: FakeCluster, admin: Admin) 
 def test_an_ordered_topic_is_recorded_at_the_name_server(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t", queues=2)
     admin.create_topic("t", queues=2, order=True)
-    (put,) = (r for r in mq.name_server.requests if r.code == RequestCode.PUT_KV_CONFIG)
+    (put,) = mq.name_server.of(RequestCode.PUT_KV_CONFIG)
     assert put.ext_fields == {"namespace": "ORDER_TOPIC_CONFIG", "key": "t", "value": "b0:2;b1:2"}
-    mq.name_server.answers[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b1:2"})
+    mq.name_server.responses[RequestCode.GET_KV_CONFIG] = says(0, ext={"value": "b0:2;b1:2"})
     admin.delete_topic("t")
     assert RequestCode.DELETE_KV_CONFIG in mq.name_server.codes()
 
@@ -131,8 +125,7 @@ def test_groups_are_created_on_the_given_brokers(mq: FakeCluster, admin: Admin) 
     admin.create_group("g", ordered=True, retry_max_times=2)
     admin.create_group("h", cluster="c1", retry_max_times=5)
     assert asked(mq, CREATE_GROUP) == [1, 2]
-    requests = [request for request in mq.brokers[1].requests if request.code == CREATE_GROUP]
-    assert [SubscriptionGroupConfig.from_json(request.body) for request in requests] == [
+    assert [SubscriptionGroupConfig.from_json(request.body) for request in mq.brokers[1].of(CREATE_GROUP)] == [
         SubscriptionGroupConfig("g", consume_message_orderly=True, retry_max_times=2),
         SubscriptionGroupConfig("h", consume_message_orderly=True, retry_max_times=5),  # other settings are unchanged
     ]
@@ -148,31 +141,24 @@ def test_topics_are_deleted_everywhere(mq: FakeCluster, admin: Admin) -> None:
 
 
 def test_every_name_server_is_updated(mq: FakeCluster, nobody: str, closing: Callable[[Admin], Admin]) -> None:
-    second = Fake(
-        {
-            RequestCode.PUT_KV_CONFIG: says(0),
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: says(0, ext={"wipeTopicCount": "4"}),
-        }
-    )
-    mq.name_server.answers[RequestCode.WIPE_WRITE_PERM_OF_BROKER] = says(0, ext={"wipeTopicCount": "3"})
-    try:
-        both = closing(Admin(f"{mq.name_server.address};{second.address}"))
-        both.put_kv_config("n", "k", "v")
-        assert [s.codes() for s in (mq.name_server, second)] == [[100], [100]]
-        assert both.wipe_write_perm("b0") == 4
-        half = closing(Admin(f"{mq.name_server.address};{nobody}"))
-        with pytest.raises(NameServerUnreachableError, match=nobody):
-            half.put_kv_config("n", "k", "v")
-        assert half.get_kv_config("n", "k") is None, "one that answers is enough for a question"
-    finally:
-        second.close()
+    wipe = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+    mq.name_server.responses[wipe] = says(0, ext={"wipeTopicCount": "3"})
+    second = closing(Fake({RequestCode.PUT_KV_CONFIG: says(0), wipe: says(0, ext={"wipeTopicCount": "4"})}))
+    both = closing(Admin(f"{mq.name_server.address};{second.address}"))
+    both.put_kv_config("n", "k", "v")
+    assert [s.codes() for s in (mq.name_server, second)] == [[100], [100]]
+    assert both.wipe_write_perm("b0") == 4
+    half = closing(Admin(f"{mq.name_server.address};{nobody}"))
+    with pytest.raises(NameServerUnreachableError, match=nobody):
+        half.put_kv_config("n", "k", "v")
+    assert half.get_kv_config("n", "k") is None, "one that responds is enough for a query"
 
 
 def test_statistics_of_all_brokers_are_merged(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t")
     for i, broker in enumerate(mq.brokers):
         table = TopicStatsTable({MessageQueue("t", f"b{i}", 0): TopicOffset(0, i + 5, 9)}, 1.5)
-        broker.answers[RequestCode.GET_TOPIC_STATS_INFO] = says(0, body=table.to_json())
+        broker.responses[RequestCode.GET_TOPIC_STATS_INFO] = says(0, body=table.to_json())
     stats = admin.topic_stats("t")
     assert {queue.broker_name: offset.max_offset for queue, offset in stats.offset_table.items()} == {"b0": 5, "b1": 6}
     assert stats.topic_put_tps == 3.0
@@ -181,12 +167,12 @@ def test_statistics_of_all_brokers_are_merged(mq: FakeCluster, admin: Admin) -> 
 def test_groups_and_consumers(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t")
     ask = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-    mq.brokers[0].answers[ask] = says(0, body=GroupList(["g2", "g1"]).to_json())
-    mq.brokers[1].answers[ask] = says(0, body=GroupList(["g1", "g3"]).to_json())
+    mq.brokers[0].responses[ask] = says(0, body=GroupList(["g2", "g1"]).to_json())
+    mq.brokers[1].responses[ask] = says(0, body=GroupList(["g1", "g3"]).to_json())
     assert admin.groups_of("t") == ["g1", "g2", "g3"]
     online = ConsumerConnection([Connection("10.0.0.1@1", "10.0.0.1:5")])
-    mq.brokers[0].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
-    mq.brokers[1].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(206, "not online")
+    mq.brokers[0].responses[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
+    mq.brokers[1].responses[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(206, "not online")
     assert admin.consumers("g1", "t") == ["10.0.0.1@1"]
     with pytest.raises(BrokerError, match="online consumers"):
         admin.reset_offsets("g1", "t", -1)
@@ -202,10 +188,10 @@ def test_lag(least: int, most: int, committed: int | None, lag: int) -> None:
 
 def test_a_client_is_found_although_another_broker_does_not_respond(mq: FakeCluster, admin: Admin) -> None:
     online = ConsumerConnection([Connection("10.0.0.1@1", "10.0.0.1:5")])
-    mq.brokers[1].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
+    mq.brokers[1].responses[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(0, body=online.to_json())
     info = ConsumerRunningInfo(properties={"PROP_CLIENT_VERSION": "V5_3_3"})
-    mq.brokers[1].answers[RequestCode.GET_CONSUMER_RUNNING_INFO] = says(0, body=info.to_json())
-    mq.brokers[0].answers[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(14, "stopping")
+    mq.brokers[1].responses[RequestCode.GET_CONSUMER_RUNNING_INFO] = says(0, body=info.to_json())
+    mq.brokers[0].responses[RequestCode.GET_CONSUMER_CONNECTION_LIST] = says(14, "stopping")
     assert admin.consumer_running_info("g", "10.0.0.1@1") == info
     with pytest.raises(BrokerError, match="stopping"):  # the other client may be connected to this one
         admin.consumer_running_info("g", "10.0.0.2@1")
@@ -226,26 +212,15 @@ def test_settings_are_read_from_text(mq: FakeCluster, admin: Admin) -> None:
 
 def test_keys_with_equal_hashes_are_distinguished(mq: FakeCluster, admin: Admin) -> None:
     mq.add("t")
-    host = pack_host(("127.0.0.1", 1))
 
-    def record(keys: bytes, stored: int) -> bytes:
-        return encode_record(
-            b"t",
-            0,
-            keys,
-            b"KEYS\x01" + keys,
-            queue_offset=0,
-            physical_offset=0,
-            born_timestamp=0,
-            born_host=host,
-            store_timestamp=stored,
-            store_host=host,
-        )
+    def found(**stored: int) -> Handler:
+        keys = {name.replace("_", " "): at for name, at in stored.items()}
+        return says(0, body=b"".join(record(0, key.encode(), stored=at, KEYS=key) for key, at in keys.items()))
 
-    mq.brokers[0].answers[RequestCode.QUERY_MESSAGE] = says(0, body=record(b"b a", 9) + record(b"collides", 1))
-    mq.brokers[1].answers[RequestCode.QUERY_MESSAGE] = says(22, "nothing")
+    mq.brokers[0].responses[RequestCode.QUERY_MESSAGE] = found(b_a=9, collides=1)
+    mq.brokers[1].responses[RequestCode.QUERY_MESSAGE] = says(22, "nothing")
     assert [message.body for message in admin.query_messages("t", "a")] == [b"b a"]
-    mq.brokers[1].answers[RequestCode.QUERY_MESSAGE] = says(0, body=record(b"a", 5))
+    mq.brokers[1].responses[RequestCode.QUERY_MESSAGE] = found(a=5)
     assert [message.store_timestamp for message in admin.query_messages("t", "a")] == [5, 9]
     assert [message.store_timestamp for message in admin.query_messages("t", "a", max_num=1)] == [9]  # the newest
 
@@ -257,12 +232,7 @@ def test_an_invalid_message_id(admin: Admin) -> None:
 
 def test_without_a_master_the_slave_serves_reads_only(mq: FakeCluster, admin: Admin) -> None:
     slave = mq.brokers[1]
-    brokers = {
-        "b0": BrokerData("c0", "b0", {0: mq.brokers[0].address}),
-        "b1": BrokerData("c0", "b1", {1: slave.address}),
-    }
-    info = ClusterInfo(brokers, {"c0": ["b0", "b1"]})
-    mq.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
+    mq.clusters["b1"], mq.addresses["b1"] = "c0", {1: slave.address}
     mq.add("t", 1)
     mq.everywhere(RequestCode.GET_TOPIC_CONFIG, says(17, "no"))
     assert admin.topic_config("t", broker="b1") is None

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 
 import pytest
 
 from spark_rocket.client import (
     Admin,
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
     MessageModel,
     Producer,
-    PushConsumer,
 )
 from spark_rocket.client.admin import Failures, TopicKind, TrackStatus, base
 from spark_rocket.errors import BrokerError, ClientError, RemotingConnectError, StateError, TopicNotFoundError
-from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data
-from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import Answer, FakeCluster, says
+from tests.client.fakes import QUEUE, FakeCluster, Handler, says, says_offset
+from tests.client.pushing import AGAIN, Consume, RecordingListener
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
@@ -31,6 +29,7 @@ pytestmark = pytest.mark.live
 CLUSTER = {"in_process": False, "brokers": 2, "config": {"grpcServerPort": -1}}
 BODY = "héllo ✓ 你好".encode()
 BINARY = bytes(range(256))
+LIST_TOPICS = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
 
 
 @pytest.fixture(scope="module")
@@ -83,54 +82,45 @@ def test_brokers_report_their_state(admin: Admin, names: list[str], producer: Pr
         admin.brokers(cluster="nowhere")
 
 
-def test_an_unavailable_broker_does_not_hide_others(nobody: str) -> None:
-    fakes = FakeCluster(1)
-    try:
-        info = ClusterInfo(
-            {"b0": BrokerData("c", "b0", {0: fakes.brokers[0].address}), "b1": BrokerData("c", "b1", {0: nobody})},
-            {"c": ["b0", "b1"]},
-        )
-        fakes.name_server.answers |= {
-            RequestCode.GET_BROKER_CLUSTER_INFO: says(0, body=info.to_json()),
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: says(0, body=b'{"topicList":["alone"]}'),
-        }
-        table = (
-            b'{"table":{"brokerVersionDesc":"V4_9_8","putTps":"1.5 2 x","getTransferedTps":"3.0",'
-            b'"commitLogDiskRatio":"0.25"}}'
-        )
-        topics = b'{"topicConfigTable":{"t":{"topicName":"t","readQueueNums":3,"writeQueueNums":2,"perm":4}}}'
-        fakes.brokers[0].answers |= {
-            RequestCode.GET_BROKER_RUNTIME_INFO: says(0, body=table),
-            RequestCode.GET_ALL_TOPIC_CONFIG: says(0, body=topics),
-        }
-        with Admin(fakes.name_server.address) as admin:
-            there, away = admin.brokers()
-            assert there.runtime is not None
-            assert (there.runtime.version, there.runtime.put_tps, there.runtime.put_tps_10m) == ("4.9.8", 1.5, 0.0)
-            assert (there.runtime.get_tps, there.runtime.disk_ratio) == (3.0, 0.25)
-            assert away.runtime is None
-            assert nobody in (away.error or "")
-            failed: Failures = {}
-            found = {info.name: info for info in admin.topic_list(failed=failed)}
-            assert list(failed) == ["b1"]
-            assert (found["t"].read_queues, found["t"].write_queues, found["t"].perm) == (3, 2, "R-")
-            assert found["alone"].configs == {}
-            with pytest.raises(RemotingConnectError, match=nobody.rpartition(":")[2]):
-                admin.topic_list()
-            info.broker_addr_table["b1"].broker_addrs = {2: nobody, 1: fakes.brokers[0].address}
-            fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
-            found = {info.name: info for info in admin.topic_list()}
-            assert sorted(found["t"].configs) == ["b0", "b1"], "for want of its master a slave is asked"
-    finally:
-        fakes.close()
+def test_an_unavailable_broker_does_not_hide_others(fake: Callable[..., FakeCluster], nobody: str) -> None:
+    fakes = fake(1)
+    (broker,) = fakes.brokers
+    fakes.addresses["b1"] = {0: nobody}
+    topics = b'{"topicConfigTable":{"t":{"topicName":"t","readQueueNums":3,"writeQueueNums":2,"perm":4}}}'
+    fakes.name_server.responses[LIST_TOPICS] = says(0, body=b'{"topicList":["alone"]}')
+    broker.responses |= {
+        RequestCode.GET_BROKER_RUNTIME_INFO: says(
+            0,
+            body=b'{"table":{"brokerVersionDesc":"V4_9_8","putTps":"1.5 2 x","getTransferedTps":"3.0",'
+            b'"commitLogDiskRatio":"0.25"}}',
+        ),
+        RequestCode.GET_ALL_TOPIC_CONFIG: says(0, body=topics),
+    }
+    with Admin(fakes.name_server.address) as admin:
+        there, away = admin.brokers()
+        assert there.runtime is not None
+        assert (there.runtime.version, there.runtime.put_tps, there.runtime.put_tps_10m) == ("4.9.8", 1.5, 0.0)
+        assert (there.runtime.get_tps, there.runtime.disk_ratio) == (3.0, 0.25)
+        assert away.runtime is None
+        assert nobody in (away.error or "")
+        failed: Failures = {}
+        found = {info.name: info for info in admin.topic_list(failed=failed)}
+        assert list(failed) == ["b1"]
+        assert (found["t"].read_queues, found["t"].write_queues, found["t"].perm) == (3, 2, "R-")
+        assert found["alone"].configs == {}
+        with pytest.raises(RemotingConnectError, match=nobody.rpartition(":")[2]):
+            admin.topic_list()
+        fakes.addresses["b1"] = {2: nobody, 1: broker.address}
+        found = {info.name: info for info in admin.topic_list()}
+        assert sorted(found["t"].configs) == ["b0", "b1"], "for want of its master a slave is asked"
 
 
-def test_paged_lists_are_merged() -> None:
+def test_paged_lists_are_merged(fake: Callable[..., FakeCluster]) -> None:
     """Late 5.x brokers return some thousand topics or groups per response."""
-    fakes = FakeCluster(1)
+    fakes = fake(1)
     topics, groups = ([f"{kind}{number:02}" for number in range(25)] for kind in "tg")
 
-    def part(names: list[str], seq: str, table: str, name: str, total: str) -> Answer:
+    def part(names: list[str], seq: str, table: str, name: str, total: str) -> Handler:
         def respond(request: RemotingCommand) -> RemotingCommand:
             first = int(request.ext_fields[seq])
             assert ("dataVersion" in request.ext_fields) == (first > 0)
@@ -139,29 +129,18 @@ def test_paged_lists_are_merged() -> None:
 
         return respond
 
-    try:
-        info = ClusterInfo({"b0": BrokerData("c", "b0", {0: fakes.brokers[0].address})}, {"c": ["b0"]})
-        fakes.name_server.answers |= {
-            RequestCode.GET_BROKER_CLUSTER_INFO: says(0, body=info.to_json()),
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: says(0, body=b'{"topicList":[]}'),
-        }
-        fakes.brokers[0].answers |= {
-            RequestCode.GET_ALL_TOPIC_CONFIG: part(
-                topics, "topicSeq", "topicConfigTable", "topicName", "totalTopicNum"
-            ),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: part(
-                groups, "groupSeq", "subscriptionGroupTable", "groupName", "totalGroupNum"
-            ),
-        }
-        with Admin(fakes.name_server.address) as admin:
-            assert [info.name for info in admin.topic_list()] == topics
-            assert [info.name for info in admin.groups()] == groups
-            assert sorted(admin.topic_configs("b0")) == topics
-            assert sorted(admin.subscription_groups("b0")) == groups
-            fakes.brokers[0].answers[RequestCode.GET_ALL_TOPIC_CONFIG] = says(0, ext={"totalTopicNum": "9"}, body=b"{}")
-            assert admin.topic_configs("b0") == {}, "one that counts wrongly"
-    finally:
-        fakes.close()
+    of_topics = part(topics, "topicSeq", "topicConfigTable", "topicName", "totalTopicNum")
+    of_groups = part(groups, "groupSeq", "subscriptionGroupTable", "groupName", "totalGroupNum")
+    fakes.name_server.responses[LIST_TOPICS] = says(0, body=b'{"topicList":[]}')
+    fakes.everywhere(RequestCode.GET_ALL_TOPIC_CONFIG, of_topics)
+    fakes.everywhere(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, of_groups)
+    with Admin(fakes.name_server.address) as admin:
+        assert [info.name for info in admin.topic_list()] == topics
+        assert [info.name for info in admin.groups()] == groups
+        assert sorted(admin.topic_configs("b0")) == topics
+        assert sorted(admin.subscription_groups("b0")) == groups
+        fakes.everywhere(RequestCode.GET_ALL_TOPIC_CONFIG, says(0, ext={"totalTopicNum": "9"}, body=b"{}"))
+        assert admin.topic_configs("b0") == {}, "one that counts wrongly"
 
 
 def test_many_queries_are_sent_in_batches(admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,29 +228,17 @@ def test_groups_and_unknown_groups(admin: Admin, names: list[str], group: str) -
 
 
 def test_an_active_group(
-    admin: Admin, cluster: LocalCluster, names: list[str], producer: Producer, topic: str, group: str
+    admin: Admin, names: list[str], producer: Producer, topic: str, group: str, consume: Consume
 ) -> None:
     queues = fill(producer, admin, topic, 3, tags="a")
-    seen: list[MessageExt] = []
-
-    def consume(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
-        seen.extend(messages)
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-
-    consumer = PushConsumer(
-        group,
-        consume,
-        name_server=cluster.name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    )
-    consumer.subscribe(topic, "a")
+    listener = RecordingListener()
+    seen = listener.messages
 
     def past(queue: MessageQueue) -> int | None:
         consumer.persist_offsets()
         return admin.committed_offsets(group, topic)[queue]
 
-    with consumer:
-        consumer.start()
+    with consume(topic, listener, tags="a") as consumer:
         until(lambda: len(seen) == 12)
         consumer.persist_offsets()
         until(lambda: admin.group_state(group).lag == 0)
@@ -364,35 +331,25 @@ def test_a_pending_reset_does_not_block_another_reset(admin: Admin, producer: Pr
     assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 0)
 
 
-def test_a_broker_of_4x_moves_members_to_times_only(admin: Admin) -> None:
-    fakes = FakeCluster(1)
-    try:
-        fakes.add("t", 1)
-        info = ClusterInfo({"b0": BrokerData("c", "b0", {0: fakes.brokers[0].address})}, {"c": ["b0"]})
-        fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
-        fakes.brokers[0].answers |= {
-            RequestCode.GET_MIN_OFFSET: says(0, ext={"offset": "0"}),
-            RequestCode.GET_MAX_OFFSET: says(0, ext={"offset": "9"}),
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: says(0, body=b'{"connectionSet":[{"clientId":"c@1"}]}'),
-            RequestCode.GET_BROKER_CONFIG: says(0, body=b"brokerName=b0\n"),
-            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: says(
-                0, body=b'{"offsetTable":{{"brokerName":"b0","queueId":0,"topic":"t"}:9}}'
-            ),
-        }
-        with Admin(fakes.name_server.address) as old:
-            queue = MessageQueue("t", "b0", 0)
-            assert old.reset_offsets("g", "t", -1, online=True) == {queue: 9}
-            sent = fakes.brokers[0].requests[-1].ext_fields
-            assert {name: sent.get(name) for name in ("timestamp", "offset", "queueId", "isForce")} == {
-                "timestamp": "-1",
-                "offset": None,
-                "queueId": "-1",
-                "isForce": "true",
-            }
-            with pytest.raises(BrokerError, match="only to a time"):
-                old.reset_offsets_to("g", {queue: 3}, online=True)
-    finally:
-        fakes.close()
+def test_a_broker_of_4x_moves_members_to_times_only(fake: Callable[..., FakeCluster]) -> None:
+    fakes = fake(1)
+    fakes.add("t", 1)
+    (broker,) = fakes.brokers
+    broker.responses |= {
+        RequestCode.GET_MIN_OFFSET: says_offset(0),
+        RequestCode.GET_MAX_OFFSET: says_offset(9),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: says(0, body=b'{"connectionSet":[{"clientId":"c@1"}]}'),
+        RequestCode.GET_BROKER_CONFIG: says(0, body=b"brokerName=b0\n"),
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: says(
+            0, body=b'{"offsetTable":{{"brokerName":"b0","queueId":0,"topic":"t"}:9}}'
+        ),
+    }
+    with Admin(fakes.name_server.address) as old:
+        assert old.reset_offsets("g", "t", -1, online=True) == {QUEUE: 9}
+        sent = broker.requests[-1].ext_fields
+        assert [sent.get(name) for name in ("timestamp", "offset", "queueId", "isForce")] == ["-1", None, "-1", "true"]
+        with pytest.raises(BrokerError, match="only to a time"):
+            old.reset_offsets_to("g", {QUEUE: 3}, online=True)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------
@@ -453,7 +410,7 @@ def test_messages_of_a_queue_from_an_offset(admin: Admin, producer: Producer, to
 
 
 def test_groups_that_consumed_a_message(
-    admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
+    admin: Admin, producer: Producer, topic: str, group: str, consume: Consume
 ) -> None:
     queues = fill(producer, admin, topic, 2)
     (message,) = admin.messages_at(queues[0], 1, 1)
@@ -461,15 +418,7 @@ def test_groups_that_consumed_a_message(
     for name, offset in ((f"{group}-behind", 1), (f"{group}-past", 2)):
         admin.create_group(name)
         admin.reset_offsets_to(name, {queues[0]: offset})
-    everybody = PushConsumer(
-        f"{group}-all",
-        lambda messages, _: ConsumeConcurrentlyStatus.CONSUME_SUCCESS,
-        name_server=cluster.name_server,
-        message_model=MessageModel.BROADCASTING,
-    )
-    everybody.subscribe(topic)
-    with everybody:
-        everybody.start()
+    with consume(topic, group=f"{group}-all", message_model=MessageModel.BROADCASTING):
         until(lambda: f"{group}-all" in admin.groups_of(topic))
         tracks = {track.group.removeprefix(group): track for track in admin.message_track(message)}
     assert {name: track.status for name, track in tracks.items()} == {
@@ -480,20 +429,11 @@ def test_groups_that_consumed_a_message(
     assert tracks["-behind"].detail == "committed offset 1, message offset 1"
 
 
-def test_dead_letters(admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
+def test_dead_letters(admin: Admin, producer: Producer, topic: str, group: str, consume: Consume) -> None:
     assert admin.dead_letters(group) == []
     admin.create_group(group, retry_max_times=0)
-    consumer = PushConsumer(
-        group,
-        lambda messages, _: ConsumeConcurrentlyStatus.RECONSUME_LATER,
-        name_server=cluster.name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        max_reconsume_times=0,
-    )
-    consumer.subscribe(topic)
     sent = producer.send(Message.of(topic, BINARY, keys="k1 k2", tags="a", properties={"näme": "wért"}))
-    with consumer:
-        consumer.start()
+    with consume(topic, lambda *_: AGAIN, max_reconsume_times=0):
         until(lambda: admin.dead_letters(group))
     (dead,) = admin.dead_letters(group)
     assert (dead.topic, dead.body, admin.origin_topic(dead)) == (f"%DLQ%{group}", BINARY, topic)

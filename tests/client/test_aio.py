@@ -22,7 +22,7 @@ BROKERS = 1
 
 
 class Held:
-    """An answer that is given when ``go`` is set."""
+    """A response that is sent when ``go`` is set."""
 
     def __init__(self, then: Callable[[RemotingCommand], RemotingCommand | None]) -> None:
         self.asked = threading.Event()
@@ -73,7 +73,7 @@ async def test_errors_are_raised(mq: FakeCluster) -> None:
 
 async def test_an_unresponsive_name_server_does_not_block_the_loop(mq: FakeCluster) -> None:
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
-    held = mq.name_server.answers[code] = Held(mq.name_server.answers[code])
+    held = mq.name_server.responses[code] = Held(mq.name_server.responses[code])
     async with (
         aio.Producer(name_server=mq.name_server.address) as producer,
         aio.Reader(mq.name_server.address) as reader,
@@ -108,7 +108,7 @@ async def test_a_queue_of_a_lost_broker_does_not_block_the_loop(mq: FakeCluster,
         assert not reader.blocking.may_block(queue)
         mq.topics["t"] = less
         await asyncio.to_thread(reader.blocking.refresh, "t")
-        held = mq.name_server.answers[code] = Held(mq.name_server.answers[code])
+        held = mq.name_server.responses[code] = Held(mq.name_server.responses[code])
         work = asyncio.create_task(
             {
                 "queue": lambda: producer.send(Message("t", b"x"), queue=queue),

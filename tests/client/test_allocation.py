@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.client.consume.allocation import (
@@ -90,9 +90,10 @@ def test_consistent_hash_moves_few_queues() -> None:
         AllocateByConsistentHash(0)
 
 
-STRATEGIES = st.sampled_from([AllocateAveragely(), AllocateByCircle(), AllocateByConsistentHash()])
+STRATEGIES = st.sampled_from([AllocateAveragely(), AllocateByCircle(), AllocateByConsistentHash(3)])
 
 
+@settings(deadline=None)
 @given(STRATEGIES, st.integers(0, 40), st.sets(st.text(min_size=1, max_size=5), min_size=1, max_size=12))
 def test_every_queue_has_one_owner(strategy: AllocateStrategy, count: int, members: set[str]) -> None:
     names = sorted(members)

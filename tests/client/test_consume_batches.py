@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,8 +19,7 @@ from spark_rocket.client.consume.orderly import ConsumeBatches
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.errors import ProtocolError
-from spark_rocket.model import MessageExt
-from tests.client.consuming import SECONDS, Rig, found, nothing, queue_at, raising, rig_of
+from tests.client.consuming import FAILURES, SECONDS, Rig, found, nothing, queue_at, rig_of
 
 SUCCESS = ConsumeOrderlyStatus.SUCCESS
 
@@ -32,7 +30,7 @@ rig = rig_of(ConsumeBatches, SUCCESS, threads=2, max_reconsume_times=1, pause_ms
 @pytest.mark.parametrize("status", [SUCCESS, ConsumeConcurrentlyStatus.CONSUME_SUCCESS])
 def test_pulls_are_consumed_in_order(rig: Callable[..., Rig], status: object) -> None:
     one, queue = rig(), queue_at()
-    one.answer = lambda *_: status
+    one.listener = lambda *_: status
     one.service.receive(queue, found([0, 1]))
     one.service.receive(queue, found([2]))
     one.until(lambda: queue.commit_offset == 3)
@@ -42,7 +40,7 @@ def test_pulls_are_consumed_in_order(rig: Callable[..., Rig], status: object) ->
 def test_an_empty_pull_commits_no_pending_messages(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
     go = threading.Event()
-    one.answer = lambda *_: SUCCESS if go.wait(SECONDS) else None
+    one.listener = lambda *_: SUCCESS if go.wait(SECONDS) else None
     one.service.receive(queue, nothing(5))
     assert queue.commit_offset == 5
     one.service.receive(queue, found([5]))
@@ -58,7 +56,7 @@ def test_pulls_stop_while_the_queues_hold_too_much(rig: Callable[..., Rig], monk
     one, queues = rig(), [queue_at() for _ in range(3)]
     full = one.service.is_full
     go = threading.Event()
-    one.answer = lambda *_: SUCCESS if go.wait(SECONDS) else None
+    one.listener = lambda *_: SUCCESS if go.wait(SECONDS) else None
     one.service.receive(queues[0], found([0]))
     assert not full(queues[0])
     one.service.receive(queues[1], found([0]))
@@ -74,20 +72,10 @@ def test_pulls_stop_while_the_queues_hold_too_much(rig: Callable[..., Rig], monk
     assert not full(queues[2]), "what was consumed does not count"
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda *_: None,
-        lambda *_: 1 / 0,
-        lambda *_: np.ones(2),
-        lambda batch, _: batch,
-        raising(SystemExit(1)),
-        raising(KeyboardInterrupt()),
-    ],
-)
-def test_a_failed_batch_is_retried_then_returned(rig: Callable[..., Rig], answer: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("listener", FAILURES)
+def test_a_failed_batch_is_retried_then_returned(rig: Callable[..., Rig], listener: Callable[..., Any]) -> None:
     one, queue = rig(), queue_at()
-    one.answer = answer
+    one.listener = listener
     one.service.receive(queue, found([0, 1]))
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 2)
@@ -95,27 +83,21 @@ def test_a_failed_batch_is_retried_then_returned(rig: Callable[..., Rig], answer
     assert one.back.given == [(0, 0), (1, 0)]
 
 
-def test_returned_messages_are_not_returned_twice(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_messages_are_not_returned_twice(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=0), queue_at()
-    answers, asked = iter([True, False, True]), list[int]()
-
-    def send(message: MessageExt, _: int = 0) -> bool:
-        asked.append(message.queue_offset)
-        return next(answers)
-
-    monkeypatch.setattr(one.back, "send", send)
-    one.answer = lambda *_: None
+    one.back.refuses = iter([False, True, False]).__next__
+    one.listener = lambda *_: None
     one.service.receive(queue, found([0, 1]))
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 2)
-    assert asked == [0, 1, 1]
+    assert one.back.asked == [0, 1, 1]
 
 
 def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> None:
     one, stuck, queue = rig(), queue_at(), queue_at()
     began, go = threading.Event(), threading.Event()
 
-    def answer(_: object, context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+    def listen(_: object, context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
         context.suspend_current_queue_time_millis = "soon"  # type: ignore[assignment]
         if began.is_set():
             return SUCCESS
@@ -123,7 +105,7 @@ def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> No
         assert go.wait(SECONDS)
         return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
-    one.answer = answer
+    one.listener = listen
     one.service.receive(stuck, found([0, 1]))
     assert began.wait(SECONDS)
     one.service.receive(queue, found(range(5)))
@@ -135,7 +117,7 @@ def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> No
 
 def test_broadcasting_skips_failed_batches(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=0, clustering=False), queue_at()
-    one.answer = lambda *_: None
+    one.listener = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
 
@@ -143,14 +125,12 @@ def test_broadcasting_skips_failed_batches(rig: Callable[..., Rig]) -> None:
 def test_broadcasting_skips_batches_that_a_filter_hook_removes(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=0, clustering=False), queue_at()
     one.choose = lambda _: []
-    one.answer = lambda *_: None
+    one.listener = lambda *_: None
     one.service.receive(queue, found([0]))
     one.until(lambda: queue.commit_offset == 1)
 
 
-def test_few_threads_decode_and_failed_decoding_is_retried(
-    rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_threads_decode_and_failed_decoding_is_retried(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), queue_at()
     decode, threads = one.batches, set()
 
@@ -162,7 +142,7 @@ def test_few_threads_decode_and_failed_decoding_is_retried(
         yield from decode(process_queue, pulled)
 
     failed: list[ProcessQueue] = []
-    monkeypatch.setattr(one, "batches", failing)
+    one.batches = failing  # type: ignore[method-assign]
     one.service.receive(queue, found([0]))
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 1)

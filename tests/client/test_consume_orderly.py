@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spark_rocket.client.consume.listeners import ConsumeOrderlyContext, ConsumeOrderlyStatus
@@ -16,7 +15,7 @@ from spark_rocket.client.consume.orderly import ConsumeOrderly
 from spark_rocket.client.consume.process_queue import LOCK_EXPIRED_SECONDS, ProcessQueue
 from spark_rocket.client.consume.services import FlowControl
 from spark_rocket.model import MessageExt
-from tests.client.consuming import SECONDS, BlockedListener, Rig, found, queue_at, raising, rig_of
+from tests.client.consuming import FAILURES, SECONDS, BlockedListener, Rig, found, queue_at, rig_of
 
 SUCCESS, SUSPEND = ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
 
@@ -43,12 +42,12 @@ def test_one_call_at_a_time_in_the_queues_order(rig: Callable[..., Rig]) -> None
     one, queue = rig(batch_size=2), locked()
     inside = threading.Lock()
 
-    def answer(*_: object) -> ConsumeOrderlyStatus:
+    def listen(*_: object) -> ConsumeOrderlyStatus:
         assert inside.acquire(blocking=False)
         inside.release()
         return SUCCESS
 
-    one.answer = answer
+    one.listener = listen
     for start in range(0, 50, 5):
         one.service.receive(queue, found(range(start, start + 5)))
     one.until(lambda: queue.commit_offset == 50)
@@ -63,12 +62,12 @@ def test_a_suspended_queue_retries_its_messages(rig: Callable[..., Rig], wish: i
     one, queue = rig(batch_size=2), locked()
     times: list[int] = []
 
-    def answer(messages: list[MessageExt], context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
+    def listen(messages: list[MessageExt], context: ConsumeOrderlyContext) -> ConsumeOrderlyStatus:
         times.append(messages[0].reconsume_times)
         context.suspend_current_queue_time_millis = wish
         return SUSPEND if len(times) < 3 else SUCCESS
 
-    one.answer = answer
+    one.listener = listen
     one.service.receive(queue, found(range(3)))
     assert one.later.run() == pause
     assert queue.commit_offset == 0
@@ -79,27 +78,17 @@ def test_a_suspended_queue_retries_its_messages(rig: Callable[..., Rig], wish: i
     assert times == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        lambda *_: None,
-        lambda *_: 1 / 0,
-        lambda *_: 7,
-        lambda *_: np.ones(2),
-        raising(SystemExit(1)),
-        raising(KeyboardInterrupt()),
-    ],
-)
+@pytest.mark.parametrize("listener", FAILURES)
 def test_failed_and_invalid_listener_results_are_retried(
-    rig: Callable[..., Rig], answer: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    rig: Callable[..., Rig], listener: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, queue = rig(), locked()
-    one.answer = answer
+    one.listener = listener
     with caplog.at_level(logging.WARNING):
         one.service.receive(queue, found([0]))
         one.later.run()
         one.later.wait()
-        one.answer = lambda *_: SUCCESS
+        one.listener = lambda *_: SUCCESS
         one.later.run()
         one.until(lambda: queue.commit_offset == 1)
     assert len([record for record in caplog.records if "listener " in record.message]) == 1
@@ -107,7 +96,7 @@ def test_failed_and_invalid_listener_results_are_retried(
 
 def test_after_max_reconsume_times_a_message_goes_to_the_retry_topic(rig: Callable[..., Rig]) -> None:
     one, queue = rig(max_reconsume_times=2), locked()
-    one.answer = lambda messages, _: SUSPEND if messages[0].queue_offset == 0 else SUCCESS
+    one.listener = lambda messages, _: SUSPEND if messages[0].queue_offset == 0 else SUCCESS
     one.service.receive(queue, found([0, 1]))
     one.later.run()
     one.back.refuses = True
@@ -135,7 +124,7 @@ def test_nothing_is_consumed_without_a_valid_lock(rig: Callable[..., Rig]) -> No
 
 def test_a_dropped_queue_is_reported_after_its_last_call(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
-    one.answer = held = BlockedListener(SUCCESS)
+    one.listener = held = BlockedListener(SUCCESS)
     one.service.receive(queue, found([0, 1]))
     assert held.began.wait(SECONDS)
     queue.dropped = True
@@ -150,7 +139,7 @@ def test_a_dropped_queue_is_reported_after_its_last_call(rig: Callable[..., Rig]
 
 def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> None:
     one, stuck, queue = rig(), locked(), locked()
-    one.answer = held = BlockedListener(SUCCESS, once=True)
+    one.listener = held = BlockedListener(SUCCESS, once=True)
     one.service.receive(stuck, found([0, 1]))
     assert held.began.wait(SECONDS)
     one.service.receive(queue, found(range(5)))
@@ -164,7 +153,7 @@ def test_a_stuck_call_does_not_delay_other_queues(rig: Callable[..., Rig]) -> No
 
 def test_a_queue_dropped_while_suspended_is_reported(rig: Callable[..., Rig]) -> None:
     one, queue = rig(), locked()
-    one.answer = lambda *_: SUSPEND
+    one.listener = lambda *_: SUSPEND
     one.service.receive(queue, found([0]))
     one.later.wait()
     queue.dropped = True
@@ -177,12 +166,12 @@ def test_a_queue_dropped_while_suspended_is_reported(rig: Callable[..., Rig]) ->
 def test_messages_removed_from_the_list_are_not_consumed(rig: Callable[..., Rig], fail: Callable[[], Any]) -> None:
     one, queue = rig(batch_size=2), locked()
 
-    def answer(messages: list[MessageExt], _: object) -> Any:
+    def listen(messages: list[MessageExt], _: object) -> Any:
         while messages:
             messages.pop(0)
         return fail() if len(one.calls) == 1 else SUCCESS
 
-    one.answer = answer
+    one.listener = listen
     one.service.receive(queue, found(range(2)))
     assert one.later.run() == 1.0
     one.until(lambda: queue.commit_offset == 2)

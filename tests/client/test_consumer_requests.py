@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Producer, Reader
-from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
-from spark_rocket.client.consume.push_consumer import PushConsumer
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeOrderlyStatus
 from spark_rocket.client.consume.tool_requests import stacks
-from spark_rocket.client.core.client_config import ClientConfig
-from spark_rocket.client.core.instance import ClientInstance, acquire, release
+from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import (
     ConsumeMessageDirectlyResult,
@@ -31,7 +29,7 @@ from spark_rocket.protocol.wire.headers.admin import (
 )
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import found
-from tests.client.pushing import RecordingListener, committed, send
+from tests.client.pushing import Consume, RecordingListener, committed, send
 
 pytestmark = pytest.mark.live
 
@@ -39,53 +37,30 @@ SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
 
 @pytest.fixture
-def instance(cluster: LocalCluster) -> Iterator[ClientInstance]:
-    shared = acquire(ClientConfig((cluster.name_server,)))
-    yield shared
-    release(shared)
-
-
-@pytest.fixture
-def start(cluster: LocalCluster, closing: Callable[[Any], Any]) -> Callable[..., PushConsumer]:
-    def build(group: str, topic: str, listener: Any = None, **settings: Any) -> PushConsumer:
-        one: PushConsumer = closing(
-            PushConsumer(
-                group,
-                listener,
-                name_server=cluster.name_server,
-                consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-                **settings,
-            )
-        )
-        one.subscribe(topic)
-        one.start()
-        return one
-
-    return build
+def instance(cluster: LocalCluster, acquired: Callable[..., ClientInstance]) -> ClientInstance:
+    return acquired(cluster.name_server)
 
 
 def ask(instance: ClientInstance, code: RequestCode, header: Any, body: bytes = b"") -> RemotingCommand:
     request = RemotingCommand.request(code, header.to_ext(), body)
-    answer = instance.members.handlers[code]("a broker", request)
-    assert answer is not None
-    return answer
+    response = instance.members.handlers[code]("a broker", request)
+    assert response is not None
+    return response
 
 
-def test_offsets_and_running_info(
-    cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer]
-) -> None:
+def test_offsets_and_running_info(cluster: LocalCluster, instance: ClientInstance, consume: Consume) -> None:
     topic, seen = cluster.create_topic("asked", 2), RecordingListener()
-    start("asked", topic, seen)
+    consume(topic, seen, group="asked")
     with Producer("p", name_server=cluster.name_server) as producer:
         send(producer, topic, 6)
     seen.until_has(6)
     instance.members.consumers["asked"].persist_offsets()
-    answer = ask(
+    response = ask(
         instance,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         GetConsumerStatusRequestHeader(topic=topic, group="asked"),
     )
-    offsets = GetConsumerStatusBody.from_json(answer.body).message_queue_table
+    offsets = GetConsumerStatusBody.from_json(response.body).message_queue_table
     assert {queue.queue_id for queue in offsets} == {0, 1}
     header = GetConsumerRunningInfoRequestHeader(
         consumer_group="asked", client_id=instance.client_id, jstack_enable=True
@@ -110,12 +85,12 @@ def test_offsets_and_running_info(
     ],
 )
 def test_an_unknown_group(
-    cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], code: RequestCode, header: Any
+    cluster: LocalCluster, instance: ClientInstance, consume: Consume, code: RequestCode, header: Any
 ) -> None:
-    start("other", cluster.create_topic("asked", 2), RecordingListener())
-    answer = ask(instance, code, header)
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert "missing" in (answer.remark or "")
+    consume(cluster.create_topic("asked", 2), group="other")
+    response = ask(instance, code, header)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "missing" in (response.remark or "")
 
 
 def _fail(*_: object) -> Any:
@@ -137,7 +112,7 @@ def _fail(*_: object) -> Any:
 def test_one_message_is_consumed_directly(
     cluster: LocalCluster,
     instance: ClientInstance,
-    start: Callable[..., PushConsumer],
+    consume: Consume,
     kind: str,
     listener: Callable[..., Any],
     result: str,
@@ -149,14 +124,14 @@ def test_one_message_is_consumed_directly(
         assert context.message_queue == MessageQueue("t", "b", 0)
         return listener(what, context)
 
-    start("direct", cluster.create_topic("empty", 1), **{kind: listen})
-    answer = ask(
+    consume(cluster.create_topic("empty", 1), group="direct", **{kind: listen})
+    response = ask(
         instance,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
         ConsumeMessageDirectlyResultRequestHeader(consumer_group="direct", broker_name="b", msg_id="x"),
         bytes(found([7]).records),
     )
-    told = ConsumeMessageDirectlyResult.from_json(answer.body)
+    told = ConsumeMessageDirectlyResult.from_json(response.body)
     assert told.consume_result == result
     assert told.order is (result in ("CR_SUCCESS", "CR_LATER") and kind != "listener")
     assert (told.remark == "KeyError: 'mine'") is (result == "CR_THROW_EXCEPTION")
@@ -165,12 +140,10 @@ def test_one_message_is_consumed_directly(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_offsets_are_reset(
-    cluster: LocalCluster, instance: ClientInstance, start: Callable[..., PushConsumer], orderly: bool
-) -> None:
+def test_offsets_are_reset(cluster: LocalCluster, instance: ClientInstance, consume: Consume, orderly: bool) -> None:
     group = f"reset{orderly}"
     topic, seen = cluster.create_topic(group, 1), RecordingListener()
-    one = start(group, topic, **{"orderly": seen.orderly} if orderly else {"listener": seen})
+    one = consume(topic, group=group, **{"orderly": seen.orderly} if orderly else {"listener": seen})
     with Producer("p", name_server=cluster.name_server) as producer:
         send(producer, topic, 6)
     seen.until_has(6)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from spark_rocket.client import Producer, PushConsumer
-from spark_rocket.client.consume.consumer_stats import ConsumerStats
-from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
-from spark_rocket.model import Message
+from spark_rocket.client import Producer
+from spark_rocket.client.consume.listeners import (
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    ConsumerStats,
+)
 from spark_rocket.protocol.wire.bodies.consumer import ConsumeStatus
-from spark_rocket.testing import LocalCluster
-from tests.client.pushing import RecordingListener
+from tests.client.pushing import Consume, RecordingListener, send
 
 pytestmark = pytest.mark.live
+
+QUEUES = 1
 
 
 def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:
@@ -42,11 +44,8 @@ def test_rates_of_the_last_minute_and_failures_of_the_last_hour() -> None:
 
 
 @pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
-def test_statistics_of_a_consumer(cluster: LocalCluster, closing: Callable[[Any], Any], kind: str) -> None:
-    topic = cluster.create_topic(f"stats-{kind}", 1)
-    with Producer("p", name_server=cluster.name_server) as producer:
-        for number in range(20):
-            producer.send(Message.of(topic, str(number)))
+def test_statistics_of_a_consumer(producer: Producer, topic: str, consume: Consume, kind: str) -> None:
+    send(producer, topic, 20)
     seen = RecordingListener()
     failed: list[bytes] = []
 
@@ -59,16 +58,7 @@ def test_statistics_of_a_consumer(cluster: LocalCluster, closing: Callable[[Any]
         seen.add(bodies, [])
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if kind == "listener" else ConsumeOrderlyStatus.SUCCESS
 
-    consumer = closing(
-        PushConsumer(
-            f"g-{kind}",
-            **{kind: listen},
-            name_server=cluster.name_server,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        )
-    )
-    consumer.subscribe(topic)
-    consumer.start()
+    consumer = consume(topic, **{kind: listen})
     seen.until_has(20)
     consumer.close()
     status = consumer.running_info().status_table[topic]

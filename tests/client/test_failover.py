@@ -63,23 +63,11 @@ def test_a_silent_machine_leaves_time_for_another_broker(
     cluster.topics["t"] = route(
         {"alive": (1, 1, 6), "dead": (1, 1, 6)}, {"alive": {0: cluster.brokers[0].address}, "dead": {0: silent()}}
     )
-    producer = closing(Producer("g", name_server=cluster.name_server.address, member=False, send_timeout=6.0))
+    producer = closing(Producer("g", name_server=cluster.name_server.address, member=False, send_timeout=3.0))
     for _ in range(2):  # one of them tries the dead broker first
         sent = getattr(producer, how)(Message("t", b"x"))
         result = sent.result(20) if isinstance(sent, Future) else sent
         assert result.queue.broker_name == "alive"
-
-
-def test_a_dead_broker_fails_no_send(fake: Callable[..., FakeCluster], closing: Closing) -> None:
-    cluster = fake(2)
-    cluster.add("t", queues=2)
-    cluster.everywhere(SEND, says(0, ext=STORED))
-    producer = closing(Producer("g", name_server=cluster.name_server.address, member=False))
-    assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(4)} == {"b0", "b1"}
-    cluster.brokers[0].close()
-    waiting = [producer.send_async(Message("t", b"x")) for _ in range(20)]
-    assert {future.result(30).queue.broker_name for future in waiting} == {"b1"}
-    assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(4)} == {"b1"}
 
 
 @pytest.mark.parametrize("slave", [True, False])
@@ -147,15 +135,15 @@ def test_a_route_with_too_many_queues_is_an_error() -> None:
 
 def test_pulls_follow_the_suggested_broker(pair: FakeCluster, reader: Reader) -> None:
     master, slave = pair.brokers
-    master.answers[PULL] = pulled(1, 0)
-    slave.answers[PULL] = pulled(1, 0)
+    master.responses[PULL] = pulled(1, 0)
+    slave.responses[PULL] = pulled(1, 0)
     assert reader.pull(QUEUE, 0).from_master
     assert not reader.pull(QUEUE, 0).from_master
     assert not reader.pull_async(QUEUE, 0).result(30).from_master
-    slave.answers[PULL] = pulled(0, 0)
+    slave.responses[PULL] = pulled(0, 0)
     assert not reader.pull_later(QUEUE, 0).result().from_master
     assert reader.pull(QUEUE, 0).from_master
-    slave.answers[PULL] = pulled(1)
+    slave.responses[PULL] = pulled(1)
     assert not reader.pull(QUEUE, 0).from_master
     assert reader.pull(QUEUE, 0).from_master, "what the slave does not have yet, the master may have"
     slave.close()
@@ -166,7 +154,7 @@ def test_pulls_follow_the_suggested_broker(pair: FakeCluster, reader: Reader) ->
 
 def test_pulls_use_the_slave_while_the_master_is_unavailable(pair: FakeCluster, reader: Reader) -> None:
     master, slave = pair.brokers
-    master.answers[PULL] = slave.answers[PULL] = pulled(0, 0)
+    master.responses[PULL] = slave.responses[PULL] = pulled(0, 0)
     assert reader.pull(QUEUE, 0).from_master
     master.close()
     with pytest.raises(RemotingConnectError):
@@ -181,9 +169,9 @@ def test_pulls_use_the_slave_while_the_master_is_unavailable(pair: FakeCluster, 
 
 def test_offsets_of_a_group_while_the_master_is_unavailable(pair: FakeCluster, reader: Reader) -> None:
     master, slave = pair.brokers
-    master.answers[QUERY] = says(0, ext={"offset": "9"})
-    slave.answers[QUERY] = says(0, ext={"offset": "8"})
-    slave.answers[COMMIT] = says(0)
+    master.responses[QUERY] = says(0, ext={"offset": "9"})
+    slave.responses[QUERY] = says(0, ext={"offset": "8"})
+    slave.responses[COMMIT] = says(0)
     assert reader.committed_offset("g", QUEUE) == 9
     master.close()
     assert reader.committed_offset("g", QUEUE) == 8
@@ -191,32 +179,22 @@ def test_offsets_of_a_group_while_the_master_is_unavailable(pair: FakeCluster, r
     assert store.commit({QUEUE: 12}) == {}
     told = [request.ext_fields["commitOffset"] for request in slave.requests if request.code == COMMIT]
     assert told == ["12"]
-    slave.answers[QUERY] = says(ResponseCode.QUERY_NOT_FOUND, "none")
+    slave.responses[QUERY] = says(ResponseCode.QUERY_NOT_FOUND, "none")
     with pytest.raises(RemotingConnectError):  # it may not have received them yet
         reader.committed_offset("g", QUEUE)
-    slave.answers[COMMIT] = says(ResponseCode.SYSTEM_ERROR, "no")
+    slave.responses[COMMIT] = says(ResponseCode.SYSTEM_ERROR, "no")
     assert isinstance(store.commit({QUEUE: 13})[QUEUE], RemotingConnectError)
-    slave.answers[RequestCode.GET_MAX_OFFSET] = says(0, ext={"offset": "20"})
+    slave.responses[RequestCode.GET_MAX_OFFSET] = says(0, ext={"offset": "20"})
     assert reader.slave_max_offset(QUEUE) == 20
 
 
 def test_a_master_that_has_left_the_route(pair: FakeCluster, reader: Reader) -> None:
     slave = pair.brokers[1]
     pair.topics["t"] = route({"b": (1, 1, 6)}, {"b": {1: slave.address}})
-    slave.answers[QUERY] = says(0, ext={"offset": "8"})
-    slave.answers[PULL] = pulled(0, 0)
+    slave.responses[QUERY] = says(0, ext={"offset": "8"})
+    slave.responses[PULL] = pulled(0, 0)
     reader.refresh("t")
     assert not reader.pull(QUEUE, 0).from_master
     assert reader.committed_offset("g", QUEUE) == 8
     with pytest.raises(QueueNotFoundError, match="no master at the moment"):
         reader.max_offset(QUEUE)
-
-
-def test_a_dead_name_server_is_skipped(fake: Callable[..., FakeCluster], closing: Closing) -> None:
-    first, second = fake(1), fake(1)
-    for cluster in (first, second):
-        cluster.topics["t"] = cluster.topics["u"] = route({"b": (1, 1, 6)}, {"b": {0: "127.0.0.1:1"}})
-    reader = closing(Reader(f"{first.name_server.address};{second.name_server.address}"))
-    assert reader.queues("t") == [QUEUE]
-    first.name_server.close()
-    assert len(reader.queues("u")) == 1

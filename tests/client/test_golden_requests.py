@@ -17,7 +17,6 @@ import pytest
 import spark_rocket.client
 from spark_rocket.client import (
     Admin,
-    LocalTransactionState,
     Producer,
     Reader,
     TransactionProducer,
@@ -30,12 +29,12 @@ from spark_rocket.client.consume.services import SendBack
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import RocketError
-from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.ids import RecallMessageHandle, encode_offset_msg_id
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchResponseBody
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, GetConsumerListByGroupResponseBody, SubscriptionData
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupWrapper, TopicConfigSerializeWrapper
-from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.route import KVTable, TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     ConsumerConnection,
     ConsumeStats,
@@ -49,12 +48,11 @@ from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests import golden
 from tests.client.consuming import SECONDS
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import QUEUE, Decides, FakeCluster, says
 
 pytestmark = pytest.mark.live
 
-QUEUE = MessageQueue("t", "b0", 0)
-ANSWER = {
+FIELDS = {
     **dict.fromkeys(("offset", "timestamp", "queueOffset", "nextBeginOffset", "maxOffset"), "5"),
     **dict.fromkeys(("queueId", "minOffset", "suggestWhichBrokerId", "wipeTopicCount", "addTopicCount"), "0"),
     "msgId": "7F00000100002A9F0000000000000005",
@@ -76,9 +74,7 @@ class Rig:
     def __init__(self, mq: FakeCluster, stack: list[Callable[[], None]]) -> None:
         self.mq = mq
         self._stack = stack
-        broker = BrokerData("c", "b0", {0: mq.brokers[0].address})
         bodies = {
-            RequestCode.GET_BROKER_CLUSTER_INFO: ClusterInfo({"b0": broker}, {"c": ["b0"]}),
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: TopicList(["t"]),
             RequestCode.GET_KVLIST_BY_NAMESPACE: KVTable({}),
             RequestCode.GET_BROKER_RUNTIME_INFO: KVTable({}),
@@ -96,8 +92,8 @@ class Rig:
         for server in (mq.name_server, *mq.brokers):
             for code in RequestCode:
                 body = bodies[code].to_json() if code in bodies else b""
-                server.answers.setdefault(code, says(0, ext=ANSWER, body=body))
-        mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, ext=ANSWER | {"offset": "0"}))
+                server.responses.setdefault(code, says(0, ext=FIELDS, body=body))
+        mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, ext=FIELDS | {"offset": "0"}))
         for name in ("t", "c_REPLY_TOPIC", "%RETRY%g"):
             mq.add(name, 1)
         self.name_server = mq.name_server.address
@@ -116,14 +112,7 @@ class Rig:
         return self._closing(Producer("g", name_server=self.name_server, **settings))
 
     def transactions(self) -> TransactionProducer:
-        class Listener:
-            def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-                return LocalTransactionState.COMMIT_MESSAGE
-
-            def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-                return LocalTransactionState.COMMIT_MESSAGE
-
-        return self._closing(TransactionProducer("g", Listener(), name_server=self.name_server))
+        return self._closing(TransactionProducer("g", Decides(), name_server=self.name_server))
 
     def instance(self) -> ClientInstance:
         shared = acquire(ClientConfig((self.name_server,)))
@@ -326,7 +315,7 @@ ONLY_OURS: dict[int, dict[str, str]] = {
 ONLY_JAVAS: dict[int, dict[str, str]] = {
     C.QUERY_MESSAGE: {"_UNIQUE_KEY_QUERY": "a key of either kind is looked for, and the client compares the keys"},
 }
-ANSWERED = {  # requests that Java sends one-way
+ACKNOWLEDGED = {  # requests that Java sends one-way
     C.UPDATE_CONSUMER_OFFSET: "brokers of 5.x reject unknown groups, and their response reports it",
 }
 
@@ -358,7 +347,7 @@ def test_a_request_has_javas_fields(code: int, rig: Rig) -> None:
         pass
     ours, java = rig.sent(code), recorded(code)
     assert int(ours.code) == code
-    assert ours.version >= 401, "brokers since 4.9.4 answer such clients in standard JSON"
+    assert ours.version >= 401, "brokers since 4.9.4 respond to such clients in standard JSON"
     if not java:
         table = TABLES[code]
         assert own_fields(ours) <= set(table)
@@ -376,7 +365,7 @@ def test_a_request_has_javas_fields(code: int, rig: Rig) -> None:
         texts = {one.ext_fields[name] for one in java if name in one.ext_fields}
         assert holds(ours.ext_fields[name]) in {holds(text) for text in texts}, name
     oneway = {bool(one.flag & FLAG_ONEWAY) for one in java}
-    assert code in ANSWERED or bool(ours.flag & FLAG_ONEWAY) in oneway
+    assert code in ACKNOWLEDGED or bool(ours.flag & FLAG_ONEWAY) in oneway
     if any(one.body for one in java) and bytes(ours.body)[:1] == b"{":
         theirs = set().union(*(names_in(loads_tolerant(one.body)) for one in java))
         assert names_in(loads_tolerant(ours.body)) - theirs <= ONLY_IN_OUR_BODIES.get(code, set())

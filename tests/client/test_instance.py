@@ -148,7 +148,7 @@ def test_routes_are_refreshed_once_after_a_lost_broker(fake: Callable[..., FakeC
     cluster = fake(2)
     old, new = cluster.brokers
     cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: old.address}})
-    new.answers[RequestCode.PULL_MESSAGE] = says(0, None, POSITION)
+    new.responses[RequestCode.PULL_MESSAGE] = says(0, None, POSITION)
     queue = MessageQueue("t", "b0", 0)
     with Reader(cluster.name_server.address) as reader:
         assert reader.address(queue) == old.address

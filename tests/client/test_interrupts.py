@@ -12,25 +12,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from spark_rocket.client import Admin, LitePullConsumer, Producer, Reader, TransactionProducer
-from spark_rocket.client.send.transaction import LocalTransactionState, TransactionListener
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
-from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import POSITION, Answer, FakeCluster, says
+from tests.client.fakes import POSITION, QUEUE, Decides, FakeCluster, Handler, says, says_offset
 
 pytestmark = pytest.mark.live
 
 BROKERS = 1
-STORED = {"msgId": "7F0000010000303900000000000000AB", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
-QUEUE = MessageQueue("t", "b0", 0)
 
 
 class Held:
-    """An answer that the first request does not get."""
+    """Responds to all requests but the first."""
 
-    def __init__(self, then: Answer) -> None:
+    def __init__(self, then: Handler) -> None:
         self.asked = threading.Event()
         self._then = then
 
@@ -39,14 +35,6 @@ class Held:
             return self._then(request)
         self.asked.set()
         return None
-
-
-class Commits(TransactionListener):
-    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message: Any) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
 
 
 class Blocking(NamedTuple):
@@ -92,7 +80,7 @@ CALLS = [
     Blocking("Producer.queues", _producer(), lambda c: c.queues("t"), Code.GET_ROUTEINFO_BY_TOPIC),
     Blocking(
         "TransactionProducer.send_in_transaction",
-        lambda address: TransactionProducer("g", Commits(), name_server=address, send_timeout=2.0),
+        lambda address: TransactionProducer("g", Decides(), name_server=address, send_timeout=2.0),
         lambda c: c.send_in_transaction(Message.of("t", "x")),
         Code.SEND_MESSAGE_V2,
     ),
@@ -108,15 +96,11 @@ CALLS = [
 
 @pytest.fixture
 def mq(mq: FakeCluster) -> FakeCluster:
-    info = ClusterInfo({"b0": BrokerData("c", "b0", {0: mq.brokers[0].address})}, {"c": ["b0"]})
-    mq.name_server.answers[Code.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
     for code in (Code.UPDATE_AND_CREATE_TOPIC, Code.END_TRANSACTION):
         mq.everywhere(code, says(0))
-    for code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE):
-        mq.everywhere(code, says(0, ext=STORED))
     mq.everywhere(Code.PULL_MESSAGE, says(19, None, POSITION))
     for code in (Code.GET_MIN_OFFSET, Code.GET_MAX_OFFSET, Code.QUERY_CONSUMER_OFFSET):
-        mq.everywhere(code, says(0, ext={"offset": "0"}))
+        mq.everywhere(code, says_offset(0))
     members = GetConsumerListByGroupResponseBody([])
     mq.everywhere(Code.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
     return mq
@@ -157,10 +141,10 @@ def interrupted_at(event: threading.Event) -> Iterator[None]:
 def test_an_interrupt_ends_a_call_and_the_next_one_works(
     mq: FakeCluster, closing: Callable[[Any], Any], blocking: Blocking
 ) -> None:
-    server = mq.name_server if blocking.code in mq.name_server.answers else mq.brokers[0]
+    server = mq.name_server if blocking.code in mq.name_server.responses else mq.brokers[0]
     if blocking.code == Code.HEART_BEAT:  # a heartbeat needs a broker
         closing(Producer(name_server=mq.name_server.address)).send(Message.of("t", "x"))
-    held = server.answers[blocking.code] = Held(server.answers[blocking.code])
+    held = server.responses[blocking.code] = Held(server.responses[blocking.code])
     client = closing(blocking.client(mq.name_server.address))
     with interrupted_at(held.asked):
         blocking.call(client)

@@ -46,12 +46,20 @@ Make = Callable[..., LitePullConsumer]
 def make(cluster: LocalCluster, closing: Callable[[LitePullConsumer], LitePullConsumer]) -> Make:
     """Consumers of the group ``g<topic>`` from the first message, each as in a separate process."""
 
-    def build(topic: str, *, subscribe: bool = True, start: bool = True, **settings: Any) -> LitePullConsumer:
-        settings.setdefault("consume_from_where", FIRST)
-        settings.setdefault("instance_name", f"i{next(_numbers)}")
+    def build(
+        topic: str,
+        *,
+        subscribe: str | None = "*",
+        assign: list[MessageQueue] | None = None,
+        start: bool = True,
+        **settings: Any,
+    ) -> LitePullConsumer:
+        settings = {"consume_from_where": FIRST, "instance_name": f"i{next(_numbers)}"} | settings
         consumer = closing(LitePullConsumer(f"g{topic}", name_server=cluster.name_server, **settings))
-        if subscribe:
-            consumer.subscribe(topic)
+        if assign is not None:
+            consumer.assign(assign)
+        elif subscribe is not None:
+            consumer.subscribe(topic, subscribe)
         if start:
             consumer.start()
         return consumer
@@ -107,15 +115,12 @@ def test_all_messages_of_a_topic_arrive_once_and_in_order(topic: str, producer: 
 def test_tags_select_messages(topic: str, producer: Producer, make: Make) -> None:
     for tag in ("a", "b", "c"):
         fill(producer, topic, 2, tags=tag)
-    consumer = make(topic, subscribe=False, start=False)
-    consumer.subscribe(topic, "a || c")
-    consumer.start()
+    consumer = make(topic, subscribe="a || c")
     assert {message.tags for message in drain(consumer, 8)} == {"a", "c"}
 
 
 def test_a_changed_subscription_takes_effect(topic: str, producer: Producer, make: Make) -> None:
-    consumer = make(topic, subscribe=False)
-    consumer.subscribe(topic, "a")
+    consumer = make(topic, subscribe="a")
     consumer.subscribe(topic, "b")
     fill(producer, topic, 1, tags="a")
     fill(producer, topic, 1, tags="b")
@@ -137,9 +142,7 @@ def test_batches_are_arrow_record_batches(topic: str, producer: Producer, make: 
 def test_polls_may_be_mixed(topic: str, producer: Producer, make: Make) -> None:
     """A poll, also as Arrow, continues the batch of an interrupted iteration."""
     (queue, _) = fill(producer, topic, 10)
-    consumer = make(topic, subscribe=False, start=False)
-    consumer.assign([queue])
-    consumer.start()
+    consumer = make(topic, assign=[queue])
     every = iter(consumer)
     assert bodies([next(every), next(every)]) == ["0:0", "0:1"]
     (batch,) = consumer.poll_batches(WAIT)
@@ -170,12 +173,6 @@ def test_concurrent_polls_return_no_duplicates(topic: str, producer: Producer, m
     assert sorted(found) == sorted(f"{queue}:{i}" for queue in (0, 1) for i in range(300))
 
 
-def test_a_full_queue_is_pulled_again_when_it_has_room(topic: str, producer: Producer, make: Make) -> None:
-    fill(producer, topic, 100)
-    consumer = make(topic, pull_batch_size=5, pull_threshold_for_queue=5, pull_threshold_for_all=15)
-    assert len(drain(consumer, 200)) == 200
-
-
 # --- committing -----------------------------------------------------------------------------------------------------
 
 
@@ -183,9 +180,7 @@ def test_only_polled_and_marked_messages_are_committed(
     topic: str, producer: Producer, reader: Reader, make: Make
 ) -> None:
     queue = fill(producer, topic, 30)[0]
-    consumer = make(topic, subscribe=False, start=False, auto_commit=False)
-    consumer.assign([queue])
-    consumer.start()
+    consumer = make(topic, assign=[queue], auto_commit=False)
     assert len(consumer.poll(WAIT)) == 10
     consumer.persist_offsets()
     assert consumer.committed(queue) is None
@@ -194,9 +189,7 @@ def test_only_polled_and_marked_messages_are_committed(
     assert len(consumer.poll(WAIT)) == 10
     consumer.close()
     assert reader.committed_offset(consumer.group, queue) == 10
-    again = make(topic, subscribe=False, start=False, auto_commit=False)
-    again.assign([queue])
-    again.start()
+    again = make(topic, assign=[queue], auto_commit=False)
     assert bodies(again.poll(WAIT))[0] == "0:10", "what was not committed comes again"
     again.commit_offsets({queue: 7})
     again.close()
@@ -207,9 +200,7 @@ def test_auto_commit_marks_messages_of_earlier_polls(
     topic: str, producer: Producer, reader: Reader, make: Make
 ) -> None:
     queue = fill(producer, topic, 30)[0]
-    consumer = make(topic, subscribe=False, start=False, auto_commit_interval=0)
-    consumer.assign([queue])
-    consumer.start()
+    consumer = make(topic, assign=[queue], auto_commit_interval=0)
     consumer.poll(WAIT)
     consumer.persist_offsets()
     assert consumer.committed(queue) == 0, "what the last poll gave may still be in use"
@@ -222,8 +213,7 @@ def test_auto_commit_marks_messages_of_earlier_polls(
 
 def test_failed_messages_are_not_committed(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
     queue = fill(producer, topic, 30)[0]
-    consumer = make(topic, subscribe=False, auto_commit_interval=0)
-    consumer.assign([queue])
+    consumer = make(topic, assign=[queue], auto_commit_interval=0)
 
     def consume() -> None:
         with consumer:
@@ -239,26 +229,11 @@ def test_failed_messages_are_not_committed(topic: str, producer: Producer, reade
 
 def test_leaving_a_loop_commits_its_messages(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
     queue = fill(producer, topic, 30)[0]
-    with make(topic, subscribe=False, start=False) as consumer:
-        consumer.assign([queue])
-        consumer.start()
+    with make(topic, assign=[queue]) as consumer:
         for message in consumer:
             if message.queue_offset == 12:
                 break
     assert reader.committed_offset(consumer.group, queue) == 13
-
-
-def test_start_offset_of_a_new_group(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
-    queue = fill(producer, topic, 5)[0]
-    last = make(topic, subscribe=False, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
-    last.assign([queue])
-    last.commit()
-    assert last.committed(queue) == 5, "the place itself can be committed"
-    stored = reader.messages(queue, 0)[3].store_timestamp
-    where = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
-    timed = make(topic + "t", subscribe=False, consume_from_where=where, consume_timestamp_ms=stored)
-    timed.assign([queue])
-    assert timed.poll(WAIT)[0].queue_offset == reader.offset_for_time(queue, stored)
 
 
 def test_broadcasting_keeps_offsets_in_a_file(
@@ -279,17 +254,6 @@ def test_broadcasting_keeps_offsets_in_a_file(
     (tmp_path / "x" / again.group / "offsets.json.tmp").mkdir()
     with pytest.raises(ClientError, match=r"offsets\.json"):
         again.commit()
-
-
-def test_a_damaged_offset_file_is_an_error(
-    topic: str, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ROCKETMQ_CLIENT_LOCALOFFSETSTOREDIR", str(tmp_path))
-    file = tmp_path / "x" / f"g{topic}" / "offsets.json"
-    file.parent.mkdir(parents=True)
-    file.write_text("{")
-    with pytest.raises(ClientError, match=r"offsets\.json"):
-        make(topic, instance_name="x", message_model=MessageModel.BROADCASTING)
 
 
 # --- seeking and pausing --------------------------------------------------------------------------------------------
@@ -348,8 +312,7 @@ def test_an_offset_out_of_range_is_corrected(
     monkeypatch.setattr(puller, "CORRECTION_DELAY_S", 0.01)
     queue = fill(producer, topic, 5)[0]
     reader.commit_offset(f"g{topic}", queue, 999)
-    consumer = make(topic, subscribe=False)
-    consumer.assign([queue])
+    consumer = make(topic, assign=[queue])
     until(lambda: consumer.offsets(topic) == {queue: 5})
     fill(producer, topic, 1, start=5)
     assert bodies(drain(consumer, 1)) == ["0:5"]
@@ -461,18 +424,10 @@ def test_without_auto_commit_a_revoked_queue_resumes_at_the_last_commit(
     assert bodies(drain(second, 5)) == [f"0:{i}" for i in range(15, 20)]
 
 
-def test_a_custom_allocation_strategy(topic: str, producer: Producer, make: Make) -> None:
-    queue = fill(producer, topic, 3)[1]
-    consumer = make(topic, allocate_strategy=AllocateByConfig([queue]))
-    assert consumer.assignment() == [queue]
-    assert bodies(drain(consumer, 3)) == ["1:0", "1:1", "1:2"]
-
-
 def test_assigned_queues_do_not_affect_other_members(topic: str, producer: Producer, make: Make) -> None:
     first, second = fill(producer, topic, 12)
     member = make(topic, instance_name="member")
-    reader = make(topic, subscribe=False, instance_name="member")
-    reader.assign([first])
+    reader = make(topic, assign=[first], instance_name="member")
     assert bodies(drain(reader, 12)) == [f"0:{i}" for i in range(12)]
     member.rebalance()
     assert member.assignment() == [first, second]
@@ -491,26 +446,6 @@ def test_a_topic_created_after_the_start(cluster: LocalCluster, producer: Produc
     consumer.rebalance()
     assert bodies(drain(consumer, 1)) == ["0:0"]
     assert consumer.fetch_message_queues(topic) == consumer.assignment()
-
-
-def test_consumption_continues_after_a_broker_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puller, "ERROR_DELAY_S", 0.1)
-    with LocalCluster(in_process=True, data_dir=tmp_path) as cluster:
-        cluster.create_topic("t", queues=2)
-        with (
-            Producer("p", name_server=cluster.name_server) as producer,
-            LitePullConsumer("g", name_server=cluster.name_server, consume_from_where=FIRST) as consumer,
-        ):
-            consumer.subscribe("t")
-            consumer.start()
-            fill(producer, "t", 10)
-            assert len(drain(consumer, 20)) == 20
-            cluster.restart_broker()
-            consumer.rebalance()
-            fill(producer, "t", 10, start=10)
-            assert sorted(m.queue_offset for m in drain(consumer, 20)) == sorted([*range(10, 20)] * 2)
-            consumer.commit()
-            assert [consumer.committed(queue) for queue in consumer.assignment()] == [20, 20]
 
 
 def test_offsets_and_running_info_for_tools(topic: str, producer: Producer, reader: Reader, make: Make) -> None:
@@ -624,10 +559,10 @@ def test_invalid_calls_are_explained(topic: str, producer: Producer, make: Make)
         (ClientError, "valid offsets are 0 to 5", lambda: consumer.seek(queue, 6)),
         (ClientError, "-3", lambda: consumer.commit_offsets({queue: -3})),
         (ClientError, "Invalid poll timeout", lambda: consumer.poll(-1)),
-        (ClientError, "list of queues is empty", lambda: make(topic, subscribe=False, start=False).assign([])),
+        (ClientError, "list of queues is empty", lambda: make(topic, subscribe=None, start=False).assign([])),
         (ClientError, "blank", lambda: consumer.subscribe(" ")),
         (RocketError, "SQL", lambda: consumer.subscribe(topic, sql="a >")),
-        (QueueNotFoundError, "does not exist", lambda: make(topic, subscribe=False).assign([stranger])),
+        (QueueNotFoundError, "does not exist", lambda: make(topic, subscribe=None).assign([stranger])),
         (TopicNotFoundError, "nowhere", lambda: consumer.fetch_message_queues("nowhere")),
         (GroupInUseError, consumer.group, lambda: make(topic, instance_name="taken")),
         (ClientError, "pull_batch_size", lambda: make(topic, pull_batch_size=0)),
@@ -640,7 +575,6 @@ def test_invalid_calls_are_explained(topic: str, producer: Producer, make: Make)
 
 
 def test_assigned_queues_and_a_subscription(topic: str, make: Make) -> None:
-    consumer = make(topic, subscribe=False, start=False)
-    consumer.assign([QUEUE])
+    consumer = make(topic, assign=[QUEUE], start=False)
     with pytest.raises(StateError, match="cannot subscribe"):
         consumer.subscribe(topic)

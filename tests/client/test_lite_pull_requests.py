@@ -15,27 +15,24 @@ from spark_rocket.errors import (
     NameServerUnreachableError,
     StateError,
 )
-from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
-from tests.client.fakes import FakeCluster, says
+from tests.client.fakes import QUEUE, FakeCluster, says, says_offset
 
 pytestmark = pytest.mark.live
 
 FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
-QUEUE = MessageQueue("t", "b", 0)
+BROKERS = 1
 WAIT = 30.0
 
 
-def test_a_failed_commit_raises_an_error(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
-    mq = fake(1)
-    queue = MessageQueue(mq.add("t"), "b0", 0)
-    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(0, ext={"offset": "3"}))
+def test_a_failed_commit_raises_an_error(mq: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says_offset(3))
     mq.everywhere(RequestCode.PULL_MESSAGE, lambda _: None)
     mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(ResponseCode.SYSTEM_ERROR, "no disk"))
     consumer = closing(LitePullConsumer("g", name_server=mq.name_server.address))
-    consumer.assign([queue])
+    consumer.assign([QUEUE])
     consumer.start()
     with pytest.raises(BrokerError, match="no disk"):
         consumer.commit()
@@ -43,18 +40,14 @@ def test_a_failed_commit_raises_an_error(fake: Callable[..., FakeCluster], closi
     assert RequestCode.HEART_BEAT not in mq.brokers[0].codes(), "the group's members are not notified"
 
 
-def test_requests_of_a_consumer(fake: Callable[..., FakeCluster], closing: Callable[[Any], Any]) -> None:
-    mq = fake(1)
-    mq.add("t", queues=1)
+def test_requests_of_a_consumer(mq: FakeCluster, closing: Callable[[Any], Any]) -> None:
     (broker,) = mq.brokers
     consumer = closing(LitePullConsumer("g", name_server=mq.name_server.address, consume_from_where=FIRST))
     consumer.subscribe("t", "b || a")
     members = GetConsumerListByGroupResponseBody([consumer.instance().client_id])
-    mq.everywhere(RequestCode.HEART_BEAT, says(0))
-    mq.everywhere(RequestCode.UNREGISTER_CLIENT, says(0))
     mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
     mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(ResponseCode.QUERY_NOT_FOUND))
-    mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, ext={"offset": "7"}))
+    mq.everywhere(RequestCode.GET_MIN_OFFSET, says_offset(7))
     mq.everywhere(RequestCode.PULL_MESSAGE, lambda _: None)
     mq.everywhere(RequestCode.UPDATE_CONSUMER_OFFSET, says(0))
     consumer.start()

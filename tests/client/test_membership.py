@@ -185,9 +185,9 @@ def test_only_the_changed_group_is_rebalanced(instance: ClientInstance) -> None:
 
 
 def test_requests_without_a_handler_are_not_supported(instance: ClientInstance) -> None:
-    answer = instance.members.handle("127.0.0.1:1", RemotingCommand.request(9999, {}))
-    assert answer is not None
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    response = instance.members.handle("127.0.0.1:1", RemotingCommand.request(9999, {}))
+    assert response is not None
+    assert response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
 def test_a_live_broker_notifies_members_of_changes(cluster: LocalCluster) -> None:

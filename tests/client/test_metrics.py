@@ -12,9 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
     Producer,
-    PushConsumer,
     client_metrics,
     serve_client_metrics,
 )
@@ -25,6 +23,7 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import FakeCluster, says
+from tests.client.pushing import Consume
 
 pytestmark = pytest.mark.live
 
@@ -79,10 +78,9 @@ def test_failures_and_retries_are_counted(fake: Callable[..., FakeCluster]) -> N
         assert (sum(counts.failed), counts.retries, sum(counts.ok), counts.messages) == (6, 4, 0, 0)
 
 
-def test_consuming(cluster: LocalCluster, topic: str) -> None:
-    with Producer("silent", name_server=cluster.name_server) as producer:
-        for _ in range(4):
-            producer.send(Message.of(topic, b"x" * 10))
+def test_consuming(producer: Producer, topic: str, consume: Consume) -> None:
+    for _ in range(4):
+        producer.send(Message.of(topic, b"x" * 10))
     arrived, go = threading.Semaphore(0), threading.Event()
 
     def listener(messages: Any, context: Any) -> ConsumeConcurrentlyStatus:
@@ -90,14 +88,7 @@ def test_consuming(cluster: LocalCluster, topic: str) -> None:
         assert go.wait(LIMIT)
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
 
-    with PushConsumer(
-        "counted-readers",
-        listener,
-        name_server=cluster.name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with consume(topic, listener, group="counted-readers", consume_threads=4):
         for _ in range(4):
             assert arrived.acquire(timeout=LIMIT)
         labels = {"consumer_group": "counted-readers", "topic": topic}
@@ -127,10 +118,10 @@ def test_every_metric_is_documented(cluster: LocalCluster, topic: str) -> None:
 
 def test_the_endpoint() -> None:
     with serve_client_metrics() as endpoint:
-        with urllib.request.urlopen(f"{endpoint.url}/metrics", timeout=LIMIT) as answer:
-            assert b"process_cpu_seconds_total" in answer.read()
-        with urllib.request.urlopen(f"{endpoint.url}/health", timeout=LIMIT) as answer:
-            assert b"UP" in answer.read()
+        with urllib.request.urlopen(f"{endpoint.url}/metrics", timeout=LIMIT) as response:
+            assert b"process_cpu_seconds_total" in response.read()
+        with urllib.request.urlopen(f"{endpoint.url}/health", timeout=LIMIT) as response:
+            assert b"UP" in response.read()
         port = int(endpoint.url.rpartition(":")[2])
         with pytest.raises(ConfigError, match="the port is in use"):
             serve_client_metrics(port)

@@ -25,7 +25,7 @@ class ReaderFake:
         self.commits: list[int] = []
         self.away: set[MessageQueue] = set()
         self.known = True  # the group, to the broker
-        self.hangs_until = 0  # that many requests are answered
+        self.hangs_until = 0  # that many requests were sent
         self.asked: list[tuple[MessageQueue, Future[bool]]] = []
 
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
@@ -39,18 +39,18 @@ class ReaderFake:
         self.offsets[queue] = offset
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
-        answer: Future[bool] = Future()
-        self.asked.append((queue, answer))
+        response: Future[bool] = Future()
+        self.asked.append((queue, response))
         try:
             if self.known:
                 self.commit_offset(group, queue, offset)
         except RemotingConnectError as error:
-            answer.set_exception(error)
+            response.set_exception(error)
         if len(self.asked) >= self.hangs_until:
             for _, one in self.asked:
                 if not one.done():
                     one.set_result(self.known)
-        return answer
+        return response
 
 
 def test_failed_commits_are_retried() -> None:

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,21 +18,21 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    LocalTransactionState,
     Producer,
-    PushConsumer,
     TransactionProducer,
 )
 from spark_rocket.errors import IllegalMessageError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
+from tests.client.fakes import Decides
+from tests.client.pushing import AGAIN, SUCCESS, Consume
 
 pytestmark = pytest.mark.live
 
 QUEUES = 1
 LIMIT = 30
 _numbers = itertools.count(1)
+Received = Callable[..., list[tuple[Message, int]]]
 
 
 class Traces:
@@ -60,34 +61,28 @@ def attributes(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})
 
 
-def consume(
-    cluster: LocalCluster, topic: str, traces: Traces, count: int, *, batch: int = 1, fails: bool = False
-) -> list[tuple[Message, int]]:
-    """Messages of a listener, with the current span id."""
-    seen: list[tuple[Message, int]] = []
-    done = threading.Event()
+@pytest.fixture
+def received(traces: Traces, topic: str, consume: Consume) -> Received:
+    """Messages of a listener, each with the ID of the span at its call."""
 
-    def listener(messages: Any, context: Any) -> ConsumeConcurrentlyStatus:
-        seen.extend((one, trace.get_current_span().get_span_context().span_id) for one in messages)
-        if len(seen) >= count:
-            done.set()
-        return ConsumeConcurrentlyStatus.RECONSUME_LATER if fails else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+    def receive(count: int, *, batch: int = 1, fails: bool = False) -> list[tuple[Message, int]]:
+        seen: list[tuple[Message, int]] = []
+        done = threading.Event()
 
-    with PushConsumer(
-        f"span-readers-{next(_numbers)}",
-        listener,
-        name_server=cluster.name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        consume_message_batch_max_size=batch,
-        open_telemetry=traces.provider,
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
-        assert done.wait(LIMIT)
-    return seen
+        def listener(messages: Any, context: Any) -> ConsumeConcurrentlyStatus:
+            seen.extend((one, trace.get_current_span().get_span_context().span_id) for one in messages)
+            if len(seen) >= count:
+                done.set()
+            return AGAIN if fails else SUCCESS
+
+        with consume(topic, listener, consume_message_batch_max_size=batch, open_telemetry=traces.provider):
+            assert done.wait(LIMIT)
+        return seen
+
+    return receive
 
 
-def test_from_a_send_to_a_listener(cluster: LocalCluster, topic: str, traces: Traces) -> None:
+def test_from_a_send_to_a_listener(cluster: LocalCluster, topic: str, traces: Traces, received: Received) -> None:
     message = Message.of(topic, b"12345", tags="paid", keys=["a", "b"])
     with (
         Producer("spans", name_server=cluster.name_server, open_telemetry=traces.provider) as producer,
@@ -95,7 +90,7 @@ def test_from_a_send_to_a_listener(cluster: LocalCluster, topic: str, traces: Tr
     ):
         sent = producer.send(message)
     assert "traceparent" not in message.properties
-    ((received, current),) = consume(cluster, topic, traces, 1)
+    ((arrived, current),) = received(1)
     (send,), (process,) = traces.named(f"send {topic}"), traces.named(f"process {topic}")
     assert send.parent is not None
     assert send.parent.span_id == order.get_span_context().span_id
@@ -106,7 +101,7 @@ def test_from_a_send_to_a_listener(cluster: LocalCluster, topic: str, traces: Tr
     assert process.context.trace_id == send.context.trace_id == order.get_span_context().trace_id
     assert current == process.context.span_id
     context = f"00-{send.context.trace_id:032x}-{send.context.span_id:016x}-0"
-    assert received.properties["traceparent"].startswith(context)
+    assert arrived.properties["traceparent"].startswith(context)
     assert (send.kind, process.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     said = attributes(send)
     assert said["messaging.system"] == "rocketmq"
@@ -118,10 +113,10 @@ def test_from_a_send_to_a_listener(cluster: LocalCluster, topic: str, traces: Tr
     assert said["messaging.rocketmq.message.keys"] == ("a", "b")
     assert said["messaging.rocketmq.message.type"] == "normal"
     assert attributes(process)["messaging.message.id"] == sent.msg_id
-    assert attributes(process)["messaging.consumer.group.name"].startswith("span-readers")
+    assert attributes(process)["messaging.consumer.group.name"].startswith("g_")
 
 
-def test_async_one_way_and_batches(cluster: LocalCluster, topic: str, traces: Traces) -> None:
+def test_async_one_way_and_batches(cluster: LocalCluster, topic: str, traces: Traces, received: Received) -> None:
     with Producer("spans", name_server=cluster.name_server, open_telemetry=traces.provider) as producer:
         future = producer.send_async(Message.of(topic, b"async", delay_level=0))
         future.result(LIMIT)
@@ -133,7 +128,7 @@ def test_async_one_way_and_batches(cluster: LocalCluster, topic: str, traces: Tr
         for span in spans
     ]
     assert sorted(kinds, key=str) == sorted([("normal", None), ("fifo", None), (None, 2)], key=str)
-    seen = consume(cluster, topic, traces, 4, batch=10)
+    seen = received(4, batch=10)
     assert {message.body for message, _ in seen} == {b"async", b"oneway", b"b1", b"b2"}
     by_body = {message.body: message.properties["traceparent"] for message, _ in seen}
     assert by_body[b"b1"] == by_body[b"b2"]
@@ -143,7 +138,9 @@ def test_async_one_way_and_batches(cluster: LocalCluster, topic: str, traces: Tr
     assert linked | parents == {span.context.span_id for span in spans if span.context is not None}
 
 
-def test_a_message_with_a_context_continues_its_trace(cluster: LocalCluster, topic: str, traces: Traces) -> None:
+def test_a_message_with_a_context_continues_its_trace(
+    cluster: LocalCluster, topic: str, traces: Traces, received: Received
+) -> None:
     """For example, a message that Spark copies to another topic."""
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with Producer("spans", name_server=cluster.name_server, open_telemetry=traces.provider) as producer:
@@ -151,23 +148,27 @@ def test_a_message_with_a_context_continues_its_trace(cluster: LocalCluster, top
     (send,) = traces.named(f"send {topic}")
     assert send.context is not None
     assert f"{send.context.trace_id:032x}" == "0af7651916cd43dd8448eb211c80319c"
-    ((received, _),) = consume(cluster, topic, traces, 1)
-    assert received.properties["mine"] == "kept"
-    assert f"{send.context.span_id:016x}" in received.properties["traceparent"]
+    ((arrived, _),) = received(1)
+    assert arrived.properties["mine"] == "kept"
+    assert f"{send.context.span_id:016x}" in arrived.properties["traceparent"]
 
 
-def test_without_tracing_a_context_passes_through(cluster: LocalCluster, topic: str, traces: Traces) -> None:
+def test_without_tracing_a_context_passes_through(
+    cluster: LocalCluster, topic: str, traces: Traces, received: Received
+) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with Producer("plain", name_server=cluster.name_server) as producer:
         producer.send(Message.of(topic, b"x", properties={"traceparent": parent}))
-    ((received, _),) = consume(cluster, topic, traces, 1)
-    assert received.properties["traceparent"] == parent
+    ((arrived, _),) = received(1)
+    assert arrived.properties["traceparent"] == parent
     (process,) = traces.named(f"process {topic}")
     assert process.parent is not None
     assert f"{process.parent.span_id:016x}" == "b7ad6b7169203331"
 
 
-def test_failed_sends_have_error_spans(cluster: LocalCluster, topic: str, traces: Traces, nobody: str) -> None:
+def test_failed_sends_have_error_spans(
+    cluster: LocalCluster, topic: str, traces: Traces, received: Received, nobody: str
+) -> None:
     with Producer("spans", name_server=nobody, open_telemetry=traces.provider, member=False) as producer:
         with pytest.raises(RocketError):
             producer.send(Message.of(topic, b"x"), timeout=0.5)
@@ -180,28 +181,20 @@ def test_failed_sends_have_error_spans(cluster: LocalCluster, topic: str, traces
     assert all("error.type" in attributes(span) for span in spans)
     with Producer("plain", name_server=cluster.name_server) as producer:
         producer.send(Message.of(topic, b"x"))
-    consume(cluster, topic, traces, 1, fails=True)
+    received(1, fails=True)
     assert traces.named(f"process {topic}")[0].status.status_code is StatusCode.ERROR
 
 
-class Commits:
-    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message: Message) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
-def test_transactions(cluster: LocalCluster, topic: str, traces: Traces) -> None:
+def test_transactions(cluster: LocalCluster, topic: str, traces: Traces, received: Received) -> None:
     with TransactionProducer(
-        f"span-deciders-{next(_numbers)}", Commits(), name_server=cluster.name_server, open_telemetry=traces.provider
+        f"span-deciders-{next(_numbers)}", Decides(), name_server=cluster.name_server, open_telemetry=traces.provider
     ) as producer:
         producer.send_in_transaction(Message.of(topic, b"x"))
     (send,) = traces.named(f"send {topic}")
     assert attributes(send)["messaging.rocketmq.message.type"] == "transaction"
-    ((received, _),) = consume(cluster, topic, traces, 1)
+    ((arrived, _),) = received(1)
     assert send.context is not None
-    assert f"{send.context.trace_id:032x}" in received.properties["traceparent"]
+    assert f"{send.context.trace_id:032x}" in arrived.properties["traceparent"]
 
 
 def test_without_tracing_opentelemetry_is_not_imported() -> None:

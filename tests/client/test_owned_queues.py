@@ -398,7 +398,7 @@ def test_a_failed_last_commit_is_retried_before_the_unlock(
         nonlocal left
         if kind == "commit" and left:
             left -= 1
-            raise RemotingTimeoutError("the broker does not answer")
+            raise RemotingTimeoutError("no response")
 
     if expired:
         orderly.of(Q[0]).last_lock -= LOCK_EXPIRED_SECONDS + 1
@@ -482,7 +482,7 @@ def test_a_released_lock_is_not_renewed(brokers: Brokers, orderly: Owner) -> Non
 def test_a_queue_that_fails_to_start_is_unlocked(brokers: Brokers) -> None:
     def away(kind: str) -> None:
         if kind == "read":
-            raise RemotingTimeoutError("the broker does not answer")
+            raise RemotingTimeoutError("no response")
 
     brokers.on_request = away
     one = Owner(brokers, orderly=True)

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.client.consume import owned_queues
 from spark_rocket.client.consume.listeners import ConsumeFromWhere
-from spark_rocket.client.consume.owned_queues import QueueTable
-from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue
+from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.queue_locks import EXPIRED_AT_BROKER_SECONDS
 from spark_rocket.model import MessageQueue
 from tests.client.consuming import message
@@ -238,7 +237,7 @@ class Histories:
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_no_message_is_skipped_and_no_queue_has_two_owners(orderly: bool, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -247,40 +246,3 @@ def test_no_message_is_skipped_and_no_queue_has_two_owners(orderly: bool, seed: 
         for _ in range(100):
             histories.step()
         histories.settle()
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32))
-def test_a_queue_has_one_life_at_a_time(seed: int) -> None:
-    chance, table, every, wanted = random.Random(seed), QueueTable(), list[ProcessQueue](), set[MessageQueue]()
-    for _ in range(200):
-        step = chance.choice(["want", "restart", "start", "start", "settle", "end", "remove"])
-        one = chance.choice(every[-12:]) if every else None
-        if step == "want":
-            wanted = {queue for queue in Q if chance.random() < 0.5}
-            table.want(wanted)
-        elif step == "restart" and wanted:
-            table.restart(chance.choice(sorted(wanted)), 5)
-        elif one is not None and step == "start" and table.may_start(one):
-            one.state = Ownership.STARTING
-        elif one is not None and step == "settle" and one.state is Ownership.STARTING:
-            table.settle(one, chance.choice([None, 5]))
-        elif one is not None and step == "end" and one.state is Ownership.LEAVING:
-            one.state = Ownership.ENDED
-        elif (
-            one is not None
-            and step == "remove"
-            and table.leaving.get(one.queue) is one
-            and one.state is Ownership.ENDED
-        ):
-            del table.leaving[one.queue]
-        every += [new for new in table.wanted.values() if new not in every]
-        alive = {*table.wanted.values(), *table.leaving.values()}
-        busy = [one for one in every if one.state not in (Ownership.WAITING, Ownership.ENDED)]
-        assert set(table.wanted) == wanted
-        assert len({one.queue for one in busy}) == len(busy), "two lives of one queue"
-        assert alive.issuperset(busy)
-        assert all(
-            one.state in (Ownership.WAITING, Ownership.STARTING, Ownership.RUNNING) for one in table.wanted.values()
-        )
-        assert all(one.dropped for one in table.leaving.values())

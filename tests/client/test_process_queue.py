@@ -9,7 +9,7 @@ from spark_rocket.client.consume.process_queue import START_TIME
 from tests.client.consuming import message, queue_at
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["put", "gap", "done", "take", "commit", "back"]), st.integers(0, 30))))
 def test_commits_never_pass_unconsumed_messages(steps: list[tuple[str, int]]) -> None:
     queue, end, open_, taken = queue_at(5), 5, set[int](), list[int]()

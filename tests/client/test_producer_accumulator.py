@@ -32,7 +32,7 @@ from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import in_child
-from tests.client.fakes import FakeCluster, route, says
+from tests.client.fakes import FakeCluster, Produce, route, says
 
 pytestmark = pytest.mark.live
 
@@ -56,18 +56,9 @@ def mq(mq: FakeCluster) -> FakeCluster:
 
 
 @pytest.fixture
-def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
+def produce(produce: Produce) -> Produce:
     """Batches are sent when full or at close, unless a delay is given."""
-
-    def make(**options: Any) -> Producer:
-        settings = {"auto_batch": True, "member": False, "batch_max_delay": HOUR, **options}
-        return closing(Producer("g", name_server=mq.name_server.address, **settings))
-
-    return make
-
-
-def sends(mq: FakeCluster) -> list[RemotingCommand]:
-    return [request for broker in mq.brokers for request in broker.requests]
+    return lambda **options: produce(**{"auto_batch": True, "batch_max_delay": HOUR, **options})
 
 
 def send_third(producer: Producer) -> Future[SendResult]:
@@ -85,14 +76,14 @@ def send_full_batch(producer: Producer) -> None:
     assert [future.result(20).queue_offset for future in futures] == [100, 101, 102]
 
 
-def test_each_message_has_its_own_result(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_each_message_has_its_own_result(mq: FakeCluster, produce: Produce) -> None:
     producer = produce()
     messages = [Message.of("t", f"m{i}", tags=f"T{i}", keys="k", flag=i) for i in range(3)]
     futures = [producer.send_async(message) for message in messages]
     assert not any(future.done() for future in futures)
     producer.close()
     results = [future.result(20) for future in futures]
-    (request,) = sends(mq)
+    (request,) = mq.sends()
     assert (request.code, request.ext_fields["m"], request.ext_fields["i"]) == (BATCH, "true", "WAIT\x01true")
     parts = decode_batch_body(request.body)
     assert [(flag, bytes(body)) for flag, body, _ in parts] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
@@ -109,22 +100,22 @@ def test_each_message_has_its_own_result(mq: FakeCluster, produce: Callable[...,
     assert messages[0].properties == {"TAGS": "T0", "KEYS": "k"}
 
 
-def test_a_full_batch_is_sent_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_full_batch_is_sent_at_once(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(batch_max_bytes=1000)
     futures = [producer.send_async(Message("t", b"x" * 300)) for _ in range(6)]
     for future in futures:
         future.result(20)
-    assert [len(decode_batch_body(request.body)) for request in sends(mq)] == [3, 3]
+    assert [len(decode_batch_body(request.body)) for request in mq.sends()] == [3, 3]
 
 
-def test_the_first_message_waits_no_longer_than_the_delay(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_the_first_message_waits_no_longer_than_the_delay(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(batch_max_delay=0.01)
     assert producer.send(Message.of("t", "one")).queue_offset == 100
     assert producer.send_async(Message.of("t", "two")).result(20).queue_offset == 100
-    assert [request.code for request in sends(mq)] == [BATCH, BATCH]
+    assert [request.code for request in mq.sends()] == [BATCH, BATCH]
 
 
-def test_messages_combined_into_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_messages_combined_into_a_batch(mq: FakeCluster, produce: Produce) -> None:
     producer = produce()
     b1 = MessageQueue("t", "b1", 0)
     for _ in range(2):
@@ -135,9 +126,9 @@ def test_messages_combined_into_a_batch(mq: FakeCluster, produce: Callable[..., 
         producer.send_async(Message.of("t", "a", wait_store_ok=False))
         producer.send_async(Message.of("u", "a", sharding_key="s"))
     producer.close()
-    counts = Counter((request.ext_fields["b"], len(decode_batch_body(request.body))) for request in sends(mq))
+    counts = Counter((request.ext_fields["b"], len(decode_batch_body(request.body))) for request in mq.sends())
     assert counts == {("t", 2): 2, ("u", 2): 2, ("t", 4): 1}
-    assert Counter(request.ext_fields["i"] for request in sends(mq)) == {"WAIT\x01true": 4, "WAIT\x01false": 1}
+    assert Counter(request.ext_fields["i"] for request in mq.sends()) == {"WAIT\x01true": 4, "WAIT\x01false": 1}
 
 
 @pytest.mark.parametrize(
@@ -150,25 +141,25 @@ def test_messages_combined_into_a_batch(mq: FakeCluster, produce: Callable[..., 
         Message.of("%RETRY%g", "a"),
     ],
 )
-def test_messages_sent_without_a_batch(mq: FakeCluster, produce: Callable[..., Producer], message: Message) -> None:
+def test_messages_sent_without_a_batch(mq: FakeCluster, produce: Produce, message: Message) -> None:
     mq.add("%RETRY%g")
     produce().send(message)
-    assert [request.code for request in sends(mq)] == [SEND]
+    assert [request.code for request in mq.sends()] == [SEND]
 
 
-def test_messages_that_do_not_fit_are_sent_without_a_batch(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_messages_that_do_not_fit_are_sent_without_a_batch(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(total_batch_max_bytes=200)
     first = producer.send_async(Message("t", b"x" * 100))
     assert producer.send(Message("t", b"x" * 100)).queue_offset == 100
-    assert [request.code for request in sends(mq)] == [SEND]
+    assert [request.code for request in mq.sends()] == [SEND]
     producer.close()
     assert first.result(20)
     producer = produce(batch_max_bytes=50)
     producer.send(Message("t", b"x" * 100))
-    assert [request.code for request in sends(mq)].count(SEND) == 2
+    assert [request.code for request in mq.sends()].count(SEND) == 2
 
 
-def test_invalid_messages_fail_at_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_invalid_messages_fail_at_once(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(max_message_size=100)
     with pytest.raises(MessageTooLargeError):
         producer.send_async(Message("t", b"x" * 101))
@@ -177,10 +168,10 @@ def test_invalid_messages_fail_at_once(mq: FakeCluster, produce: Callable[..., P
     with pytest.raises(ProtocolError, match="32,767"):
         producer.send_async(Message("t", b"x", {"k": "v" * 40_000}))
     producer.close()
-    assert not sends(mq)
+    assert not mq.sends()
 
 
-def test_a_failed_batch_fails_each_message(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_failed_batch_fails_each_message(mq: FakeCluster, produce: Produce) -> None:
     mq.everywhere(BATCH, says(ResponseCode.MESSAGE_ILLEGAL, "no"))
     producer = produce()
     futures = [producer.send_async(Message.of("t", "a")) for _ in range(3)]
@@ -188,11 +179,11 @@ def test_a_failed_batch_fails_each_message(mq: FakeCluster, produce: Callable[..
     errors = [future.exception(20) for future in futures]
     assert {type(error) for error in errors} == {BrokerError}
     assert len({id(error) for error in errors}) == len({str(error) for error in errors}) * 3 == 3
-    assert len(sends(mq)) == 1
+    assert len(mq.sends()) == 1
 
 
-def test_a_batch_is_retried_at_another_broker(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
-    mq.brokers[0].answers[BATCH] = says(ResponseCode.SYSTEM_BUSY, "busy")
+def test_a_batch_is_retried_at_another_broker(mq: FakeCluster, produce: Produce) -> None:
+    mq.brokers[0].responses[BATCH] = says(ResponseCode.SYSTEM_BUSY, "busy")
     producer = produce(batch_max_bytes=200)
     futures = [producer.send_async(Message("t", b"x" * 60)) for _ in range(4)]
     assert [future.result(20).queue_offset for future in futures] == [100, 101] * 2
@@ -203,7 +194,7 @@ def test_a_batch_is_retried_at_another_broker(mq: FakeCluster, produce: Callable
 
 
 def test_an_unresponsive_broker_does_not_delay_other_topics(
-    mq: FakeCluster, produce: Callable[..., Producer], silent: Callable[[], str]
+    mq: FakeCluster, produce: Produce, silent: Callable[[], str]
 ) -> None:
     mq.topics["dead"] = route({"dead": (1, 1, 6)}, {"dead": {0: silent()}})
     producer = produce(batch_max_delay=0.01, send_timeout=5.0)
@@ -214,9 +205,7 @@ def test_an_unresponsive_broker_does_not_delay_other_topics(
     assert all(isinstance(future.exception(20), RemotingError) for future in lost)
 
 
-def test_the_timeout_of_a_call_holds_without_a_result(
-    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_timeout_of_a_call_holds_without_a_result(produce: Produce, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = produce()
     producer.queues("t")
     monkeypatch.setattr(Accumulator, "add", lambda *_: Promise())
@@ -226,7 +215,7 @@ def test_the_timeout_of_a_call_holds_without_a_result(
 
 @pytest.mark.parametrize("where", [RemotingClient, Outgoing], ids=["while it is sent", "before"])
 def test_an_interrupted_caller_leaves_no_waiting_thread(
-    mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, where: type
+    mq: FakeCluster, produce: Produce, monkeypatch: pytest.MonkeyPatch, where: type
 ) -> None:
     """The interrupted batch contains messages of other threads."""
     producer = produce(batch_max_bytes=1000)
@@ -248,7 +237,7 @@ def test_an_interrupted_caller_leaves_no_waiting_thread(
 
 
 def test_batches_behind_an_interrupted_batch_are_sent(
-    mq: FakeCluster, produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
+    mq: FakeCluster, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer = produce(batch_max_bytes=1000)
     connect(producer)
@@ -267,9 +256,7 @@ def test_batches_behind_an_interrupted_batch_are_sent(
     assert producer.in_flight.count == 0
 
 
-def test_a_refused_message_releases_its_permit(
-    produce: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_message_releases_its_permit(produce: Produce, monkeypatch: pytest.MonkeyPatch) -> None:
     producer = produce()
     connect(producer)
     monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
@@ -310,11 +297,11 @@ def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
             assert [message.offset_msg_id for message in read] == [result.offset_msg_id for result in results]
 
 
-@pytest.mark.parametrize("answer", [stored, says(ResponseCode.MESSAGE_ILLEGAL, "no")], ids=["stored", "refused"])
+@pytest.mark.parametrize("respond", [stored, says(ResponseCode.MESSAGE_ILLEGAL, "no")], ids=["stored", "refused"])
 def test_system_exit_in_a_callback_affects_no_other_callback(
-    mq: FakeCluster, produce: Callable[..., Producer], answer: Callable[[RemotingCommand], RemotingCommand]
+    mq: FakeCluster, produce: Produce, respond: Callable[[RemotingCommand], RemotingCommand]
 ) -> None:
-    mq.everywhere(BATCH, answer)
+    mq.everywhere(BATCH, respond)
     producer = produce()
     futures = []
     for _ in range(3):
@@ -327,9 +314,7 @@ def test_system_exit_in_a_callback_affects_no_other_callback(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_does_not_wait_for_requests_of_its_parent(
-    mq: FakeCluster, produce: Callable[..., Producer]
-) -> None:
+def test_a_forked_child_does_not_wait_for_requests_of_its_parent(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(max_in_flight=2, block_when_full=False, member=True)
     producer.start()
     held = [producer.send_async(Message.of("t", f"p{i}")) for i in range(2)]
@@ -344,5 +329,5 @@ def test_a_forked_child_does_not_wait_for_requests_of_its_parent(
         in_child(sends_both)
     producer.close()
     assert [future.result(20).queue_offset for future in held] == [100, 101]
-    bodies = [[bytes(body) for _, body, _ in decode_batch_body(r.body)] for r in sends(mq) if r.code == BATCH]
+    bodies = [[bytes(body) for _, body, _ in decode_batch_body(r.body)] for r in mq.sends() if r.code == BATCH]
     assert bodies == [[b"c0", b"c1"], [b"p0", b"p1"]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -33,60 +32,40 @@ from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import STORED, FakeCluster, says
+from tests.client.fakes import HOWS, STORED, FakeCluster, Produce, done, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
 QUEUES = 2
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
-HOWS = ["send", "send_async"]
 MESSAGE = Message.of("t", "b")
 
 
-@pytest.fixture
-def produce(mq: FakeCluster, closing: Callable[[Producer], Producer]) -> Callable[..., Producer]:
-    def make(group: str = "g", **options: Any) -> Producer:
-        return closing(Producer(group, name_server=mq.name_server.address, **{"member": False, **options}))
-
-    return make
-
-
-def done(producer: Producer, how: str, message: Any = MESSAGE, **options: Any) -> SendResult:
-    """Send synchronously or asynchronously, and wait longer than any timeout here: nothing may hang."""
-    sent = getattr(producer, how)(message, **options)
-    return sent.result(20) if isinstance(sent, Future) else sent
-
-
-def sends(mq: FakeCluster) -> list[RemotingCommand]:
-    return [request for broker in mq.brokers for request in broker.requests if request.code in (SEND, BATCH)]
-
-
 @pytest.mark.parametrize("how", HOWS)
-def test_the_timeout_covers_all_attempts(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_the_timeout_covers_all_attempts(mq: FakeCluster, produce: Produce, how: str) -> None:
     mq.everywhere(SEND, lambda request: None)
     producer = produce(send_timeout=0.3)
     with pytest.raises(RemotingTimeoutError) as caught:
         done(producer, how)
     assert caught.value.retriable
-    assert len(sends(mq)) == 1, "the first attempt had all of it"
+    assert len(mq.sends()) == 1, "the first attempt had all of it"
     producer = produce(send_timeout=1.0, send_msg_max_timeout_per_request=0.1)
     with pytest.raises(RemotingTimeoutError):
         done(producer, how)
-    assert len(sends(mq)) == 1 + 3
+    assert len(mq.sends()) == 1 + 3
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_the_timeout_covers_the_route_query(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
-    mq.name_server.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: None
+def test_the_timeout_covers_the_route_query(mq: FakeCluster, produce: Produce, how: str) -> None:
+    mq.name_server.responses[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda request: None
     with pytest.raises(RocketError) as caught:
         done(produce(send_timeout=0.2), how)
     assert caught.value.code == "NAME_SERVER_UNREACHABLE"
     assert caught.value.retriable
 
 
-def test_a_queued_retry_ends_at_its_timeout(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_queued_retry_ends_at_its_timeout(mq: FakeCluster, produce: Produce) -> None:
     mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
     producer = produce(send_timeout=0.3)
     producer.queues("t")
@@ -102,7 +81,7 @@ def test_a_queued_retry_ends_at_its_timeout(mq: FakeCluster, produce: Callable[.
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize(("again", "brokers"), [(False, 1), (True, 2)])
 def test_stored_but_not_replicated_or_flushed(
-    mq: FakeCluster, produce: Callable[..., Producer], how: str, again: bool, brokers: int
+    mq: FakeCluster, produce: Produce, how: str, again: bool, brokers: int
 ) -> None:
     mq.everywhere(SEND, says(ResponseCode.FLUSH_DISK_TIMEOUT, ext=STORED))
     producer = produce(retry_another_broker_when_not_store_ok=again, retry_times_when_send_failed=1,
@@ -112,30 +91,30 @@ def test_stored_but_not_replicated_or_flushed(
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_a_busy_broker_is_skipped(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_a_busy_broker_is_skipped(mq: FakeCluster, produce: Produce, how: str) -> None:
     """A rejected message goes to another broker; if all are busy, the error reports it and is retriable."""
     busy = says(ResponseCode.SYSTEM_BUSY, "[OVERLOAD]system busy, start flow control for a while")
-    mq.brokers[0].answers[SEND] = busy
+    mq.brokers[0].responses[SEND] = busy
     producer = produce()
     for _ in range(4):
         assert done(producer, how).queue.broker_name == "b1"
     mq.everywhere(SEND, busy)
-    before = len(sends(mq))
+    before = len(mq.sends())
     with pytest.raises(BrokerError, match="SYSTEM_BUSY") as caught:
         done(producer, how)
     assert caught.value.retriable
-    assert len(sends(mq)) - before == 3
+    assert len(mq.sends()) - before == 3
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_retried_response_codes_can_be_configured(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_retried_response_codes_can_be_configured(mq: FakeCluster, produce: Produce, how: str) -> None:
     mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
     with pytest.raises(BrokerError):
         done(produce(retry_response_codes=[ResponseCode.SYSTEM_ERROR]), how)
-    assert len(sends(mq)) == 1
+    assert len(mq.sends()) == 1
 
 
-def test_concurrent_failures_refresh_the_route_once(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_concurrent_failures_refresh_the_route_once(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(send_timeout=20.0)
     producer.queues("t")
     mq.brokers[0].close()
@@ -145,7 +124,7 @@ def test_concurrent_failures_refresh_the_route_once(mq: FakeCluster, produce: Ca
     assert len(mq.name_server.requests) - before < 50
 
 
-def test_slow_brokers_are_skipped(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_slow_brokers_are_skipped(mq: FakeCluster, produce: Produce) -> None:
     mq.brokers[0].close()
     producer = produce(send_latency_fault_enable=True)
     for how in HOWS * 4:
@@ -158,9 +137,7 @@ def test_slow_brokers_are_skipped(mq: FakeCluster, produce: Callable[..., Produc
 
 @pytest.mark.parametrize("how", [*HOWS, "send_oneway"])
 @pytest.mark.parametrize("options", [{}, {"auto_batch": True}])
-def test_a_sharding_key_keeps_its_queue(
-    mq: FakeCluster, produce: Callable[..., Producer], how: str, options: dict[str, bool]
-) -> None:
+def test_a_sharding_key_keeps_its_queue(mq: FakeCluster, produce: Produce, how: str, options: dict[str, bool]) -> None:
     producer = produce(**options)
     queues = producer.queues("t")
     wanted = queues[abs(java_hash("order-1")) % len(queues)]
@@ -171,19 +148,19 @@ def test_a_sharding_key_keeps_its_queue(
     index = int(wanted.broker_name[1:])
     for _ in range(3):
         assert mq.brokers[index].arrived.acquire(timeout=10)
-    assert {request.ext_fields["e"] for request in sends(mq)} == {str(wanted.queue_id)}
+    assert {request.ext_fields["e"] for request in mq.sends()} == {str(wanted.queue_id)}
     assert not [code for code in mq.brokers[1 - index].codes() if code in (SEND, BATCH)]
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_ordered_messages_are_not_moved(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_ordered_messages_are_not_moved(mq: FakeCluster, produce: Produce, how: str) -> None:
     mq.everywhere(SEND, says(ResponseCode.SYSTEM_BUSY, "busy"))
     with pytest.raises(BrokerError):
         done(produce(), how, Message.of("t", "b", sharding_key="k"))
-    assert len(sends(mq)) == 1
+    assert len(mq.sends()) == 1
 
 
-def test_any_queue_at_random(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_any_queue_at_random(mq: FakeCluster, produce: Produce) -> None:
     producer = produce()
     assert {select_by_random(producer.queues("t"), MESSAGE) for _ in range(200)} == set(producer.queues("t"))
     assert producer.send(MESSAGE, selector=select_by_random).queue.topic == "t"
@@ -206,7 +183,7 @@ def test_any_queue_at_random(mq: FakeCluster, produce: Callable[..., Producer]) 
     ],
 )
 def test_invalid_messages(
-    mq: FakeCluster, produce: Callable[..., Producer], how: str, message: Message, kind: type[ClientError], code: str
+    mq: FakeCluster, produce: Produce, how: str, message: Message, kind: type[ClientError], code: str
 ) -> None:
     with pytest.raises(kind) as caught:
         done(produce(), how, message)
@@ -221,14 +198,14 @@ def test_invalid_groups(group: str) -> None:
         Producer(group)
 
 
-def test_compression_types(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_compression_types(mq: FakeCluster, produce: Produce) -> None:
     with pytest.raises(ClientError, match="lz4, zstd, zlib"):
         produce(compress_type="rar")
     body = b"abc" * 5000
     for kind, bits in (("zlib", 0x301), ("lz4", 0x101), ("zstd", 0x201)):
         produce(compress_type=kind).send(Message("t", body))
-        request = sends(mq)[-1] if len(sends(mq)) == 1 else next(
-            one for one in sends(mq) if int(one.ext_fields["f"]) == bits
+        request = mq.sends()[-1] if len(mq.sends()) == 1 else next(
+            one for one in mq.sends() if int(one.ext_fields["f"]) == bits
         )  # fmt: skip
         assert int(request.ext_fields["f"]) == bits
         assert decompress_body(request.body, bits) == body
@@ -245,10 +222,10 @@ def test_compression_types(mq: FakeCluster, produce: Callable[..., Producer]) ->
     ],
 )
 def test_delays_are_properties(
-    mq: FakeCluster, produce: Callable[..., Producer], delay: dict[str, Any], properties: dict[str, str]
+    mq: FakeCluster, produce: Produce, delay: dict[str, Any], properties: dict[str, str]
 ) -> None:
     produce().send(Message.of("t", "b", **delay))
-    assert properties.items() <= decode_properties(sends(mq)[0].ext_fields["i"]).items()
+    assert properties.items() <= decode_properties(mq.sends()[0].ext_fields["i"]).items()
 
 
 def test_conflicting_delays() -> None:
@@ -268,10 +245,10 @@ def test_valid_topic_names() -> None:
 
 
 @pytest.mark.parametrize("block", [True, False])
-def test_permits_in_flight(mq: FakeCluster, produce: Callable[..., Producer], block: bool) -> None:
+def test_permits_in_flight(mq: FakeCluster, produce: Produce, block: bool) -> None:
     mq.everywhere(SEND, lambda request: None)
     producer = produce(max_in_flight=2, block_when_full=block, send_timeout=10.0)
-    under_way = [producer.send_async(MESSAGE, timeout=3.0) for _ in range(2)]
+    under_way = [producer.send_async(MESSAGE, timeout=0.5) for _ in range(2)]
     with pytest.raises(RemotingTooMuchRequestError) as caught:
         producer.send_async(MESSAGE, timeout=0.05)
     assert caught.value.retriable
@@ -297,14 +274,14 @@ def test_permits_released_one_by_one() -> None:
     assert places.wait_until_empty(time.monotonic())
 
 
-def test_a_send_from_a_callback(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_send_from_a_callback(mq: FakeCluster, produce: Produce) -> None:
     producer = produce(max_in_flight=1)
     second: Future[Future[SendResult]] = Future()
     producer.send_async(MESSAGE).add_done_callback(lambda _: second.set_result(producer.send_async(MESSAGE)))
     assert second.result(20).result(20).queue_offset == 7
 
 
-def test_a_callback_may_wait_for_a_send(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_callback_may_wait_for_a_send(mq: FakeCluster, produce: Produce) -> None:
     """Over the connection of its own response."""
     producer = produce()
     where = MessageQueue("t", "b0", 0)
@@ -314,7 +291,7 @@ def test_a_callback_may_wait_for_a_send(mq: FakeCluster, produce: Callable[..., 
     assert waited.result(20).queue_offset == 7
 
 
-def test_a_send_in_flight_cannot_be_cancelled(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_send_in_flight_cannot_be_cancelled(mq: FakeCluster, produce: Produce) -> None:
     mq.everywhere(SEND, lambda request: None)
     producer = produce(send_timeout=0.2)
     producer.queues("t")
@@ -325,7 +302,7 @@ def test_a_send_in_flight_cannot_be_cancelled(mq: FakeCluster, produce: Callable
 
 
 @pytest.mark.parametrize("auto_batch", [False, True])
-def test_close_leaves_no_pending_future(mq: FakeCluster, produce: Callable[..., Producer], auto_batch: bool) -> None:
+def test_close_leaves_no_pending_future(mq: FakeCluster, produce: Produce, auto_batch: bool) -> None:
     producer = produce(auto_batch=auto_batch)
     futures = [producer.send_async(MESSAGE) for _ in range(50)]
     producer.close()
@@ -363,12 +340,12 @@ class RecordingHook(SendHook):
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_hooks_see_every_attempt(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_hooks_see_every_attempt(mq: FakeCluster, produce: Produce, how: str) -> None:
     hook = RecordingHook()
     for broker in mq.brokers:
-        answers = iter([says(2, "busy"), *[says(0, ext=STORED)] * 9])
-        broker.answers[SEND] = lambda request, answers=answers: next(answers)(request)  # type: ignore[misc]
-    result = done(produce(send_hooks=[hook]), how)
+        responses = iter([says(2, "busy"), *[says(0, ext=STORED)] * 9])
+        broker.responses[SEND] = lambda request, responses=responses: next(responses)(request)  # type: ignore[misc]
+    result = done(produce(send_hooks=[hook]), how, MESSAGE)
     assert [when for when, _ in hook.seen] == ["before", "after"] * 3
     contexts = [context for when, context in hook.seen if when == "after"]
     assert [type(context.error) for context in contexts] == [BrokerError, BrokerError, type(None)]
@@ -379,13 +356,13 @@ def test_hooks_see_every_attempt(mq: FakeCluster, produce: Callable[..., Produce
 
 
 @pytest.mark.parametrize("how", [*HOWS, "send_oneway"])
-def test_a_hook_can_reject_a_send(mq: FakeCluster, produce: Callable[..., Producer], how: str) -> None:
+def test_a_hook_can_reject_a_send(mq: FakeCluster, produce: Produce, how: str) -> None:
     def forbid(context: SendContext) -> None:
         raise PermissionError(f"not to {context.queue.topic}")
 
     with pytest.raises(SendForbiddenError, match="not to t"):
         done(produce(forbidding_hooks=[forbid]), how)
-    assert not sends(mq)
+    assert not mq.sends()
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -399,7 +376,7 @@ def heartbeats(mq: FakeCluster) -> list[HeartbeatData]:
     ]
 
 
-def test_a_group_is_registered_at_brokers(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_a_group_is_registered_at_brokers(mq: FakeCluster, produce: Produce) -> None:
     producer = produce("GID_named", member=True)
     assert producer.state is ServiceState.CREATE_JUST
     producer.send(MESSAGE)
@@ -411,7 +388,7 @@ def test_a_group_is_registered_at_brokers(mq: FakeCluster, produce: Callable[...
     assert goodbye.ext_fields["producerGroup"] == "GID_named"
 
 
-def test_one_producer_of_a_group_in_an_instance(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_one_producer_of_a_group_in_an_instance(mq: FakeCluster, produce: Produce) -> None:
     first = produce("GID_one", member=True)
     first.start()
     second = produce("GID_one", member=True)
@@ -427,7 +404,7 @@ def test_one_producer_of_a_group_in_an_instance(mq: FakeCluster, produce: Callab
     produce("GID_one", member=True).start()
 
 
-def test_the_default_group_is_not_registered(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_the_default_group_is_not_registered(mq: FakeCluster, produce: Produce) -> None:
     producers = [produce("spark_rocket_producer", member=True) for _ in range(2)]
     for producer in producers:
         producer.send(MESSAGE)
@@ -435,6 +412,6 @@ def test_the_default_group_is_not_registered(mq: FakeCluster, produce: Callable[
     assert not heartbeats(mq)
 
 
-def test_the_first_message_of_a_queue(mq: FakeCluster, produce: Callable[..., Producer]) -> None:
+def test_the_first_message_of_a_queue(mq: FakeCluster, produce: Produce) -> None:
     result = produce().send([MESSAGE], queue=MessageQueue("t", "b1", 1))
     assert result.queue == MessageQueue("t", "b1", 0), "as in the response"

@@ -12,11 +12,7 @@ from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
-from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.record.record import encode_record
-
-HOST = pack_host(("127.0.0.1", 1))
+from tests.client.fakes import record
 
 
 class Rig:
@@ -36,21 +32,8 @@ class Rig:
 
     def pull(self, queue: int, count: int, tags: str = "a") -> None:
         start = self.queues[queue].end
-        records = b"".join(
-            encode_record(
-                b"t",
-                queue,
-                b"x",
-                encode_properties({"TAGS": tags}),
-                queue_offset=offset,
-                physical_offset=offset * 100,
-                born_timestamp=1,
-                born_host=HOST,
-                store_timestamp=2,
-                store_host=HOST,
-            )
-            for offset in range(start, start + count)
-        )
+        offsets = range(start, start + count)
+        records = b"".join(record(offset, queue_id=queue, TAGS=tags) for offset in offsets)
         status = PullStatus.FOUND if count else PullStatus.NO_NEW_MSG
         result = PullResult(status, start + count, 0, start + count, memoryview(records))
         self.pulled.receive(self.queues[queue], result)

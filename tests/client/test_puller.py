@@ -102,7 +102,7 @@ def test_a_restart_discards_pending_waits() -> None:
     world.puller.has_room()
     assert world.call_later.run() == 0.05
     assert len(world.asked) == 1
-    world.pending[0].set_exception(RemotingTimeoutError("no answer"))
+    world.pending[0].set_exception(RemotingTimeoutError("no response"))
     world.puller.pull()
     assert world.call_later.run() == 3.0
     assert len(world.asked) == 2

@@ -172,37 +172,3 @@ def test_broker_and_name_server_restart_during_consumption(
             producer.send(Message.of(topic, "last"))
         again.until(lambda: again.bodies)
         assert again.bodies == [b"last"]  # all earlier messages were committed
-
-
-def test_one_of_two_name_servers_stops_during_sends_and_consumption() -> None:
-    """The stopped one is the first that clients ask. The other has old and new routes."""
-    with (
-        LocalCluster(in_process=True, config={"brokerName": "beside"}) as beside,
-        LocalCluster(config={"namesrvAddr": beside.name_server}) as own,
-    ):
-        name_servers = f"{beside.name_server};{own.name_server}"
-        topic = own.create_topic("kept", 4)
-        seen = RecordingListener()
-        with PushConsumer(
-            "left",
-            seen,
-            name_server=name_servers,
-            consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        ) as consumer:
-            consumer.subscribe(topic)
-            consumer.start()
-            source = Source(name_servers, topic, 0.001)
-            try:
-                seen.until_has(50)
-                beside.stop()
-                count = len(set(seen.bodies))
-                seen.until_has(count + 50)
-                later = own.create_topic("later", 1)
-                with Producer("p", name_server=name_servers) as producer:
-                    producer.send(Message.of(later, "news"))
-                consumer.subscribe(later)
-                seen.until(lambda: b"news" in seen.bodies)
-                sent = source.stop()
-                seen.until(lambda: set(map(str, range(sent))) <= {body.decode() for body in seen.bodies})
-            finally:
-                source.stop()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import Producer, Reader
+from spark_rocket.client import Producer
 from spark_rocket.client.consume.listeners import (
     ConsumeConcurrentlyContext,
     ConsumeFromWhere,
@@ -18,13 +18,12 @@ from spark_rocket.client.consume.listeners import (
     ConsumeOrderlyStatus,
     MessageModel,
 )
-from spark_rocket.client.consume.push_consumer import PushConsumer
 from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-from tests.client.pushing import AGAIN, SUCCESS, RecordingListener, bodies, committed, send, wait_for_shares
+from tests.client.pushing import AGAIN, SUCCESS, Consume, RecordingListener, bodies, committed, send
 
 pytestmark = pytest.mark.live
 
@@ -33,7 +32,7 @@ pytestmark = pytest.mark.live
 
 @pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
 def test_all_messages_are_consumed_and_committed(
-    kind: str, cluster: LocalCluster, producer: Producer, group: str, topic: str, consumer: Callable[..., PushConsumer]
+    kind: str, cluster: LocalCluster, producer: Producer, group: str, topic: str, consumer: Consume
 ) -> None:
     every = send(producer, topic, 50)
     seen = RecordingListener()
@@ -53,43 +52,20 @@ def test_all_messages_are_consumed_and_committed(
         one.start()
 
 
-def test_the_next_member_continues_at_the_committed_offset(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
-) -> None:
-    send(producer, topic, 10)
-    for start in (0, 10):
-        seen = RecordingListener()
-        one = consumer(seen, instance_name=f"i{start}")
-        one.subscribe(topic)
-        one.start()
-        seen.until_has(10)
-        one.close()
-        assert sorted(seen.bodies) == sorted(bodies(10, start))
-        send(producer, topic, 10, start + 10)
-
-
 @pytest.mark.parametrize("where", list(ConsumeFromWhere))
-def test_start_offset_of_a_group(
-    where: ConsumeFromWhere, producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
-) -> None:
+def test_start_offset_of_a_group(where: ConsumeFromWhere, producer: Producer, topic: str, consume: Consume) -> None:
     send(producer, topic, 8)
     seen = RecordingListener()
-    one = consumer(seen, consume_from_where=where, consume_timestamp_ms=1)
-    one.subscribe(topic)
-    one.start()
+    consume(topic, seen, consume_from_where=where, consume_timestamp_ms=1)
     late = send(producer, topic, 8, 8)
     old = [] if where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET else bodies(8)
     # a broker that still has a queue's first message returns 0 for one without an offset, as Apache's does
     seen.until(lambda: set(seen.bodies) >= {*late, *old})
 
 
-def test_tags_with_equal_hashes_are_filtered_by_the_client(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
-) -> None:
+def test_tags_with_equal_hashes_are_filtered_by_the_client(producer: Producer, topic: str, consume: Consume) -> None:
     seen = RecordingListener()
-    one = consumer(seen)
-    one.subscribe(topic, "AaAa || b")
-    one.start()
+    consume(topic, seen, tags="AaAa || b")
     for tag in ("AaAa", "BBBB", "AaBB", "b", "c"):  # the first three have the same hash
         producer.send(Message.of(topic, tag, tags=tag))
     producer.send(Message.of(topic, "none"))
@@ -99,13 +75,11 @@ def test_tags_with_equal_hashes_are_filtered_by_the_client(
 
 
 def test_subscriptions_change_while_running(
-    cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+    cluster: LocalCluster, producer: Producer, topic: str, consume: Consume, group: str
 ) -> None:
     other = cluster.create_topic("other" + group, 2)
     seen = RecordingListener()
-    one = consumer(seen)
-    one.subscribe(topic, "a")
-    one.start()
+    one = consume(topic, seen, tags="a")
     one.subscribe(other)
     producer.send(Message.of(other, "of other"))
     seen.until(lambda: b"of other" in seen.bodies)
@@ -121,14 +95,12 @@ def test_a_changed_subscription_does_not_wait_for_a_long_poll(
     cluster: LocalCluster,
     producer: Producer,
     topic: str,
-    consumer: Callable[..., PushConsumer],
+    consume: Consume,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.consume.puller.SUSPEND_MS", 3_600_000)
     seen = RecordingListener()
-    one = consumer(seen)
-    one.subscribe(topic, "a")
-    one.start()
+    one = consume(topic, seen, tags="a")
     send(producer, topic, 4, tags="a")
     seen.until_has(4)
     send(producer, topic, 4, 4, tags="b")
@@ -137,13 +109,9 @@ def test_a_changed_subscription_does_not_wait_for_a_long_poll(
     seen.until(lambda: {b"8", b"9", b"10", b"11"} <= set(seen.bodies))
 
 
-def test_a_missing_topic_is_awaited(
-    cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
-) -> None:
+def test_a_missing_topic_is_awaited(cluster: LocalCluster, producer: Producer, group: str, consume: Consume) -> None:
     seen = RecordingListener()
-    one = consumer(seen, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
-    one.subscribe("soon" + group)
-    one.start()
+    one = consume("soon" + group, seen, consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
     topic = cluster.create_topic("soon" + group, 1)
     producer.send(Message.of(topic, "here"))
     one.instance().members.rebalance_soon()  # 20 s sooner
@@ -155,7 +123,7 @@ def test_a_missing_topic_is_awaited(
     seen.until_has(2)
 
 
-def test_filter_hooks_select_messages(producer: Producer, topic: str, consumer: Callable[..., PushConsumer]) -> None:
+def test_filter_hooks_select_messages(producer: Producer, topic: str, consumer: Consume) -> None:
     seen = RecordingListener()
     one = consumer(seen)
     one.hooks.filter.append(lambda _, messages: [message for message in messages if message.body != b"3"])
@@ -167,7 +135,7 @@ def test_filter_hooks_select_messages(producer: Producer, topic: str, consumer: 
 
 
 def test_a_suspended_consumer_pulls_nothing(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
+    producer: Producer, topic: str, consumer: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.consume.puller.PAUSED_DELAY_S", 0.05)
     seen = RecordingListener()
@@ -181,7 +149,7 @@ def test_a_suspended_consumer_pulls_nothing(
     seen.until_has(4)
 
 
-def test_an_sql_expression_selects_messages(group: str, consumer: Callable[..., PushConsumer]) -> None:
+def test_an_sql_expression_selects_messages(group: str, consumer: Consume) -> None:
     with LocalCluster(in_process=True, config={"enablePropertyFilter": True}) as cluster:
         topic, seen = cluster.create_topic("t", 2), RecordingListener()
         one = consumer(seen, name_server=cluster.name_server)
@@ -201,21 +169,19 @@ def test_an_sql_expression_selects_messages(group: str, consumer: Callable[..., 
 
 
 def test_a_failed_message_is_redelivered_from_the_retry_topic(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+    producer: Producer, topic: str, consume: Consume, group: str
 ) -> None:
     seen = RecordingListener()
 
-    def answer(message: MessageExt) -> Any:
+    def result(message: MessageExt) -> Any:
         return SUCCESS if message.reconsume_times else AGAIN
 
     def listener(messages: list[MessageExt], context: ConsumeConcurrentlyContext) -> Any:
         context.delay_level_when_next_consume = 1
         return seen(messages, context)
 
-    seen.answer = answer
-    one = consumer(listener)
-    one.subscribe(topic)
-    one.start()
+    seen.result = result
+    consume(topic, listener)
     producer.send(Message.of(topic, "once more", tags="t", keys="k"))
     seen.until(lambda: len(seen.bodies) == 2)
     again = seen.messages[1]
@@ -224,28 +190,10 @@ def test_a_failed_message_is_redelivered_from_the_retry_topic(
     assert again.msg_id == seen.messages[0].msg_id
 
 
-def test_dead_letters(
-    cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
-) -> None:
-    seen = RecordingListener()
-    seen.answer = lambda _: AGAIN
-    one = consumer(seen, max_reconsume_times=0)
-    one.subscribe(topic)
-    one.start()
-    producer.send(Message.of(topic, "dead"))
-    with Reader(cluster.name_server, instance_name="dead") as reader:
-        dead = MessageQueue(f"%DLQ%{group}", reader.queues(topic)[0].broker_name, 0)
-        seen.until_has(1)
-        one.close()  # waits for the call and its result
-        reader.refresh(dead.topic)
-        (found,) = reader.messages(dead, 0)
-    assert found.body == b"dead"
-
-
 def test_broadcasting_delivers_to_each_member_with_local_offsets(
     producer: Producer,
     topic: str,
-    consumer: Callable[..., PushConsumer],
+    consume: Consume,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -253,56 +201,23 @@ def test_broadcasting_delivers_to_each_member_with_local_offsets(
     every = send(producer, topic, 10)
     both = [RecordingListener(), RecordingListener()]
     for number, seen in enumerate(both):
-        one = consumer(seen, message_model=MessageModel.BROADCASTING, instance_name=f"i{number}")
-        one.subscribe(topic)
-        one.start()
+        one = consume(topic, seen, message_model=MessageModel.BROADCASTING, instance_name=f"i{number}")
     for seen in both:
         seen.until_has(10)
         assert sorted(seen.bodies) == sorted(every)
     one.close()
     send(producer, topic, 3, 10)
     seen = RecordingListener()
-    again = consumer(seen, message_model=MessageModel.BROADCASTING, instance_name="i1")
-    again.subscribe(topic)
-    again.start()
+    consume(topic, seen, message_model=MessageModel.BROADCASTING, instance_name="i1")
     seen.until_has(3)
     assert sorted(seen.bodies) == bodies(3, 10)
-
-
-def test_an_offset_out_of_range_is_corrected(
-    cluster: LocalCluster,
-    producer: Producer,
-    topic: str,
-    group: str,
-    consumer: Callable[..., PushConsumer],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("spark_rocket.client.consume.puller.CORRECTION_DELAY_S", 0.1)
-    send(producer, topic, 8)
-    with Reader(cluster.name_server, group=group) as reader:
-        queues = reader.queues(topic)
-        reader.commit_offset(group, queues[0], 100)
-    seen = RecordingListener()
-    one = consumer(seen)
-    one.subscribe(topic)
-    one.start()
-    seen.until_has(6)
-    for start in range(8, 100, 4):  # until the corrected queue has messages
-        send(producer, topic, 4, start)
-        if any(message.queue_id == queues[0].queue_id for message in seen.messages):
-            break
-        one.instance().members.rebalance()  # which must not start at the old offset again
-    seen.until(lambda: any(message.queue_id == queues[0].queue_id for message in seen.messages))
-    one.close()
-    with Reader(cluster.name_server) as reader:
-        assert (reader.committed_offset(group, queues[0]) or 0) <= reader.max_offset(queues[0])
 
 
 # --- members --------------------------------------------------------------------------------------------------------
 
 
 def test_a_listener_receives_the_assigned_queues(
-    cluster: LocalCluster, topic: str, consumer: Callable[..., PushConsumer], group: str
+    cluster: LocalCluster, topic: str, consume: Consume, group: str
 ) -> None:
     changes: list[tuple[str, int, list[int]]] = []
     changed = threading.Condition()
@@ -313,12 +228,8 @@ def test_a_listener_receives_the_assigned_queues(
             changed.notify_all()
         raise ValueError("a listener's mistake is its own")
 
-    one = consumer(RecordingListener(), message_queue_listener=note, instance_name="a")
-    one.subscribe(topic)
-    one.start()
-    two = consumer(RecordingListener(), instance_name="b")
-    two.subscribe(topic)
-    two.start()
+    consume(topic, RecordingListener(), message_queue_listener=note, instance_name="a")
+    two = consume(topic, RecordingListener(), instance_name="b")
     with changed:
         half = (topic, 4, [0, 1]), (topic, 4, [2, 3])
         assert changed.wait_for(lambda: half[0] in changes or half[1] in changes, 3 * SECONDS)
@@ -328,29 +239,8 @@ def test_a_listener_receives_the_assigned_queues(
     assert {name for name, *_ in changes} <= {topic, f"%RETRY%{group}"}
 
 
-def test_two_members_share_queues_and_the_remaining_one_takes_over(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
-) -> None:
-    seen = [RecordingListener(), RecordingListener()]
-    seen[1].changed = seen[0].changed
-    pair = [consumer(listener, instance_name=f"i{number}") for number, listener in enumerate(seen)]
-    for one in pair:
-        one.subscribe(topic)
-        one.start()
-    wait_for_shares(pair, topic, 4)
-    every = send(producer, topic, 40)
-    seen[0].until(lambda: len(seen[0].bodies) + len(seen[1].bodies) >= 40)
-    assert seen[0].bodies
-    assert seen[1].bodies
-    pair[0].close()
-    wait_for_shares(pair[1:], topic, 4)
-    every += send(producer, topic, 8, 40)
-    seen[1].until(lambda: len(seen[0].bodies) + len(seen[1].bodies) >= 48)
-    assert Counter(seen[0].bodies + seen[1].bodies) == Counter(every)
-
-
 def test_order_is_kept_when_a_queue_moves(
-    cluster: LocalCluster, producer: Producer, group: str, consumer: Callable[..., PushConsumer]
+    cluster: LocalCluster, producer: Producer, group: str, consume: Consume
 ) -> None:
     topic = cluster.create_topic("one" + group, 1)
     send(producer, topic, 20)
@@ -375,13 +265,9 @@ def test_order_is_kept_when_a_queue_moves(
         return consume
 
     # of one queue, the member that sorts first has all
-    last = consumer(orderly=listener("z"), instance_name="z")
-    last.subscribe(topic)
-    last.start()
+    last = consume(topic, orderly=listener("z"), instance_name="z")
     assert began.wait(SECONDS)
-    first = consumer(orderly=listener("a"), instance_name="a")
-    first.subscribe(topic)
-    first.start()
+    first = consume(topic, orderly=listener("a"), instance_name="a")
     for _ in range(200):  # the old owner has released the queue, its call continues
         if not last.offsets(topic):
             break

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,13 +20,13 @@ from spark_rocket.errors import ClientError, GroupInUseError, RocketError, State
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
-from tests.client.consuming import SECONDS, in_child
-from tests.client.pushing import SUCCESS, RecordingListener, committed, send
+from tests.client.consuming import SECONDS
+from tests.client.pushing import SUCCESS, Consume, RecordingListener, committed, send
 
 pytestmark = pytest.mark.live
 
 
-def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..., PushConsumer]) -> None:
+def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Consume) -> None:
     first, second = consumer(RecordingListener()), consumer(RecordingListener())
     first.subscribe(topic)
     first.start()
@@ -44,9 +43,7 @@ def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Callable[..
         first.start()
 
 
-def test_without_a_name_server_starting_fails_with_the_reason(
-    nobody: str, consumer: Callable[..., PushConsumer]
-) -> None:
+def test_without_a_name_server_starting_fails_with_the_reason(nobody: str, consumer: Consume) -> None:
     one = consumer(RecordingListener(), name_server=nobody)
     one.subscribe("t")
     with pytest.raises(RocketError, match=nobody):
@@ -54,9 +51,7 @@ def test_without_a_name_server_starting_fails_with_the_reason(
     assert one.state is ServiceState.START_FAILED
 
 
-def test_a_consumer_without_a_subscription_logs_a_warning(
-    consumer: Callable[..., PushConsumer], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_consumer_without_a_subscription_logs_a_warning(consumer: Consume, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         consumer(RecordingListener()).start()
     assert "started without a subscription" in caplog.text
@@ -89,12 +84,12 @@ def test_invalid_settings(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "no topic!", "x" * 200, 5, b"t"])
-def test_invalid_topics(topic: Any, consumer: Callable[..., PushConsumer]) -> None:
+def test_invalid_topics(topic: Any, consumer: Consume) -> None:
     with pytest.raises(ClientError):
         consumer(RecordingListener()).subscribe(topic)
 
 
-def test_an_invalid_expression(consumer: Callable[..., PushConsumer]) -> None:
+def test_an_invalid_expression(consumer: Consume) -> None:
     one = consumer(RecordingListener())
     with pytest.raises(SubscriptionRefusedError, match="Invalid SQL92 expression 'a >'") as caught:
         one.subscribe("t", sql="a >")
@@ -103,19 +98,17 @@ def test_an_invalid_expression(consumer: Callable[..., PushConsumer]) -> None:
 
 
 def test_close_waits_for_the_listener_and_commits(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, consumer: Callable[..., PushConsumer]
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, consume: Consume
 ) -> None:
     began, go, seen = threading.Event(), threading.Event(), RecordingListener()
 
-    def answer(_: MessageExt) -> Any:
+    def result(_: MessageExt) -> Any:
         began.set()
         assert go.wait(SECONDS)
         return SUCCESS
 
-    seen.answer = answer
-    one = consumer(seen, consume_threads=1)
-    one.subscribe(topic)
-    one.start()
+    seen.result = result
+    one = consume(topic, seen, consume_threads=1)
     send(producer, topic, 2)
     assert began.wait(SECONDS)
     closer = threading.Thread(target=one.close)
@@ -131,11 +124,9 @@ def test_close_waits_for_the_listener_and_commits(
 
 
 def test_an_interrupted_close_still_leaves_the_group(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer], monkeypatch: pytest.MonkeyPatch
+    producer: Producer, topic: str, consume: Consume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = consumer(RecordingListener())
-    one.subscribe(topic)
-    one.start()
+    one = consume(topic, RecordingListener())
     members, service = one.instance().members, one._service
     assert service is not None
     close = service.close
@@ -154,7 +145,7 @@ def test_an_interrupted_close_still_leaves_the_group(
 
 @pytest.mark.parametrize("kind", ["listener", "orderly", "batches"])
 def test_a_listener_may_close_its_consumer(
-    kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Callable[..., PushConsumer], group: str
+    kind: str, cluster: LocalCluster, producer: Producer, topic: str, consumer: Consume, group: str
 ) -> None:
     """The result of the listener counts, no thread waits for a lock, and a second close waits for the end."""
     calls: list[object] = []
@@ -183,26 +174,6 @@ def test_a_listener_may_close_its_consumer(
     another.start()  # no lock of the first is left, which would live for a minute
     seen.until_has(8)
     assert sorted(seen.bodies) == sorted(set(every) - set(first))
-
-
-def test_a_forked_child_does_not_affect_the_parents_consumer(
-    producer: Producer, topic: str, consumer: Callable[..., PushConsumer]
-) -> None:
-    seen = RecordingListener()
-    one = consumer(seen)
-    one.subscribe(topic)
-    one.start()
-    send(producer, topic, 5)
-    seen.until_has(5)
-
-    def closes() -> bool:
-        one.close()
-        return one.state is ServiceState.SHUTDOWN_ALREADY
-
-    in_child(closes)
-    send(producer, topic, 5, 5)
-    seen.until_has(10)
-    assert one.state is ServiceState.RUNNING
 
 
 def test_a_process_exits_with_a_stuck_listener(cluster: LocalCluster, producer: Producer, topic: str) -> None:

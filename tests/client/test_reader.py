@@ -21,35 +21,20 @@ from spark_rocket.errors import (
     RemotingTimeoutError,
     TopicNotFoundError,
 )
-from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.ids import pack_host
-from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
-from tests.client.fakes import FakeCluster, route, says
+from tests.client.fakes import QUEUE, FakeCluster, record, route, says, says_offset
 
 pytestmark = pytest.mark.live
 
 BROKERS, QUEUES = 1, 2
 PULL = RequestCode.PULL_MESSAGE
-QUEUE = MessageQueue("t", "b0", 0)
-HOST = pack_host(("127.0.0.1", 1))
-
-
-def record(offset: int, *, tag: str = "A", store_timestamp: int = 0) -> bytes:
-    return encode_record(
-        b"t",
-        0,
-        b"m%d" % offset,
-        b"TAGS\x01" + tag.encode(),
-        queue_offset=offset,
-        physical_offset=offset * 100,
-        born_timestamp=0,
-        born_host=HOST,
-        store_timestamp=store_timestamp,
-        store_host=HOST,
-    )
+PULLS: list[Callable[..., Any]] = [
+    lambda reader, *args, **options: reader.pull(*args, **options),
+    lambda reader, *args, **options: reader.pull_async(*args, **options).result(10),
+    lambda reader, *args, **options: reader.pull_later(*args, **options).result(),
+]
 
 
 def position(next_offset: int, least: int = 0, most: int = 100) -> dict[str, str]:
@@ -74,7 +59,8 @@ def reader(mq: FakeCluster, closing: Callable[[Reader], Reader]) -> Reader:
 def test_the_result_of_a_pull(mq: FakeCluster, reader: Reader, code: int, status: PullStatus) -> None:
     body = record(5) + record(6)
     mq.everywhere(PULL, says(code, "remark", position(7, 2, 9), body))
-    for found in (reader.pull(QUEUE, 5), reader.pull_async(QUEUE, 5).result(10), reader.pull_later(QUEUE, 5).result()):
+    for pull in PULLS:
+        found = pull(reader, QUEUE, 5)
         assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (status, 7, 2, 9)
         assert isinstance(found.records, memoryview)
         assert bytes(found.records) == (body if code == 0 else b"")
@@ -85,13 +71,8 @@ def test_the_request_of_a_pull(mq: FakeCluster, reader: Reader) -> None:
     reader.pull(QUEUE, 5, max_msgs=32_768, max_bytes=1 << 22, tags="A || B")
     reader.pull(QUEUE, 5, suspend_ms=20)
     big, suspended = (PullMessageRequestHeader.from_ext(request.ext_fields) for request in mq.brokers[0].requests)
-    assert (big.topic, big.queue_id, big.queue_offset, big.max_msg_nums, big.max_msg_bytes) == (
-        "t",
-        0,
-        5,
-        32_768,
-        1 << 22,
-    )
+    assert (big.topic, big.queue_id, big.queue_offset) == ("t", 0, 5)
+    assert (big.max_msg_nums, big.max_msg_bytes) == (32_768, 1 << 22)
     assert (big.subscription, big.expression_type, big.sub_version, big.commit_offset) == ("A || B", "TAG", 0, 0)
     assert (big.sys_flag, big.suspend_timeout_millis) == (4, 0)
     assert big.consumer_group == "spark_rocket_reader"
@@ -101,13 +82,10 @@ def test_the_request_of_a_pull(mq: FakeCluster, reader: Reader) -> None:
 
 def test_the_timeout_is_added_to_the_suspension(mq: FakeCluster, reader: Reader) -> None:
     mq.everywhere(PULL, lambda request: None)
-    with pytest.raises(RemotingTimeoutError) as caught:
-        reader.pull(QUEUE, 0, timeout=0.3)
-    assert caught.value.retriable
-    with pytest.raises(RemotingTimeoutError):
-        reader.pull_async(QUEUE, 0, timeout=0.3).result(10)
-    with pytest.raises(RemotingTimeoutError):
-        reader.pull_later(QUEUE, 0, timeout=0.3).result()
+    for pull in PULLS:
+        with pytest.raises(RemotingTimeoutError) as caught:
+            pull(reader, QUEUE, 0, timeout=0.1)
+        assert caught.value.retriable
     assert pull_seconds({"suspend_ms": 15_000, "timeout": 3.0}, 5.0) == 28.0
     assert pull_seconds({"suspend_ms": 15_000}, 5.0) == 30.0
     assert pull_seconds({}, 5.0) == 5.0
@@ -126,18 +104,12 @@ def test_the_timeout_is_added_to_the_suspension(mq: FakeCluster, reader: Reader)
         (29, QueueNotFoundError, False),
     ],
 )
-def test_refused_pulls(mq: FakeCluster, reader: Reader, code: int, error: type[Exception], retriable: bool) -> None:
+def test_refused_pulls(mq: FakeCluster, reader: Reader, code: int, error: type[BrokerError], retriable: bool) -> None:
     mq.everywhere(PULL, says(code, "queueId[7] is illegal, topic:[t]"))
-    for pull in (
-        reader.pull,
-        lambda *args: reader.pull_async(*args).result(10),
-        lambda *args: reader.pull_later(*args).result(),
-    ):
+    for pull in PULLS:
         with pytest.raises(error) as caught:
-            pull(QUEUE, 0)
-        assert type(caught.value) is error
-        assert getattr(caught.value, "retriable") is retriable  # noqa: B009
-        assert getattr(caught.value, "response_code") == code  # noqa: B009
+            pull(reader, QUEUE, 0)
+        assert (type(caught.value), caught.value.retriable, caught.value.response_code) == (error, retriable, code)
 
 
 def test_a_deleted_topic_is_forgotten(mq: FakeCluster, reader: Reader) -> None:
@@ -157,37 +129,13 @@ def test_new_queues_are_seen_on_request(mq: FakeCluster, reader: Reader) -> None
     assert len(reader.refresh("t")) == 5
 
 
-def test_a_lost_broker_is_retriable_and_slaves_serve_reads(
-    fake: Callable[..., FakeCluster], closing: Callable[[Reader], Reader]
-) -> None:
-    cluster = fake(2)
-    master, slave = cluster.brokers
-    cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: master.address, 1: slave.address}})
-    slave.answers[PULL] = says(0, None, position(6), record(5))
-    reader = closing(Reader(cluster.name_server.address))
-    assert reader.address(QUEUE) == master.address
-    master.close()
-    for pull in (
-        reader.pull,
-        lambda *args: reader.pull_async(*args).result(10),
-        lambda *args: reader.pull_later(*args).result(),
-    ):
-        with pytest.raises(RemotingConnectError) as caught:
-            pull(QUEUE, 5)
-        assert caught.value.retriable
-        found = pull(QUEUE, 5)
-        assert found.status is PullStatus.FOUND, "the caller's next attempt goes to the slave"
-        assert not found.from_master
-        reader.instance().routes.try_master(QUEUE)
-
-
 def test_the_end_of_a_slave_is_not_used(fake: Callable[..., FakeCluster], closing: Callable[[Reader], Reader]) -> None:
     cluster = fake(2)
     master, slave = cluster.brokers
     cluster.topics["t"] = route({"b0": (1, 1, 6)}, {"b0": {0: master.address, 1: slave.address}})
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP):
-        slave.answers[code] = says(0, None, {"offset": "5"})
-    slave.answers[PULL] = says(19, None, position(5, most=5))
+        slave.responses[code] = says_offset(5)
+    slave.responses[PULL] = says(19, None, position(5, most=5))
     reader = closing(Reader(cluster.name_server.address))
     master.close()
     questions = (reader.min_offset, reader.max_offset, lambda queue: reader.offset_for_time(queue, 1))
@@ -206,7 +154,8 @@ def test_the_end_of_a_slave_is_not_used(fake: Callable[..., FakeCluster], closin
 
 
 def test_messages_are_decoded_and_tags_compared(mq: FakeCluster, reader: Reader) -> None:
-    body = record(4) + record(5) + record(6, tag="B") + record(7)
+    tags = {4: "A", 5: "A", 6: "B", 7: "A"}
+    body = b"".join(record(offset, b"m%d" % offset, TAGS=tag) for offset, tag in tags.items())
     mq.everywhere(PULL, says(0, None, position(8), body))
     assert [(m.queue_offset, m.broker_name) for m in reader.messages(QUEUE, 5)] == [(5, "b0"), (6, "b0"), (7, "b0")]
     assert [m.body for m in reader.messages(QUEUE, 5, tags="A || C")] == [b"m5", b"m7"]
@@ -218,15 +167,15 @@ def test_messages_are_decoded_and_tags_compared(mq: FakeCluster, reader: Reader)
 
 
 def test_offsets(mq: FakeCluster, reader: Reader) -> None:
-    mq.everywhere(RequestCode.GET_MIN_OFFSET, says(0, None, {"offset": "3"}))
-    mq.everywhere(RequestCode.GET_MAX_OFFSET, says(0, None, {"offset": "30"}))
+    mq.everywhere(RequestCode.GET_MIN_OFFSET, says_offset(3))
+    mq.everywhere(RequestCode.GET_MAX_OFFSET, says_offset(30))
     mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(0, None, {"timestamp": "1234"}))
     assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE), reader.earliest_store_time(QUEUE)) == (3, 30, 1234)
     mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(0, None, {"timestamp": "-1"}))
     assert reader.earliest_store_time(QUEUE) is None
     mq.everywhere(RequestCode.GET_EARLIEST_MSG_STORETIME, says(3, "request type 32 not supported"))  # a proxy
     assert reader.earliest_store_time_later(QUEUE).result() is None
-    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(0, None, {"offset": "12"}))
+    mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says_offset(12))
     assert reader.committed_offset("g", QUEUE) == 12
     mq.everywhere(RequestCode.QUERY_CONSUMER_OFFSET, says(22, "Not found, V3_0_6_SNAPSHOT maybe this group first boot"))
     assert reader.committed_offset("g", QUEUE) is None
@@ -244,7 +193,7 @@ def test_offsets(mq: FakeCluster, reader: Reader) -> None:
 def test_a_queue_without_messages_starts_at_0(mq: FakeCluster, reader: Reader) -> None:
     """RocksDB's consume queues say -1."""
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
-        mq.everywhere(code, says(0, None, {"offset": "-1"}))
+        mq.everywhere(code, says_offset(-1))
     assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE)) == (0, 0)
     assert reader.offset_for_time(QUEUE, 5) == 0
 
@@ -292,7 +241,7 @@ def time_broker(cluster: FakeCluster, times: list[int], first: int, hint: Callab
     def pull(request: RemotingCommand) -> RemotingCommand:
         offset = int(request.ext_fields["queueOffset"])
         if first <= offset < end:
-            body = record(offset, store_timestamp=times[offset - first])
+            body = record(offset, stored=times[offset - first])
             return RemotingCommand.response(request, 0, None, position(offset + 1, first, end), body)
         return RemotingCommand.response(request, 19, None, position(offset, first, end))
 
@@ -300,14 +249,14 @@ def time_broker(cluster: FakeCluster, times: list[int], first: int, hint: Callab
         offset = hint(int(request.ext_fields["timestamp"]))
         return RemotingCommand.response(request, 0, None, {"offset": str(offset)})
 
-    answers: dict[int, Any] = {
+    responses: dict[int, Any] = {
         PULL: pull,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: search,
-        RequestCode.GET_MIN_OFFSET: says(0, None, {"offset": str(first)}),
-        RequestCode.GET_MAX_OFFSET: says(0, None, {"offset": str(end)}),
+        RequestCode.GET_MIN_OFFSET: says_offset(first),
+        RequestCode.GET_MAX_OFFSET: says_offset(end),
     }
-    for code, answer in answers.items():
-        cluster.everywhere(code, answer)
+    for code, respond in responses.items():
+        cluster.everywhere(code, respond)
 
 
 @given(

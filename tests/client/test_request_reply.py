@@ -31,9 +31,9 @@ def requester(cluster: LocalCluster) -> Iterator[Producer]:
 class Consumer:
     """Replies to each message of a topic."""
 
-    def __init__(self, cluster: LocalCluster, topic: str, answer: Callable[[MessageExt], bytes | None]) -> None:
+    def __init__(self, cluster: LocalCluster, topic: str, reply: Callable[[MessageExt], bytes | None]) -> None:
         self._queue = MessageQueue(topic, "broker-a", 0)
-        self._answer = answer
+        self._reply = reply
         self._end = threading.Event()
         self._reader = Reader(cluster.name_server)
         self._producer = Producer(name_server=cluster.name_server)
@@ -54,7 +54,7 @@ class Consumer:
         while not self._end.is_set():
             for message in self._reader.messages(self._queue, offset, suspend_ms=100):
                 offset += 1
-                body = self._answer(message)
+                body = self._reply(message)
                 if body is not None:
                     self._producer.send(create_reply_message(message, body))
 

@@ -23,18 +23,18 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import Answer, route, says
+from tests.client.fakes import Handler, route, says
 
 BROKERS = {"b0": {0: "b0:1"}, "b1": {0: "b1:1"}}
 
 
 class World:
-    """Name servers that know ``topics``, unless ``answers`` has something else for their address; None: no response."""
+    """Name servers that know ``topics``, unless ``responses`` has a handler of their address, or None: no response."""
 
     def __init__(self, *addresses: str, url: str = "") -> None:
         self.now = 100.0
         self.topics: dict[str, TopicRouteData] = {}
-        self.answers: dict[str, Answer | None] = {}
+        self.responses: dict[str, Handler | None] = {}
         self.requests: list[tuple[str, RemotingCommand]] = []
         addresses = addresses or ("ns:1",) * (not url)
         self.servers = NameServers(lambda: self, addresses, url, timeout=3.0, monotonic=self.clock)
@@ -49,8 +49,8 @@ class World:
     async def invoke(self, address: str, request: RemotingCommand, seconds: float) -> RemotingCommand:
         self.requests.append((address, request))
         await asyncio.sleep(0)
-        answer = self.answers.get(address, self._route)
-        found = None if answer is None else answer(request)
+        respond = self.responses.get(address, self._route)
+        found = None if respond is None else respond(request)
         if found is None:
             raise RemotingConnectError(f"No connection to {address}.")
         return found
@@ -108,7 +108,7 @@ async def test_permissions_and_missing_masters(world: World) -> None:
 
 
 async def test_the_unquoted_spelling_of_older_name_servers(world: World) -> None:
-    world.answers["ns:1"] = says(
+    world.responses["ns:1"] = says(
         0,
         body=b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"brokerName":"b","cluster":"c"}],'
         b'"filterServerTable":{},"queueDatas":[{"brokerName":"b","perm":6,"readQueueNums":1,"writeQueueNums":1}]}',
@@ -120,20 +120,20 @@ async def test_the_next_name_server_is_tried_and_reused() -> None:
     world = World("silent:1", "broken:1", "good:1")
     world.add("t")
     world.add("u")
-    world.answers |= {"silent:1": None, "broken:1": says(1, "out of order")}
+    world.responses |= {"silent:1": None, "broken:1": says(1, "out of order")}
     assert (await world.routes.route("t")).readable
     assert (await world.routes.route("u")).readable
     assert [address for address, _ in world.requests] == ["silent:1", "broken:1", "good:1", "good:1"]
     for addresses in (("silent:1", "broken:1"), ("broken:1", "silent:1")):
         other = World(*addresses)
-        other.answers = world.answers
+        other.responses = world.responses
         with pytest.raises(BrokerError, match=r"Name server broken:1 rejected .*out of order"):
             await other.routes.route("t")
 
 
 async def test_no_name_server_available() -> None:
     world = World("silent:1", "silent:2")
-    world.answers = {"silent:1": None, "silent:2": None}
+    world.responses = {"silent:1": None, "silent:2": None}
     with pytest.raises(NameServerUnreachableError, match=r"silent:1.*silent:2") as caught:
         await world.routes.route("t")
     assert caught.value.retriable
@@ -141,7 +141,7 @@ async def test_no_name_server_available() -> None:
     assert "name_server" in caught.value.remedy
     assert "that was set before" not in caught.value.remedy
     default = World(DEFAULT_NAME_SERVER)
-    default.answers[DEFAULT_NAME_SERVER] = None
+    default.responses[DEFAULT_NAME_SERVER] = None
     with pytest.raises(NameServerUnreachableError, match="that was set before the session started") as caught:
         await default.routes.route("t")
     assert "is the default address without nameServer and NAMESRV_ADDR" in caught.value.remedy
@@ -158,24 +158,24 @@ async def test_an_unresponsive_name_server_leaves_time_for_the_others(monkeypatc
         world.now += seconds  # all that was allowed
         return await World.invoke(world, address, request, seconds)
 
-    monkeypatch.setattr(world, "invoke", invoke)
-    world.answers |= {"silent:1": None, "silent:2": None}
+    world.invoke = invoke  # type: ignore[method-assign]
+    world.responses |= {"silent:1": None, "silent:2": None}
     assert (await world.routes.route("t", 1.5)).readable
     assert allowed == pytest.approx([0.5, 0.5, 0.5])
 
 
 async def test_changes_go_to_each_name_server() -> None:
     world = World("a:1", "b:1")
-    world.answers = {"a:1": says(0), "b:1": says(0)}
+    world.responses = {"a:1": says(0), "b:1": says(0)}
 
     def change() -> RemotingCommand:
         return RemotingCommand.request(RequestCode.PUT_KV_CONFIG, {})
 
     assert len(await world.servers.ask_each(change, "the change")) == 2
-    world.answers["b:1"] = says(1, "read-only")
+    world.responses["b:1"] = says(1, "read-only")
     with pytest.raises(BrokerError, match="Name server b:1 rejected the change"):
         await world.servers.ask_each(change, "the change")
-    world.answers["a:1"] = None
+    world.responses["a:1"] = None
     with pytest.raises(NameServerUnreachableError):
         await world.servers.ask_each(change, "the change")
 
@@ -225,9 +225,9 @@ async def test_a_cached_route_survives_name_servers_that_lost_it(world: World) -
     before = await world.routes.route("t")
     del world.topics["t"]
     assert await world.routes.refresh("t") is before
-    world.answers["ns:1"] = says(1, "name server not ready")  # 5.x with needWaitForService, in its first 45 s
+    world.responses["ns:1"] = says(1, "name server not ready")  # 5.x with needWaitForService, in its first 45 s
     assert await world.routes.refresh("t") is before
-    world.answers["ns:1"] = None
+    world.responses["ns:1"] = None
     assert await world.routes.refresh("t") is before
     world.now += 1000.0
     assert world.routes.cached("t") is None
@@ -237,10 +237,10 @@ async def test_a_cached_route_survives_name_servers_that_lost_it(world: World) -
     assert world.routes.cached("t") is before, "no use waits for an unavailable name server again"
     await world.settle()
     assert world.asked() == ["t"]
-    world.answers.clear()
+    world.responses.clear()
     world.add("t")
     assert await world.routes.refresh("t") is before, "unchanged"
-    world.answers["ns:1"] = None
+    world.responses["ns:1"] = None
     world.routes.forget("t")
     with pytest.raises(NameServerUnreachableError):
         await world.routes.route("t")
@@ -326,11 +326,11 @@ async def test_a_lost_connection_refreshes_routes_in_use(world: World) -> None:
     refreshed = asyncio.Event()
     read = world._route
 
-    def answer(request: RemotingCommand) -> RemotingCommand:
+    def respond(request: RemotingCommand) -> RemotingCommand:
         refreshed.set()
         return read(request)
 
-    world.answers["ns:1"] = answer
+    world.responses["ns:1"] = respond
     assert world.routes.broker_addresses() == ["b0:1", "b1:1"]
     for _ in range(3):
         world.routes.mark_unavailable("b0:1")
@@ -347,11 +347,11 @@ async def test_a_refresh_in_the_background_is_no_use(world: World, responds: boo
     await world.routes.route("t")
     refreshed = asyncio.Event()
 
-    def answer(request: RemotingCommand) -> RemotingCommand | None:
+    def respond(request: RemotingCommand) -> RemotingCommand | None:
         refreshed.set()
         return world._route(request) if responds else None
 
-    world.answers["ns:1"] = answer
+    world.responses["ns:1"] = respond
     for _ in range(2):  # a broker fails each minute
         world.now += 60.0
         world.routes.mark_unavailable("b0:1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,17 +15,15 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
     LitePullConsumer,
-    LocalTransactionState,
     Producer,
     PushConsumer,
-    Reader,
     TransactionProducer,
 )
 from spark_rocket.client.consume import concurrently as consume_concurrently
 from spark_rocket.client.consume import process_queue, puller, queue_locks, services
 from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.core.client_config import ClientConfig
-from spark_rocket.client.core.instance import acquire, release
+from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import (
     BrokerError,
@@ -35,26 +32,21 @@ from spark_rocket.errors import (
     StateError,
     SubscriptionRefusedError,
 )
-from spark_rocket.model import Message, MessageExt, MessageQueue
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.client import CheckClientRequestBody, GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.bodies.route import BrokerData, QueueData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-from tests.client.fakes import Fake, FakeCluster, says
+from tests.client.fakes import STORED, Decides, Fake, FakeCluster, says
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
 Consumer = PushConsumer | LitePullConsumer
-
-
-class FixedDecision:
-    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
+Fakes = Callable[..., FakeCluster]
+Acquired = Callable[..., ClientInstance]
 
 
 class Member:
@@ -70,11 +62,10 @@ def lite(name_server: str, group: str = "g") -> LitePullConsumer:
     return LitePullConsumer(group, name_server=name_server)
 
 
-QUICK = Reader.__init__.__kwdefaults__ | {"request_timeout": 0.3}
 KINDS = pytest.mark.parametrize("kind", [push, lite])
 
 
-def consuming(fake: Callable[..., FakeCluster], brokers: int = 2) -> FakeCluster:
+def consuming(fake: Fakes, brokers: int = 2) -> FakeCluster:
     """Brokers without messages for a consumer."""
     mq = fake(brokers)
     mq.add("t", 1)
@@ -117,7 +108,7 @@ def test_without_filters_at_the_broker_the_start_fails(kind: Callable[..., Consu
     ],
 )
 def test_errors_of_an_expression(
-    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], code: int, remark: str, remedy: str
+    fake: Fakes, kind: Callable[..., Consumer], code: int, remark: str, remedy: str
 ) -> None:
     mq = consuming(fake)
     mq.everywhere(RequestCode.CHECK_CLIENT_CONFIG, says(code, remark))
@@ -135,12 +126,10 @@ def test_errors_of_an_expression(
 
 
 @KINDS
-def test_unavailable_brokers_do_not_reject_an_expression(
-    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]
-) -> None:
+def test_unavailable_brokers_do_not_reject_an_expression(fake: Fakes, kind: Callable[..., Consumer]) -> None:
     mq = consuming(fake)
     mq.brokers[0].close()
-    mq.brokers[1].answers[RequestCode.CHECK_CLIENT_CONFIG] = says(ResponseCode.SYSTEM_BUSY, "in a moment")
+    mq.brokers[1].responses[RequestCode.CHECK_CLIENT_CONFIG] = says(ResponseCode.SYSTEM_BUSY, "in a moment")
     with kind(mq.name_server.address) as consumer:
         consumer.subscribe("t", sql="a IS NOT NULL")
         consumer.start()
@@ -149,7 +138,7 @@ def test_unavailable_brokers_do_not_reject_an_expression(
 
 
 @KINDS
-def test_tags_are_not_checked_at_the_broker(fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]) -> None:
+def test_tags_are_not_checked_at_the_broker(fake: Fakes, kind: Callable[..., Consumer]) -> None:
     mq = consuming(fake, 1)
     with kind(mq.name_server.address) as consumer:
         consumer.subscribe("t", "a || b")
@@ -161,113 +150,74 @@ def test_tags_are_not_checked_at_the_broker(fake: Callable[..., FakeCluster], ki
 
 
 def test_heartbeats_do_not_wait_for_unresponsive_brokers(
-    fake: Callable[..., FakeCluster], silent: Callable[[], str]
+    fake: Fakes, silent: Callable[[], str], acquired: Acquired
 ) -> None:
     mq = consuming(fake, 1)
     brokers = mq.topics["t"].broker_datas
     for number in range(3):
         brokers.insert(0, BrokerData("c", f"a{number}", {0: silent()}))
-    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
-    try:
-        instance.routes.route("t")
-        joining = threading.Thread(target=instance.members.join_producer, args=(Member("p"),))
-        joining.start()
-        assert mq.brokers[0].arrived.acquire(timeout=SECONDS)  # long before the deadline of the others
-        assert mq.brokers[0].codes() == [RequestCode.HEART_BEAT]
-        assert joining.is_alive()
-    finally:
-        release(instance)
+    instance = acquired(mq.name_server.address, request_timeout=SECONDS * 6)
+    instance.routes.route("t")
+    joining = threading.Thread(target=instance.members.join_producer, args=(Member("p"),))
+    joining.start()
+    assert mq.brokers[0].arrived.acquire(timeout=SECONDS)  # long before the deadline of the others
+    assert mq.brokers[0].codes() == [RequestCode.HEART_BEAT]
+    assert joining.is_alive()
+    release(instance)
     joining.join(SECONDS)
     assert not joining.is_alive()
 
 
-def test_the_first_send_does_not_wait_for_heartbeats(fake: Callable[..., FakeCluster]) -> None:
+def test_the_first_send_does_not_wait_for_heartbeats(fake: Fakes, acquired: Acquired) -> None:
     """The instance of the producer already has brokers. An unresponsive one would use up the timeout of the send."""
     mq = consuming(fake, 1)
-    mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext={"msgId": "0A", "queueId": "0", "queueOffset": "7"}))
+    mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
     mq.everywhere(RequestCode.HEART_BEAT, lambda _: None)
-    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
-    try:
-        instance.routes.route("t")
-        for make in (Producer, partial(TransactionProducer, listener=FixedDecision())):
-            producer = make("p", name_server=mq.name_server.address)
-            assert producer.send(Message.of("t", "x"), timeout=SECONDS * 3).queue_offset == 7
-            assert instance.members.producers == {"p": producer}
-            producer.close()
-    finally:
-        release(instance)
+    instance = acquired(mq.name_server.address, request_timeout=SECONDS * 6)
+    instance.routes.route("t")
+    for make in (Producer, partial(TransactionProducer, listener=Decides())):
+        producer = make("p", name_server=mq.name_server.address)
+        assert producer.send(Message.of("t", "x"), timeout=SECONDS * 3).queue_offset == 7
+        assert instance.members.producers == {"p": producer}
+        producer.close()
 
 
 def test_members_are_requested_over_an_existing_connection(
-    fake: Callable[..., FakeCluster], silent: Callable[[], str]
+    fake: Fakes, silent: Callable[[], str], acquired: Acquired
 ) -> None:
     mq = consuming(fake, 1)
     mq.topics["t"].broker_datas.insert(0, BrokerData("c", "a", {0: silent()}))
     body = GetConsumerListByGroupResponseBody(["x", "a"]).to_json()
     mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=body))
-    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=SECONDS * 6))
-    try:
-        instance.remoting.invoke(mq.brokers[0].address, RemotingCommand.request(RequestCode.HEART_BEAT))
-        assert GroupMembers("g", lambda: instance).client_ids("t") == ["a", "x"]
-    finally:
-        release(instance)
+    instance = acquired(mq.name_server.address, request_timeout=SECONDS * 6)
+    instance.remoting.invoke(mq.brokers[0].address, RemotingCommand.request(RequestCode.HEART_BEAT))
+    assert GroupMembers("g", lambda: instance).client_ids("t") == ["a", "x"]
 
 
-def test_a_broker_without_the_members_is_not_asked_first_again(fake: Callable[..., FakeCluster]) -> None:
+def test_a_broker_without_the_members_is_not_asked_first_again(fake: Fakes, acquired: Acquired) -> None:
     mq = consuming(fake)
-    hangs, answers = mq.brokers
-    hangs.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda _: None
+    hangs, responds = mq.brokers
+    hangs.responses[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = lambda _: None
     body = GetConsumerListByGroupResponseBody(["a"]).to_json()
-    answers.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(0, body=body)
-    instance = acquire(ClientConfig((mq.name_server.address,), request_timeout=0.2))
-    try:
-        members = GroupMembers("g", lambda: instance)
-        for _ in range(3):
-            assert members.client_ids("t") == ["a"]
-    finally:
-        release(instance)
-    assert (len(hangs.requests), len(answers.requests)) == (1, 3)
+    responds.responses[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = says(0, body=body)
+    instance = acquired(mq.name_server.address, request_timeout=0.2)
+    members = GroupMembers("g", lambda: instance)
+    for _ in range(3):
+        assert members.client_ids("t") == ["a"]
+    assert (len(hangs.requests), len(responds.requests)) == (1, 3)
 
 
 # --- stopped name servers and brokers -----------------------------------------------------------------------------
 
-STORED = {"msgId": "7F00000100002A9F0000000000000000", "queueId": "0", "queueOffset": "7"}
 
-
-def sending(fake: Callable[..., FakeCluster], brokers: int = 1) -> FakeCluster:
+def sending(fake: Fakes, brokers: int = 1) -> FakeCluster:
     mq = consuming(fake, brokers)
     mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(0, ext=STORED))
     return mq
 
 
-def test_one_dead_name_server_is_not_noticed(fake: Callable[..., FakeCluster]) -> None:
-    mq = sending(fake)
-    other = Fake(mq.name_server.answers)
-    try:
-        with Producer("p", name_server=f"{other.address};{mq.name_server.address}") as producer:
-            producer.send(Message.of("t", "x"))
-            assert other.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
-            other.close()
-            mq.add("later", 1)
-            producer.send(Message.of("t", "x"))
-            producer.send(Message.of("later", "x"))
-            with LitePullConsumer("g", name_server=producer.name_server) as consumer:
-                consumer.start()
-                assert consumer.fetch_message_queues("later") == [MessageQueue("later", "b0", 0)]
-    finally:
-        other.close()
-
-
-def test_an_unresponsive_name_server_leaves_time_for_the_next(
-    fake: Callable[..., FakeCluster], silent: Callable[[], str]
-) -> None:
-    mq = sending(fake)
-    with Producer("p", name_server=f"{silent()};{mq.name_server.address}", send_timeout=SECONDS) as producer:
-        assert producer.send(Message.of("t", "x"), timeout=6.0).queue_offset == 7
-
-
 @KINDS
-def test_a_name_server_that_stops_and_restarts(fake: Callable[..., FakeCluster], kind: Callable[..., Consumer]) -> None:
+def test_a_name_server_that_stops_and_restarts(fake: Fakes, kind: Callable[..., Consumer]) -> None:
     mq = sending(fake)
     address = mq.name_server.address
     with Producer("p", name_server=address) as producer, kind(address) as consumer:
@@ -286,7 +236,7 @@ def test_a_name_server_that_stops_and_restarts(fake: Callable[..., FakeCluster],
             late.start()
         assert late.state is ServiceState.START_FAILED
         consumer.rebalance()  # its queues do not change
-        back = Fake(mq.name_server.answers, int(address.rpartition(":")[2]))
+        back = Fake(mq.name_server.responses, int(address.rpartition(":")[2]))
         try:
             producer.send(Message.of("later", "x"))
             consumer.subscribe("later")
@@ -323,7 +273,7 @@ class ClosingBroker:
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("how", ["send", "send_async", "send_oneway"])
-def test_a_broker_dies_during_a_send(fake: Callable[..., FakeCluster], half: bool, how: str) -> None:
+def test_a_broker_dies_during_a_send(fake: Fakes, half: bool, how: str) -> None:
     mq = sending(fake)
     dying = ClosingBroker(half)
     data = mq.topics["t"]
@@ -337,64 +287,27 @@ def test_a_broker_dies_during_a_send(fake: Callable[..., FakeCluster], half: boo
         ) as producer:
 
             def send(queue: MessageQueue | None) -> object:
-                answer = getattr(producer, how)(message, queue=queue)
-                return answer.result(SECONDS) if how == "send_async" else answer
+                sent = getattr(producer, how)(message, queue=queue)
+                return sent.result(SECONDS) if how == "send_async" else sent
 
             if how == "send_oneway":
                 send(there)  # no member is notified
+                until(lambda: dying.died == 1)
                 return
             with pytest.raises(RemotingConnectError) as caught:  # a requested queue is not changed
                 send(there)
             assert (caught.value.code, caught.value.retriable) == ("CONNECT_FAILED", True)
             for _ in range(2):  # whichever broker comes first
                 send(None)
-            stored = [request for request in mq.brokers[0].requests if request.code == RequestCode.SEND_MESSAGE_V2]
-            assert len(stored) == 2
-            assert dying.died >= 2
+            assert len(mq.brokers[0].of(RequestCode.SEND_MESSAGE_V2)) == 2
+            until(lambda: dying.died >= 2)
     finally:
         dying.close()
 
 
 @KINDS
-def test_a_hanging_broker_is_asked_once_a_round(
-    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It accepts connections and answers no offset queries. The queues of other brokers do not wait for it."""
-    mq = consuming(fake)
-    mq.add("t", 8)
-    mq.add("u", 8)
-    hangs, answers = mq.brokers
-    taken = threading.Semaphore(0)
-    hangs.answers[RequestCode.QUERY_CONSUMER_OFFSET] = lambda _: None
-    answers.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(0, ext={"offset": "5"})
-    answers.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()  # held for ever
-    monkeypatch.setattr("spark_rocket.client.consume.reader.Reader.__init__.__kwdefaults__", QUICK)
-    monkeypatch.setattr("spark_rocket.client.consume.owned_queues.RETRY_SECONDS", 0.05)
-    with kind(mq.name_server.address) as consumer:
-        members = GetConsumerListByGroupResponseBody([consumer.instance().client_id]).to_json()
-        mq.everywhere(RequestCode.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members))
-        consumer.subscribe("t")
-        consumer.subscribe("u")
-        began = time.monotonic()
-        consumer.start()
-        for _ in range(16):
-            assert taken.acquire(timeout=SECONDS)
-        assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 3 + (time.monotonic() - began) / 0.3
-        for _ in range(3):  # it is retried, and nothing waits for the retry
-            chore = threading.Event()
-            consumer.instance().later(chore.set)
-            assert chore.wait(SECONDS)
-            assert hangs.arrived.acquire(timeout=SECONDS)
-        assert hangs.codes().count(RequestCode.QUERY_CONSUMER_OFFSET) <= 3 + (time.monotonic() - began) / 0.3
-        hangs.answers[RequestCode.QUERY_CONSUMER_OFFSET] = says(0, ext={"offset": "5"})
-        hangs.answers[RequestCode.PULL_MESSAGE] = lambda _: taken.release()
-        for _ in range(16):
-            assert taken.acquire(timeout=SECONDS)
-
-
-@KINDS
 def test_a_consumer_closed_during_its_start_does_not_join(
-    fake: Callable[..., FakeCluster], kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
+    fake: Fakes, kind: Callable[..., Consumer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mq = consuming(fake)
     other = acquire(ClientConfig((mq.name_server.address,)))  # keeps the members running

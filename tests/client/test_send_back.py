@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import pytest
 
 from spark_rocket.client.consume.services import SendBack
-from spark_rocket.client.core.client_config import ClientConfig
-from spark_rocket.client.core.instance import ClientInstance, acquire, release
+from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -29,10 +28,8 @@ def mq(mq: FakeCluster) -> FakeCluster:
 
 
 @pytest.fixture
-def instance(mq: FakeCluster) -> Iterator[ClientInstance]:
-    shared = acquire(ClientConfig((mq.name_server.address,)))
-    yield shared
-    release(shared)
+def instance(mq: FakeCluster, acquired: Callable[..., ClientInstance]) -> ClientInstance:
+    return acquired(mq.name_server.address)
 
 
 def stored(mq: FakeCluster) -> MessageExt:

@@ -9,10 +9,7 @@ import pytest
 
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    LocalTransactionState,
     Producer,
-    PushConsumer,
     Reader,
     TransactionProducer,
 )
@@ -35,6 +32,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.client.fakes import Decides
+from tests.client.pushing import Consume
 
 pytestmark = pytest.mark.live
 
@@ -105,11 +104,10 @@ def test_accumulated_messages(cluster: LocalCluster, topic: str) -> None:
     assert {one.trace_beans[0].msg_id for one in of(cluster, *ids)} == set(ids)
 
 
-def test_consuming_before_and_after(cluster: LocalCluster, topic: str) -> None:
-    with Producer("silent", name_server=cluster.name_server) as producer:
-        first = producer.send(Message.of(topic, "good", keys="k"))
-        second = producer.send(Message.of(topic, "bad"))
-        third = producer.send(Message.of(topic, "worse"))
+def test_consuming_before_and_after(cluster: LocalCluster, producer: Producer, topic: str, consume: Consume) -> None:
+    first = producer.send(Message.of(topic, "good", keys="k"))
+    second = producer.send(Message.of(topic, "bad"))
+    third = producer.send(Message.of(topic, "worse"))
     seen = threading.Semaphore(0)
 
     def listener(messages: Any, context: Any) -> ConsumeConcurrentlyStatus:
@@ -119,15 +117,7 @@ def test_consuming_before_and_after(cluster: LocalCluster, topic: str) -> None:
         good = messages[0].body == b"good"
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS if good else ConsumeConcurrentlyStatus.RECONSUME_LATER
 
-    with PushConsumer(
-        "traced-readers",
-        listener,
-        name_server=cluster.name_server,
-        enable_msg_trace=True,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-    ) as consumer:
-        consumer.subscribe(topic)
-        consumer.start()
+    with consume(topic, listener, group="traced-readers", enable_msg_trace=True):
         for _ in range(3):
             assert seen.acquire(timeout=LIMIT)
     assert of(cluster, first.msg_id, second.msg_id)[0].trace_type is not TraceType.Pub
@@ -142,18 +132,8 @@ def test_consuming_before_and_after(cluster: LocalCluster, topic: str) -> None:
     assert list(codes.values()) == [(True, 0), (False, 4), (False, 2)]
 
 
-class DecisionByArgument:
-    def execute_local_transaction(self, message: Message, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState(arg)
-
-    def check_local_transaction(self, message: Message) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
-
-
 def test_transactions(cluster: LocalCluster, topic: str) -> None:
-    with TransactionProducer(
-        "deciders", DecisionByArgument(), name_server=cluster.name_server, enable_msg_trace=True
-    ) as producer:
+    with TransactionProducer("deciders", Decides(), name_server=cluster.name_server, enable_msg_trace=True) as producer:
         sent = {
             state: producer.send_in_transaction(Message.of(topic, state, tags="t"), state)
             for state in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE")

@@ -20,12 +20,11 @@ from spark_rocket.client.send.transaction import (
     TransactionProducer,
     TransactionSendResult,
 )
-from spark_rocket.errors import ClientError, GroupInUseError, NameServerUnreachableError, StateError
+from spark_rocket.errors import ClientError, NameServerUnreachableError, StateError
 from spark_rocket.model import Message, MessageExt, MessageQueue, SendStatus
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import decode_properties
-from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import (
@@ -34,9 +33,11 @@ from spark_rocket.protocol.wire.headers.producer import (
     SendMessageRequestHeader,
 )
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster
+from tests.client.fakes import STORED, FakeCluster, record, says
 
 pytestmark = pytest.mark.live
+
+BROKERS = 1
 
 COMMIT, ROLLBACK, UNKNOW = (
     LocalTransactionState.COMMIT_MESSAGE,
@@ -59,15 +60,26 @@ class Listener:
         return _said(self.local)
 
     def check_local_transaction(self, message: MessageExt) -> Any:
-        answer = self.checks.pop(0) if self.checks else UNKNOW
+        result = self.checks.pop(0) if self.checks else UNKNOW
         self.checked.put(message)
-        return _said(answer)
+        return _said(result)
 
 
-def _said(answer: Any) -> Any:
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
+def _said(result: Any) -> Any:
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+Make = Callable[..., TransactionProducer]
+
+
+@pytest.fixture
+def make(closing: Callable[[Any], Any]) -> Make:
+    """Builds producers of a name server, a group, and a listener."""
+    return lambda name_server, group, listener, **options: closing(
+        TransactionProducer(group, listener, name_server=name_server, **options)
+    )
 
 
 # --- against a broker with early checks -------------------------------------------------------------------------
@@ -90,10 +102,10 @@ def received(cluster: LocalCluster, topic: str, count: int, offset: int = 0) -> 
     return found
 
 
-def test_committed_immediately(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_committed_immediately(cluster: LocalCluster, make: Make) -> None:
     topic = cluster.create_topic("committed", 1)
     listener = Listener(COMMIT)
-    producer = closing(TransactionProducer("tx-commit", listener, name_server=cluster.name_server))
+    producer = make(cluster.name_server, "tx-commit", listener)
     message = Message.of(topic, b"paid", tags="t", properties={"DELAY": "3", "TIMER_DELAY_SEC": "9", "mine": "x"})
     result = producer.send_in_transaction(message, 42)
     assert isinstance(result, TransactionSendResult)
@@ -114,10 +126,10 @@ def test_committed_immediately(cluster: LocalCluster, closing: Callable[[Any], A
     assert (found.sys_flag, found.msg_id, found.queue_offset) == (TRANSACTION_COMMIT, result.transaction_id, 0)
 
 
-def test_rolled_back_and_never_delivered(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_rolled_back_and_never_delivered(hasty: LocalCluster, make: Make) -> None:
     topic = hasty.create_topic("rolled-back", 1)
     listener = Listener(ROLLBACK)
-    producer = closing(TransactionProducer("tx-rollback", listener, name_server=hasty.name_server))
+    producer = make(hasty.name_server, "tx-rollback", listener)
     assert producer.send_in_transaction(Message.of(topic, b"no")).local_transaction_state is ROLLBACK
     listener.local = COMMIT
     producer.send_in_transaction(Message.of(topic, b"yes"))
@@ -133,11 +145,11 @@ NOT_KNOWN = [UNKNOW, None, True, "COMMIT_MESSAGE", ValueError("of the listener's
 
 @pytest.mark.parametrize("unknown", NOT_KNOWN, ids=str)
 def test_unknown_states_are_checked(
-    hasty: LocalCluster, closing: Callable[[Any], Any], unknown: Any, caplog: pytest.LogCaptureFixture
+    hasty: LocalCluster, make: Make, unknown: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = hasty.create_topic(f"asked-{NOT_KNOWN.index(unknown)}", 1)
     listener = Listener(unknown, unknown, COMMIT)
-    producer = closing(TransactionProducer("tx-unknown", listener, name_server=hasty.name_server))
+    producer = make(hasty.name_server, "tx-unknown", listener)
     body = b"later" * 10_000  # compressed on the wire
     result = producer.send_in_transaction(Message.of(topic, body, keys="k", flag=7))
     assert result.local_transaction_state is UNKNOW
@@ -152,23 +164,20 @@ def test_unknown_states_are_checked(
     assert expected in caplog.text
 
 
-def test_another_member_answers_checks_of_a_closed_one(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_another_member_responds_to_checks_of_a_closed_one(hasty: LocalCluster, make: Make) -> None:
     topic = hasty.create_topic("inherited", 1)
     with TransactionProducer("tx-heirs", Listener(UNKNOW), name_server=hasty.name_server) as first:
         sent = first.send_in_transaction(Message.of(topic, b"left behind"))
     heir = Listener(UNKNOW, COMMIT)
-    closing(TransactionProducer("tx-heirs", heir, name_server=hasty.name_server)).start()  # and sends nothing
+    make(hasty.name_server, "tx-heirs", heir).start()  # and sends nothing
     assert heir.checked.get(timeout=30).msg_id == sent.msg_id
     assert received(hasty, topic, 1) == [b"left behind"]
 
 
-def test_each_producer_of_a_process_gets_its_own_checks(hasty: LocalCluster, closing: Callable[[Any], Any]) -> None:
+def test_each_producer_of_a_process_gets_its_own_checks(hasty: LocalCluster, make: Make) -> None:
     topic = hasty.create_topic("two-groups", 1)
     listeners = [Listener(UNKNOW, COMMIT), Listener(UNKNOW, COMMIT)]
-    producers = [
-        closing(TransactionProducer(f"tx-{number}", listener, name_server=hasty.name_server))
-        for number, listener in enumerate(listeners)
-    ]
+    producers = [make(hasty.name_server, f"tx-{number}", listener) for number, listener in enumerate(listeners)]
     for number, producer in enumerate(producers):
         producer.send_in_transaction(Message.of(topic, b"%d" % number))
     for number, listener in enumerate(listeners):
@@ -207,34 +216,21 @@ def test_every_transaction_survives_broker_kills() -> None:
             assert set(found) == {b"%d" % number for number in range(1, 40, 2)}
 
 
-# --- requests ---------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def brokers(fake: Callable[..., FakeCluster]) -> FakeCluster:
-    cluster = fake(1)
-    cluster.add("t", 1)
-    broker = cluster.brokers[0]
-    broker.answers[RequestCode.HEART_BEAT] = lambda request: RemotingCommand.response(request)
-    broker.answers[RequestCode.UNREGISTER_CLIENT] = lambda request: RemotingCommand.response(request)
-    return cluster
+def ends(mq: FakeCluster) -> SimpleQueue[RemotingCommand]:
+    """The decisions that the broker receives."""
+    received: SimpleQueue[RemotingCommand] = SimpleQueue()
+    mq.everywhere(RequestCode.END_TRANSACTION, lambda request: received.put(request))
+    return received
 
 
-def stored(code: int = 0) -> Callable[[RemotingCommand], RemotingCommand]:
-    ext = {"msgId": "7F00000100002A9F00000000000000FF", "queueId": "0", "queueOffset": "7", "transactionId": "T"}
-    return lambda request: RemotingCommand.response(request, code, None, ext)
-
-
-def test_requests_equal_javas(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
-    broker = brokers.brokers[0]
-    sends: SimpleQueue[RemotingCommand] = SimpleQueue()
-    ends: SimpleQueue[RemotingCommand] = SimpleQueue()
-    broker.answers[RequestCode.SEND_MESSAGE_V2] = lambda request: (sends.put(request), stored()(request))[1]
-    broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
-    listener = Listener(RuntimeError("no"))
-    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+def test_requests_equal_javas(mq: FakeCluster, make: Make, ends: SimpleQueue[RemotingCommand]) -> None:
+    producer = make(mq.name_server.address, "g", Listener(RuntimeError("no")))
     result = producer.send_in_transaction(Message.of("t", b"x", properties={"UNIQ_KEY": "mine"}))
-    header = SendMessageRequestHeader.from_ext_v2(sends.get(timeout=10).ext_fields)
+    header = SendMessageRequestHeader.from_ext_v2(mq.sends()[0].ext_fields)
     assert header.sys_flag == 4
     assert decode_properties(header.properties) == {
         "UNIQ_KEY": "mine",
@@ -248,7 +244,7 @@ def test_requests_equal_javas(brokers: FakeCluster, closing: Callable[[Any], Any
     assert EndTransactionRequestHeader.from_ext(end.ext_fields) == EndTransactionRequestHeader(
         producer_group="g",
         tran_state_table_offset=7,
-        commit_log_offset=0xFF,
+        commit_log_offset=0xAB,
         commit_or_rollback=0,
         msg_id="mine",
         topic="t",
@@ -262,48 +258,35 @@ def test_requests_equal_javas(brokers: FakeCluster, closing: Callable[[Any], Any
     "code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE]
 )
 def test_stored_but_not_replicated_is_rolled_back(
-    brokers: FakeCluster, closing: Callable[[Any], Any], code: ResponseCode
+    mq: FakeCluster, make: Make, ends: SimpleQueue[RemotingCommand], code: ResponseCode
 ) -> None:
-    broker = brokers.brokers[0]
-    ends: SimpleQueue[RemotingCommand] = SimpleQueue()
-    broker.answers[RequestCode.SEND_MESSAGE_V2] = stored(code)
-    broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
+    mq.everywhere(RequestCode.SEND_MESSAGE_V2, says(code, ext=STORED))
     listener = Listener(COMMIT)
-    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    producer = make(mq.name_server.address, "g", listener)
     result = producer.send_in_transaction(Message.of("t", b"x"))
     assert (result.status.name, result.local_transaction_state) == (code.name, ROLLBACK)
     assert listener.executed.empty()
     assert ends.get(timeout=10).ext_fields["commitOrRollback"] == "12"
 
 
-def test_a_failed_send_executes_no_transaction(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
-    brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = lambda request: RemotingCommand.response(
-        request, ResponseCode.NO_PERMISSION, "the broker[b] sending transaction message is forbidden"
-    )
+def test_a_failed_send_executes_no_transaction(mq: FakeCluster, make: Make) -> None:
+    forbidden = says(ResponseCode.NO_PERMISSION, "the broker[b] sending transaction message is forbidden")
+    mq.everywhere(RequestCode.SEND_MESSAGE_V2, forbidden)
     listener = Listener(COMMIT)
-    producer = closing(
-        TransactionProducer("g", listener, name_server=brokers.name_server.address, retry_times_when_send_failed=0)
-    )
+    producer = make(mq.name_server.address, "g", listener, retry_times_when_send_failed=0)
     with pytest.raises(ClientError, match="sending transaction message is forbidden"):
         producer.send_in_transaction(Message.of("t", b"x"))
     assert listener.executed.empty()
 
 
-def test_a_lost_decision_is_checked_later(
-    brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
-
+def test_a_lost_decision_is_checked_later(mq: FakeCluster, make: Make) -> None:
     class Breaker(Listener):
         def execute_local_transaction(self, message: Message, arg: Any) -> Any:
-            brokers.brokers[0].close()
+            mq.brokers[0].close()
             return super().execute_local_transaction(message, arg)
 
-    producer = closing(
-        TransactionProducer("g", Breaker(COMMIT), name_server=brokers.name_server.address, send_timeout=1.0)
-    )
-    with caplog.at_level(logging.WARNING):
-        result = producer.send_in_transaction(Message.of("t", b"x"))
+    producer = make(mq.name_server.address, "g", Breaker(COMMIT), send_timeout=1.0)
+    result = producer.send_in_transaction(Message.of("t", b"x"))
     assert result.local_transaction_state is COMMIT
 
 
@@ -312,36 +295,22 @@ def test_a_lost_decision_is_checked_later(
 
 def question(group: str = "g") -> RemotingCommand:
     header = CheckTransactionStateRequestHeader(
-        tran_state_table_offset=3, commit_log_offset=255, transaction_id="T", broker_name="b0"
+        tran_state_table_offset=3, commit_log_offset=300, transaction_id="T", broker_name="b0"
     )
-    body = encode_record(
-        b"t",
-        0,
-        b"x",
-        f"PGROUP\x01{group}\x02UNIQ_KEY\x01mine".encode(),
-        queue_offset=3,
-        physical_offset=255,
-        born_timestamp=1,
-        born_host=b"\0" * 8,
-        store_timestamp=1,
-        store_host=b"\0" * 8,
-    )
+    body = record(3, PGROUP=group, UNIQ_KEY="mine")
     return RemotingCommand.request(RequestCode.CHECK_TRANSACTION_STATE, header.to_ext(), body, oneway=True)
 
 
-def test_the_response_to_a_check(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
-    broker = brokers.brokers[0]
-    ends: SimpleQueue[RemotingCommand] = SimpleQueue()
-    broker.answers[RequestCode.END_TRANSACTION] = lambda request: ends.put(request)
-    producer = closing(TransactionProducer("g", Listener(COMMIT, ROLLBACK), name_server=brokers.name_server.address))
+def test_the_response_to_a_check(mq: FakeCluster, make: Make, ends: SimpleQueue[RemotingCommand]) -> None:
+    producer = make(mq.name_server.address, "g", Listener(COMMIT, ROLLBACK))
     producer.start()
-    producer.instance().members.handle(broker.address, question())
+    producer.instance().members.handle(mq.brokers[0].address, question())
     end = ends.get(timeout=10)
     assert end.is_oneway
     assert EndTransactionRequestHeader.from_ext(end.ext_fields) == EndTransactionRequestHeader(
         producer_group="g",
         tran_state_table_offset=3,
-        commit_log_offset=255,
+        commit_log_offset=300,
         commit_or_rollback=12,
         msg_id="mine",
         topic="t",
@@ -351,14 +320,12 @@ def test_the_response_to_a_check(brokers: FakeCluster, closing: Callable[[Any], 
     )
 
 
-def test_checks_without_a_producer(
-    brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_checks_without_a_producer(mq: FakeCluster, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     listener = Listener(COMMIT, COMMIT)
-    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    producer = make(mq.name_server.address, "g", listener)
     producer.start()
     members = producer.instance().members
-    address = brokers.brokers[0].address
+    address = mq.brokers[0].address
     members.handlers[RequestCode.CHECK_TRANSACTION_STATE](address, question("other"))
     assert "no transaction producer of group 'other'" in caplog.text
     producer._checks.shutdown()
@@ -369,7 +336,7 @@ def test_checks_without_a_producer(
 
 
 def test_too_many_checks_are_dropped(
-    brokers: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture, monkeypatch: Any
+    mq: FakeCluster, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("spark_rocket.client.send.transaction.MAX_PENDING_CHECKS", 2)
     started, go_on = threading.Event(), threading.Event()
@@ -381,13 +348,13 @@ def test_too_many_checks_are_dropped(
             return super().check_local_transaction(message)
 
     listener = Slow()
-    producer = closing(TransactionProducer("g", listener, name_server=brokers.name_server.address))
+    producer = make(mq.name_server.address, "g", listener)
     producer.start()
     ask = producer.instance().members.handlers[RequestCode.CHECK_TRANSACTION_STATE]
-    ask(brokers.brokers[0].address, question())
+    ask(mq.brokers[0].address, question())
     assert started.wait(20)
     for _ in range(3):
-        ask(brokers.brokers[0].address, question())
+        ask(mq.brokers[0].address, question())
     assert "too many pending" in caplog.text
     go_on.set()
     for _ in range(3):
@@ -420,18 +387,6 @@ def test_a_producer_joins_and_leaves_its_group(cluster: LocalCluster, admin: Adm
         producer.send_in_transaction(Message.of("life", b"x"))
 
 
-def test_a_second_producer_of_the_group_is_refused(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
-    first = closing(TransactionProducer("tx-twice", Listener(), name_server=cluster.name_server))
-    first.start()
-    second = TransactionProducer("tx-twice", Listener(), name_server=cluster.name_server)
-    with pytest.raises(GroupInUseError):
-        second.start()
-    second.close()
-    assert first.state is ServiceState.RUNNING
-    with pytest.raises(StateError):
-        second.start()
-
-
 def test_invalid_names() -> None:
     with pytest.raises(ClientError):
         TransactionProducer("no group", Listener())
@@ -439,9 +394,9 @@ def test_invalid_names() -> None:
         TransactionProducer("g", Listener(), topics=["no topic"])
 
 
-def test_without_a_name_server(nobody: str, closing: Callable[[Any], Any]) -> None:
+def test_without_a_name_server(nobody: str, make: Make) -> None:
     listener = Listener()
-    producer = closing(TransactionProducer("g", listener, name_server=nobody))
+    producer = make(nobody, "g", listener)
     producer.start()  # it can arrive later
     with pytest.raises(NameServerUnreachableError):
         producer.send_in_transaction(Message.of("t", b"x"))
@@ -449,13 +404,11 @@ def test_without_a_name_server(nobody: str, closing: Callable[[Any], Any]) -> No
 
 
 def test_unresponsive_servers_do_not_exceed_the_timeout(
-    brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+    mq: FakeCluster, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker = brokers.brokers[0]
-    broker.answers[RequestCode.HEART_BEAT] = lambda request: None
-    broker.answers[RequestCode.SEND_MESSAGE_V2] = stored()
-    settings = {"name_server": brokers.name_server.address, "topics": ["u", "v"]}
-    producer = closing(TransactionProducer("g", Listener(), **settings))
+    mq.everywhere(RequestCode.HEART_BEAT, lambda request: None)
+    address = mq.name_server.address
+    producer = make(address, "g", Listener(), topics=["u", "v"])
     assert producer.send_in_transaction(Message.of("t", b"x")).local_transaction_state is COMMIT
     asked: list[float] = []
 
@@ -464,7 +417,7 @@ def test_unresponsive_servers_do_not_exceed_the_timeout(
         raise NameServerUnreachableError(what)
 
     monkeypatch.setattr("spark_rocket.client.core.name_servers.NameServers.ask", ask)
-    producer = closing(TransactionProducer("g", Listener(), instance_name="another", **settings))
+    producer = make(address, "g", Listener(), instance_name="another", topics=["u", "v"])
     with pytest.raises(NameServerUnreachableError):
         producer.send_in_transaction(Message.of("t", b"x"), timeout=0.5)
     assert len(asked) == 4
@@ -473,12 +426,12 @@ def test_unresponsive_servers_do_not_exceed_the_timeout(
 
 @pytest.mark.parametrize("where", ["call_later", "route"])
 def test_a_failed_start_leaves_nothing_behind(
-    brokers: FakeCluster, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, where: str
+    mq: FakeCluster, make: Make, closing: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    address = brokers.name_server.address
+    address = mq.name_server.address
     other = closing(Producer(name_server=address))
     members = other.running().members
-    producer = closing(TransactionProducer("g", Listener(), name_server=address))
+    producer = make(address, "g", Listener())
     with monkeypatch.context() as broken:
         instance = other.running()
         broken.setattr(instance if where == "call_later" else instance.routes, where, _interrupt)
@@ -494,21 +447,12 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_routes_of_topics_stay_in_use(brokers: FakeCluster, closing: Callable[[Any], Any]) -> None:
-    brokers.brokers[0].answers[RequestCode.SEND_MESSAGE_V2] = stored()
-    producer = closing(TransactionProducer("g", Listener(), topics=["t"], name_server=brokers.name_server.address))
+def test_routes_of_topics_stay_in_use(mq: FakeCluster, make: Make) -> None:
+    producer = make(mq.name_server.address, "g", Listener(), topics=["t"])
     producer.start()
     routes = producer.instance()._routes
-    assert routes.broker_addresses() == [brokers.brokers[0].address]
+    assert routes.broker_addresses() == [mq.brokers[0].address]
     routes._clock = routes._routes._monotonic = lambda: time.monotonic() + 121.0  # two minutes without a send
     assert not routes.broker_addresses()
     producer._keep_routes()
-    assert routes.broker_addresses() == [brokers.brokers[0].address]
-
-
-def test_sends_without_transactions(cluster: LocalCluster, closing: Callable[[Any], Any]) -> None:
-    topic = cluster.create_topic("plain", 1)
-    producer = closing(TransactionProducer("tx-plain", Listener(), name_server=cluster.name_server))
-    producer.send(Message.of(topic, b"plain"))
-    assert isinstance(producer, Producer)
-    assert received(cluster, topic, 1) == [b"plain"]
+    assert routes.broker_addresses() == [mq.brokers[0].address]

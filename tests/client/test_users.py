@@ -11,7 +11,6 @@ from spark_rocket.client import Admin
 from spark_rocket.client.admin import AccessMode, Failures
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from spark_rocket.protocol.wire.bodies.route import ClusterInfo
 from spark_rocket.protocol.wire.codes import DELETE_ACL_CONFIG_FAILED, RequestCode, ResponseCode
 from tests.client.fakes import FakeCluster, says
 
@@ -33,17 +32,6 @@ ACL = {
         }
     ],
 }
-
-
-@pytest.fixture
-def mq() -> Iterator[FakeCluster]:
-    cluster = FakeCluster()
-    cluster.add("t")
-    table = {data.broker_name: data for data in cluster.topics["t"].broker_datas}
-    info = ClusterInfo(broker_addr_table=table, cluster_addr_table={"c": list(table)})
-    cluster.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
-    yield cluster
-    cluster.close()
 
 
 @pytest.fixture
@@ -98,8 +86,8 @@ def test_changes_of_users_and_permissions(mq: FakeCluster, admin: Admin) -> None
 
 
 def test_a_failure_at_one_broker_does_not_stop_the_others(mq: FakeCluster, admin: Admin) -> None:
-    mq.brokers[0].answers[RequestCode.AUTH_DELETE_USER] = says(ResponseCode.USER_NOT_EXIST, "unknown user")
-    mq.brokers[1].answers[RequestCode.AUTH_DELETE_USER] = says(0)
+    mq.brokers[0].responses[RequestCode.AUTH_DELETE_USER] = says(ResponseCode.USER_NOT_EXIST, "unknown user")
+    mq.brokers[1].responses[RequestCode.AUTH_DELETE_USER] = says(0)
     failed: Failures = {}
     assert admin.delete_user("ada", failed=failed) == ["b1"]
     assert "unknown user" in failed["b0"].message
@@ -125,8 +113,8 @@ def test_a_deletion_that_is_refused_by_a_broker_that_does_not_report_its_account
     mq: FakeCluster, admin: Admin
 ) -> None:
     """Brokers of 5.0 to 5.3."""
-    mq.brokers[0].answers[RequestCode.DELETE_ACL_CONFIG] = says(DELETE_ACL_CONFIG_FAILED, "does not exist")
-    mq.brokers[1].answers[RequestCode.DELETE_ACL_CONFIG] = says(0)
+    mq.brokers[0].responses[RequestCode.DELETE_ACL_CONFIG] = says(DELETE_ACL_CONFIG_FAILED, "does not exist")
+    mq.brokers[1].responses[RequestCode.DELETE_ACL_CONFIG] = says(0)
     failed: dict[str, RocketError] = {}
     addresses = [broker.address for broker in mq.brokers]
     assert admin.delete_account_of("ada-key", addresses, failed=failed) == addresses[1:]

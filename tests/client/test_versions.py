@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from spark_rocket.client import (
-    ConsumeConcurrentlyStatus,
-    ConsumeFromWhere,
-    ConsumeOrderlyStatus,
     LitePullConsumer,
     Producer,
     PushConsumer,
     Reader,
 )
 from spark_rocket.client.consume.pull import PullStatus
-from spark_rocket.errors import BrokerError, QueueNotFoundError, TopicNotFoundError
+from spark_rocket.errors import QueueNotFoundError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.apache import VERSIONS, ApacheCluster, Stored
 from tests.client.consuming import SECONDS
+from tests.client.fakes import QUEUE
+from tests.client.pushing import FIRST, RecordingListener, running_consumer
 
 pytestmark = pytest.mark.live
-
-QUEUE = MessageQueue("t", "b0", 0)
-FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: version.name)
@@ -98,26 +93,18 @@ def test_offsets_of_a_group(apache: ApacheCluster, reader: Reader) -> None:
 
 def test_an_awaited_topic_loses_no_messages(apache: ApacheCluster, name_server: str) -> None:
     """Messages sent before the consumer knew the topic arrive too, although the group starts at the end."""
-    seen: list[bytes] = []
-    came = threading.Event()
-
-    def listen(messages: Any, _: object) -> ConsumeConcurrentlyStatus:
-        seen.extend(message.body for message in messages)
-        if b"early" in seen:
-            came.set()
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-
+    seen = RecordingListener()
     fill(apache, [1, 2, 3])
-    with PushConsumer("g", listen, name_server=name_server) as consumer:
+    with PushConsumer("g", seen, name_server=name_server) as consumer:
         consumer.subscribe("t")
         consumer.subscribe("soon")
         consumer.start()
         apache.add("soon", 1)
         apache.broker.queues["soon"][0] = [Stored(1, b"early", b"", 0)]
         consumer.rebalance()
-        assert came.wait(SECONDS)
+        seen.until(lambda: b"early" in seen.bodies)
     if apache.version.is_5:  # in 4.x, a new group starts at 0 everywhere
-        assert seen == [b"early"]
+        assert seen.bodies == [b"early"]
 
 
 def test_pulls(apache: ApacheCluster, reader: Reader) -> None:
@@ -135,35 +122,21 @@ def test_pulls(apache: ApacheCluster, reader: Reader) -> None:
         reader.queues("nowhere")
 
 
-def settings(name_server: str) -> dict[str, Any]:
-    return {"name_server": name_server, "consume_from_where": FIRST}
-
-
 @pytest.mark.parametrize("orderly", [False, True])
 def test_a_push_consumer(apache: ApacheCluster, name_server: str, orderly: bool) -> None:
     fill(apache, list(range(100)))
-    seen: list[bytes] = []
-    enough = threading.Event()
-
-    def listen(messages: Any, _: object) -> Any:
-        seen.extend(message.body for message in messages)
-        if len(seen) >= 100:
-            enough.set()
-        return ConsumeOrderlyStatus.SUCCESS if orderly else ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-
-    how: dict[str, Any] = {"orderly": listen} if orderly else {"listener": listen}
-    with PushConsumer("g", **how, **settings(name_server)) as consumer:
-        consumer.subscribe("t", "a")
-        consumer.start()
-        assert enough.wait(SECONDS)
-    assert sorted(map(int, seen)) == list(range(100))
+    seen = RecordingListener()
+    how: dict[str, Any] = {"listener": None, "orderly": seen.orderly} if orderly else {"listener": seen}
+    with running_consumer(name_server, "g", "t", tags="a", **how):
+        seen.until_has(100)
+    assert sorted(map(int, seen.bodies)) == list(range(100))
     assert apache.broker.offsets["g", "t", 0] == 100
     assert apache.broker.groups["g"] == set()
 
 
 def test_a_lite_pull_consumer(apache: ApacheCluster, name_server: str) -> None:
     fill(apache, list(range(100)))
-    with LitePullConsumer("g", **settings(name_server)) as consumer:
+    with LitePullConsumer("g", name_server=name_server, consume_from_where=FIRST) as consumer:
         consumer.subscribe("t")
         consumer.start()
         seen: list[bytes] = []
@@ -185,38 +158,3 @@ def test_a_slave_acting_master(apache: ApacheCluster, name_server: str) -> None:
         assert (reader.min_offset(QUEUE), reader.max_offset(QUEUE)) == (0, 3)
         with pytest.raises(QueueNotFoundError, match="no writable queue"):
             producer.send(Message.of("t", "x"))
-
-
-def test_a_route_with_slaves_only(apache: ApacheCluster, name_server: str) -> None:
-    """Without an acting master, the route has only slaves, which serve reads."""
-    fill(apache, [1, 2, 3])
-    apache.addresses["b0"] = {1: apache.broker.address}
-    with Reader(name_server) as reader, Producer("p", name_server=name_server) as producer:
-        assert reader.pull(QUEUE, 0).from_master is False
-        with pytest.raises(QueueNotFoundError, match="no master at the moment"):
-            reader.max_offset(QUEUE)
-        with pytest.raises((QueueNotFoundError, BrokerError)):
-            producer.send(Message.of("t", "x"))
-
-
-def test_an_unresponsive_broker_does_not_block_the_others(silent: Callable[[], str]) -> None:
-    apache = ApacheCluster(VERSIONS[2])
-    apache.add("t")
-    fill(apache, list(range(10)))
-    apache.addresses = {"a0": {0: silent()}, "a1": {0: silent()}, **apache.addresses}
-    enough = threading.Event()
-    seen: list[bytes] = []
-
-    def listen(messages: Any, _: object) -> ConsumeConcurrentlyStatus:
-        seen.extend(message.body for message in messages)
-        if len(seen) >= 10:
-            enough.set()
-        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
-
-    try:
-        with PushConsumer("g", listen, **settings(apache.name_server.address)) as consumer:
-            consumer.subscribe("t")
-            consumer.start()
-            assert enough.wait(SECONDS * 2)
-    finally:
-        apache.close()

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyInfo, UserInfo
-from spark_rocket.protocol.wire.bodies.route import ClusterInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import Fake, FakeCluster, says
@@ -20,7 +19,7 @@ class AuthBroker:
     def __init__(self, fake: Fake) -> None:
         self.users = {"root": UserInfo("root", "r00t-s3cr3t", "Super", "enable")}
         self.acls: dict[str, AclInfo] = {}
-        fake.answers |= {
+        fake.responses |= {
             RequestCode.GET_BROKER_CONFIG: says(0, body=CONFIG),
             RequestCode.AUTH_CREATE_USER: self.create_user,
             RequestCode.AUTH_UPDATE_USER: self.update_user,
@@ -81,9 +80,6 @@ class AuthCluster:
     def __init__(self) -> None:
         self.fakes = FakeCluster()
         self.fakes.add("t")
-        table = {data.broker_name: data for data in self.fakes.topics["t"].broker_datas}
-        info = ClusterInfo(broker_addr_table=table, cluster_addr_table={"c": list(table)})
-        self.fakes.name_server.answers[RequestCode.GET_BROKER_CLUSTER_INFO] = says(0, body=info.to_json())
         self.brokers = [AuthBroker(fake) for fake in self.fakes.brokers]
         self.addresses = [fake.address for fake in self.fakes.brokers]
         self.name_server = self.fakes.name_server.address

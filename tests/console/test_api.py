@@ -14,13 +14,14 @@ import fastavro
 import httpx
 import pytest
 
-from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer, Reader
+from spark_rocket.client import Producer, Reader
 from spark_rocket.console import serve
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.model import TRACE_TOPIC, Message, MessageQueue
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data, trace_keys
 from spark_rocket.remoting.tls.settings import TlsSettings
 from spark_rocket.testing import LocalCluster
+from tests.client.pushing import running_consumer
 from tests.console.conftest import SCRIPT, Console, Page, eventually, page_of
 
 pytestmark = pytest.mark.live
@@ -58,12 +59,6 @@ def test_the_overview_has_brokers_rates_and_groups_with_lag(page: Page, cluster:
     assert data["deadLetters"] == 3
     assert {group["name"] for group in data["behind"]} >= {"billing", "etl"}
     assert data["trouble"] is None
-
-
-def test_one_broker_with_its_state_and_settings(page: Page, cluster: LocalCluster) -> None:
-    data = page.get("/api/broker", address=cluster.broker_address)
-    assert data["runtime"]["brokerActive"] == "true"
-    assert data["config"]["brokerName"] == "broker-a"
 
 
 def test_addresses_in_links_must_be_brokers_of_the_cluster(page: Page) -> None:
@@ -170,12 +165,6 @@ def test_without_cached_data_the_first_response_is_complete(page: Page, cluster:
     assert page.get("/api/groups/nothing-like-it", 400, known="1")["code"] == "NO_SUCH_GROUP"
 
 
-def test_a_missing_topic(page: Page) -> None:
-    error = page.get("/api/topics/nothing-like-it", 404)
-    assert error["code"] == "TOPIC_NOT_FOUND"
-    assert error["remedy"]
-
-
 def test_a_topic_from_its_creation_to_its_deletion(page: Page) -> None:
     page.post("/api/topics", {"topic": "made-here", "queues": 2, "type": "FIFO"})
     assert page.get("/api/topics/made-here")["configs"]["broker-a"]["attributes"] == {"message.type": "FIFO"}
@@ -216,20 +205,11 @@ def test_a_group_s_queues_and_its_lag_over_time(page: Page) -> None:
 
 
 def test_members_with_their_clients_and_subscriptions(page: Page, cluster: LocalCluster) -> None:
-    consumer = PushConsumer(
-        "watchers",
-        lambda messages, context: ConsumeConcurrentlyStatus.CONSUME_SUCCESS,
-        name_server=cluster.name_server,
-    )
-    consumer.subscribe("payments", "a || b")
-    consumer.start()
-    try:
+    with running_consumer(cluster.name_server, "watchers", "payments", tags="a || b"):
         data = eventually(
             lambda: page.get("/api/groups/watchers") if _has(page, "watchers") else {"members": []},
             lambda data: data["members"],
         )
-    finally:
-        consumer.close()
     assert data["group"]["kind"] == "online"
     (member,) = data["members"]
     assert member["language"]
@@ -352,37 +332,6 @@ def test_avro_with_its_own_and_with_a_given_schema(page: Page, cluster: LocalClu
     wrong = page.post("/api/message/decode", {**at, "schema": "{"})["body"]
     assert wrong["avro"] is None
     assert "schema" in wrong["avroProblem"]
-
-
-def test_avro_that_would_crash_its_decoder(page: Page, cluster: LocalCluster) -> None:
-    """A schema that contains itself, and a datum that is nested in itself 50,000 times: fastavro's stack overflows."""
-    schema = json.dumps(
-        {"type": "record", "name": "Tree", "fields": [{"name": "next", "type": ["null", "Tree"]}]}
-    ).encode()
-    container, datum = io.BytesIO(), b"\x02" * 50_000 + b"\0"
-    fastavro.writer(container, "bytes", [datum])
-    body = container.getvalue().replace(b'\x0e"bytes"', varint(len(schema)) + schema)
-    body = body.replace(varint(len(varint(len(datum)) + datum)) + varint(len(datum)), varint(len(datum)))
-    with Producer("avro", name_server=cluster.name_server) as producer:
-        producer.send(Message.of("empty", body, keys="tree"))
-    at = place(by_key(page, "empty", "tree"))
-    shown = page.get("/api/message", **at)["body"]
-    assert (shown["avro"], shown["kind"]) == (None, "binary")
-    assert "Tree contains itself" in shown["avroProblem"]
-    assert (
-        "Tree contains itself"
-        in page.post("/api/message/decode", {**at, "schema": schema.decode()})["body"]["avroProblem"]
-    )
-
-
-def varint(number: int) -> bytes:
-    """An Avro long that is not negative."""
-    number <<= 1
-    parts = bytearray()
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*parts, number])
 
 
 def test_groups_that_consumed_a_message(page: Page) -> None:

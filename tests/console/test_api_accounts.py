@@ -208,17 +208,17 @@ def test_an_account_that_one_broker_has_is_created_on_the_others(apache: AuthClu
 
     for number, broker in enumerate(apache.fakes.brokers):
         accounts = [PlainAccessConfig("bobby-key")] if number == 1 else []
-        broker.answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(
+        broker.responses[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(
             0, body=ClusterAclConfig([], accounts).to_json()
         )
-        broker.answers[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = put
+        broker.responses[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = put
     with page_of(apache.name_server) as page:
         body = {"brokers": apache.addresses, "account": "bobby-key", "create": True, "secret": "b0b-s3cr3t"}
         done = page.post("/api/account", body)
         assert done["done"] == f"Created account bobby-key on {apache.addresses[0]}."
         assert done["failed"][apache.addresses[1]]["code"] == "ACCOUNT_EXISTS"
         assert applied == ["bobby-key"]
-        apache.fakes.brokers[0].answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(1, "broken")
+        apache.fakes.brokers[0].responses[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(1, "broken")
         page.post(
             "/api/account", {**body, "brokers": apache.addresses[:1]}, 409
         )  # whether it has the account is unknown
@@ -229,9 +229,9 @@ def test_a_secret_that_a_broker_repeats_in_its_error_is_hidden(auth: Page, apach
     """As Apache's brokers: the fixture checks the log and the responses."""
     text = "The secretKey=s3cr3t value length should longer than 6"
     for broker in apache.fakes.brokers:
-        broker.answers[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(0, body=ClusterAclConfig().to_json())
-        broker.answers[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = says(209, text)
-        broker.answers[RequestCode.AUTH_CREATE_USER] = says(1, text)
+        broker.responses[RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG] = says(0, body=ClusterAclConfig().to_json())
+        broker.responses[RequestCode.UPDATE_AND_CREATE_ACL_CONFIG] = says(209, text)
+        broker.responses[RequestCode.AUTH_CREATE_USER] = says(1, text)
     body = {"brokers": apache.addresses, "account": "bobby-key", "create": True, "secret": "s3cr3t"}
     error = auth.post("/api/account", body, 409)
     assert "The secretKey=****** value length should longer than 6" in error["text"]
@@ -241,8 +241,8 @@ def test_a_secret_that_a_broker_repeats_in_its_error_is_hidden(auth: Page, apach
 
 def test_a_broker_that_does_not_report_its_settings_is_not_asked_for_its_accounts(apache: AuthCluster) -> None:
     first, second = apache.fakes.brokers
-    first.answers[RequestCode.GET_BROKER_CONFIG] = says(0, body=b"aclEnable=true\n")
-    second.answers[RequestCode.GET_BROKER_CONFIG] = says(1, "broken")
+    first.responses[RequestCode.GET_BROKER_CONFIG] = says(0, body=b"aclEnable=true\n")
+    second.responses[RequestCode.GET_BROKER_CONFIG] = says(1, "broken")
     with page_of(apache.name_server) as page:
         assert set(page.get("/api/accounts")["failed"]) == {"b0", "b1"}
         assert RequestCode.GET_BROKER_CLUSTER_ACL_INFO in first.codes()
@@ -370,7 +370,7 @@ def test_own_users_and_invalid_changes(auth: Page, apache: AuthCluster) -> None:
 
 
 def test_a_broker_that_refuses_its_users(auth: Page, apache: AuthCluster) -> None:
-    apache.fakes.brokers[1].answers[3005] = says(16, "no permission to access")
+    apache.fakes.brokers[1].responses[3005] = says(16, "no permission to access")
     data = auth.get("/api/accounts")
     assert [one["name"] for found in data["users"] for one in found["brokers"]] == ["b0"]
     assert "mqadmin createAcl" in json.dumps(data["failed"]["b1"])

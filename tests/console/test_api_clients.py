@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.processors import consumer_requests
-from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, Producer, PushConsumer
+from spark_rocket.client import Admin, Producer, PushConsumer
 from spark_rocket.client.admin import Failures, Member
 from spark_rocket.console.secrets import HIDDEN, is_secret, shown
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
@@ -20,6 +20,7 @@ from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
+from tests.client.pushing import running_consumer
 from tests.console.conftest import WAIT, Console, Page, eventually, page_of
 
 pytestmark = pytest.mark.live
@@ -34,13 +35,8 @@ def shop(cluster: LocalCluster) -> Iterator[Producer]:
 
 @pytest.fixture(scope="module")
 def consumer(cluster: LocalCluster) -> Iterator[PushConsumer]:
-    consumer = PushConsumer(
-        "workers", lambda messages, _: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, name_server=cluster.name_server
-    )
-    consumer.subscribe("orders", "new || old")
-    consumer.start()
-    yield consumer
-    consumer.close()
+    with running_consumer(cluster.name_server, "workers", "orders", tags="new || old") as consumer:
+        yield consumer
 
 
 # --- producers ------------------------------------------------------------------------------------------------------

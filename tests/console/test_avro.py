@@ -103,6 +103,12 @@ def test_a_schema_that_contains_itself_is_refused(schema: Any) -> None:
         avro_text(bytes(100), json.dumps(schema))
 
 
+def test_a_container_whose_own_schema_contains_itself_is_refused() -> None:
+    """Nested 50,000 times, such a value would overflow the stack of fastavro."""
+    with pytest.raises(ProtocolError, match="contains itself"):
+        avro_text(container(record("Tree", next=["null", "Tree"]), [{"next": None}]), None)
+
+
 def test_a_type_used_twice_does_not_contain_itself() -> None:
     schema = record("Pair", left=record("Leaf", a="long"), right="Leaf")
     assert json.loads(avro_text(b"\x02\x04", json.dumps(schema))) == {"left": {"a": 1}, "right": {"a": 2}}

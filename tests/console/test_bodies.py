@@ -17,13 +17,13 @@ CALM = settings(max_examples=60, deadline=None, suppress_health_check=list(Healt
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=8,
 )
 
 
 @CALM
-@given(st.lists(JSON) | st.dictionaries(st.text(), JSON))
+@given(st.lists(JSON, max_size=4) | st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_formatted_json_is_equal(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
     lines = json_lines(text)

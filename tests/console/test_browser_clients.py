@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_rocket.client import ConsumeConcurrentlyStatus, Producer, PushConsumer
+from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
+from tests.client.pushing import running_consumer
 from tests.kit import browser
 
 pytest.importorskip("selenium")
@@ -24,12 +25,10 @@ pytestmark = [browser.needed, pytest.mark.live]
 @pytest.fixture(scope="module", autouse=True)
 def clients(cluster: LocalCluster) -> Iterator[None]:
     """A producer and a consumer."""
-    consumer = PushConsumer(
-        "workers", lambda messages, _: ConsumeConcurrentlyStatus.CONSUME_SUCCESS, name_server=cluster.name_server
-    )
-    consumer.subscribe("orders")
-    with Producer("shop", name_server=cluster.name_server) as producer, consumer:
-        consumer.start()
+    with (
+        Producer("shop", name_server=cluster.name_server) as producer,
+        running_consumer(cluster.name_server, "workers", "orders"),
+    ):
         producer.send(Message.of("orders", "of a shop"))
         yield
 

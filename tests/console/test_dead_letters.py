@@ -9,11 +9,12 @@ from urllib.parse import quote
 
 import pytest
 
-from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, ConsumeFromWhere, Producer, PushConsumer
+from spark_rocket.client import Admin, Producer
 from spark_rocket.console import dead_topics
 from spark_rocket.errors import ClientError, RemotingTimeoutError
 from spark_rocket.model import BAD_RECORD_PROPERTIES, Message, MessageQueue
 from spark_rocket.testing import LocalCluster
+from tests.client.pushing import AGAIN, running_consumer
 from tests.console.conftest import REASON, Page, eventually, page_of, spark_dead_letters
 
 pytestmark = pytest.mark.live
@@ -69,16 +70,7 @@ def test_a_dead_letter_of_a_group_has_its_origin_and_attempts(page: Page, cluste
     cluster.create_topic("tried", 1)
     with Producer("tries", name_server=cluster.name_server) as producer:
         sent = producer.send(Message.of("tried", "12.50 EUR", keys="payment-1"))
-    consumer = PushConsumer(
-        "cashier",
-        lambda messages, _: ConsumeConcurrentlyStatus.RECONSUME_LATER,
-        name_server=cluster.name_server,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,
-        max_reconsume_times=0,
-    )
-    consumer.subscribe("tried")
-    with consumer:
-        consumer.start()
+    with running_consumer(cluster.name_server, "cashier", "tried", lambda *_: AGAIN, max_reconsume_times=0):
         (letter,) = eventually(lambda: page.find("%DLQ%cashier")["rows"], lambda rows: rows)
     origin = letter["origin"]
     assert (origin["topic"], origin["attempts"], origin["reason"]) == ("tried", 1, None)

@@ -77,7 +77,7 @@ def test_all_pages_together_have_all_messages_newest_first(page: Page) -> None:
     assert first["rows"] == rows[:37]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_results_do_not_depend_on_budget_and_page_size(page: Page, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     chance = random.Random(seed)
     asked: dict[str, Any] = {"tags": chance.choice(["", "red", "blue || green"]), "text": chance.choice(["", "needle"])}

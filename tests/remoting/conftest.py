@@ -124,6 +124,10 @@ class RawClient:
         self.socket.close()
 
 
+Serve = Callable[..., ServerThread]
+Dial = Callable[[str], RawClient]
+
+
 def request(code: int = ECHO, opaque: int = 1, body: bytes = b"", **ext: str) -> RemotingCommand:
     command = RemotingCommand.request(code, dict(ext), body)
     command.opaque = opaque

@@ -13,7 +13,6 @@ import pytest
 from spark_rocket.errors import (
     RemotingConnectError,
     RemotingError,
-    RemotingTimeoutError,
     RemotingTooMuchRequestError,
 )
 from spark_rocket.protocol.auth import ACCESS_KEY, Credentials, SecretKey, is_signed_by
@@ -57,28 +56,18 @@ def request(code: int = ECHO, body: bytes = b"", **ext: str) -> RemotingCommand:
 def test_responses_match_their_requests(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
         bodies = [b"%d" % at * (1 if at % 3 else 50_000) for at in range(60)]
-        answers = await asyncio.gather(*(client.invoke(server.address, request(body=body)) for body in bodies))
-        assert [bytes(answer.body) for answer in answers] == bodies
+        responses = await asyncio.gather(*(client.invoke(server.address, request(body=body)) for body in bodies))
+        assert [bytes(response.body) for response in responses] == bodies
         assert client.is_connected(server.address)
         assert len(server.server.channels) == 1  # all first requests waited for one connection
 
     with_client(work)
 
 
-def test_a_response_timeout(server: ServerThread) -> None:
-    async def work(client: AsyncRemotingClient) -> None:
-        with pytest.raises(RemotingTimeoutError, match=rf"{server.address} did not respond to request code {SILENT} "):
-            await client.invoke(server.address, request(SILENT), 0.05)
-        assert (await client.invoke(server.address, request(body=b"on"))).body == b"on"
-        assert [len(one.session) for one in client._connections.values()] == [0]
-
-    with_client(work)
-
-
 def test_a_cancelled_future_is_released(server: ServerThread) -> None:
     async def work(client: AsyncRemotingClient) -> None:
-        answer = await client.ask(server.address, request(SILENT), LIMIT)
-        answer.cancel()
+        response = await client.ask(server.address, request(SILENT), LIMIT)
+        response.cancel()
         await asyncio.sleep(0)
         assert [len(one.session) for one in client._connections.values()] == [0]
 
@@ -90,26 +79,14 @@ def test_a_lost_connection_fails_all_requests_and_the_next_one_reconnects(server
         waiting = [await client.ask(server.address, request(SILENT), LIMIT) for _ in range(3)]
         await client.invoke(server.address, request())
         server.run(lambda: [channel.close() for channel in list(server.server.channels)])
-        for answer in waiting:
+        for response in waiting:
             with pytest.raises(RemotingConnectError, match="was lost: closed by the peer"):
-                await answer
+                await response
         assert (await client.invoke(server.address, request(body=b"again"))).body == b"again"
 
     made: list[str] = []
     with_client(work, on_connect=made.append)
     assert made == [server.address] * 2
-
-
-def test_no_listener() -> None:
-    free = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{free.getsockname()[1]}"
-    free.close()
-
-    async def work(client: AsyncRemotingClient) -> None:
-        results = await asyncio.gather(*(client.invoke(address, request()) for _ in range(5)), return_exceptions=True)
-        assert all(isinstance(error, RemotingConnectError) and address in str(error) for error in results)
-
-    with_client(work)
 
 
 def test_a_server_that_does_not_read() -> None:
@@ -128,25 +105,10 @@ def test_a_server_that_does_not_read() -> None:
             with pytest.raises(RemotingTooMuchRequestError, match="unread requests"):
                 await fill()
             assert len(asked) < 50
-            for answer in asked:
-                answer.cancel()
+            for response in asked:
+                response.cancel()
 
         with_client(work, max_unsent=2_000_000)
-
-
-def test_an_invalid_frame_ends_the_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-
-        async def work(client: AsyncRemotingClient) -> None:
-            answer = asyncio.create_task(client.invoke(address, request()))
-            peer = await asyncio.to_thread(lambda: listening.accept()[0])
-            with peer:
-                peer.sendall(b"\xff" * 64)
-                with pytest.raises(RemotingConnectError, match="invalid frame"):
-                    await answer
-
-        with_client(work)
 
 
 @pytest.mark.parametrize("later", [False, True])
@@ -165,11 +127,11 @@ def test_requests_from_a_server(later: bool) -> None:
 
     def on_push(address: str, command: RemotingCommand) -> Any:
         assert (address, command.ext_fields) == (server.address, {"who": "you"})
-        answer = RemotingCommand.response(command, body=b"me")
+        response = RemotingCommand.response(command, body=b"me")
         if not later:
-            return answer
+            return response
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(future.set_result, answer)
+        asyncio.get_running_loop().call_soon(future.set_result, response)
         return future
 
     server = ServerThread({9: ask_back})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -12,12 +11,9 @@ from spark_rocket.errors import RemotingConnectError, RemotingTimeoutError
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 
-from .conftest import ECHO, RawClient, ServerThread, request, with_channel
+from .conftest import ECHO, Dial, Serve, ServerThread, request, with_channel
 
 pytestmark = pytest.mark.live
-
-Serve = Callable[..., ServerThread]
-Dial = Callable[[str], RawClient]
 
 
 def test_a_late_response(serve: Serve, dial: Dial) -> None:
@@ -32,11 +28,11 @@ def test_a_late_response(serve: Serve, dial: Dial) -> None:
     assert client.ask(request(ECHO, 3)).opaque == 3
     (channel, first), (_, second) = held
 
-    def answer() -> None:
+    def response() -> None:
         channel.write(RemotingCommand.response(second, body=b"2"))
         channel.write(RemotingCommand.response(first, body=b"1" * 100_000))
 
-    server.run(answer)
+    server.run(response)
     assert client.receive().opaque == 2
     assert client.receive().body == b"1" * 100_000
 
@@ -83,31 +79,19 @@ def test_requests_of_a_peer_that_does_not_read_are_not_handled(serve: Serve, dia
 
 
 def test_a_peer_far_behind_is_disconnected(serve: Serve, dial: Dial, loop_factory: object) -> None:
-    channels: list[Channel] = []
     gone = threading.Event()
-
-    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        channels.append(channel)
-        return RemotingCommand.response(command)
-
-    server = serve(
-        {9: keep},
-        loop_factory=loop_factory,
-        high_water=64 * 1024,
-        hard_limit=4 << 20,
-        on_close=lambda channel: gone.set(),
-    )
-    client = dial(server.address)
-    push = client.ask(request(9, 1))
+    options = {"loop_factory": loop_factory, "high_water": 64 * 1024, "hard_limit": 4 << 20}
+    server, _, channel = with_channel(serve, dial, on_close=lambda _: gone.set(), **options)
+    push = RemotingCommand.response(request(9, 1))
 
     def flood() -> None:
         for _ in range(64):
-            channels[0].write(RemotingCommand.response(push, body=bytes(1 << 20)))
+            channel.write(RemotingCommand.response(push, body=bytes(1 << 20)))
 
     server.run(flood)
     assert gone.wait(10)
-    assert not channels[0].is_active
-    server.run(lambda: channels[0].write(push))  # after the close it does nothing
+    assert not channel.is_active
+    server.run(lambda: channel.write(push))  # after the close it does nothing
 
 
 # --- requests to the peer -----------------------------------------------------------------------------------------

@@ -100,10 +100,10 @@ def test_scrapes_share_a_collection_and_do_not_block_the_loop(monkeypatch: pytes
                 await asyncio.sleep(0)
 
         other = asyncio.ensure_future(others())
-        answers: list[HttpAnswer] = await asyncio.gather(*(monitor.metrics() for _ in range(5)))
+        responses: list[HttpAnswer] = await asyncio.gather(*(monitor.metrics() for _ in range(5)))
         assert source.collected == 1
         assert turns > 10
-        assert len({answer.body for answer in answers}) == 1
+        assert len({response.body for response in responses}) == 1
         await monitor.metrics()
         assert source.collected == 2
         other.cancel()

@@ -68,8 +68,8 @@ def request(first: str = "GET /metrics HTTP/1.1", host: str = "localhost:5557", 
 
 def test_get_and_head() -> None:
     async def work(server: HttpServer) -> None:
-        answer = await ask(server, request())
-        head, _, body = answer.partition(b"\r\n\r\n")
+        response = await ask(server, request())
+        head, _, body = response.partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\n")
         assert b"Content-Length: 8" in head
         assert body == b"figures\n"
@@ -100,9 +100,9 @@ def test_get_and_head() -> None:
 )
 def test_invalid_requests(raw: bytes, status: int, caplog: pytest.LogCaptureFixture) -> None:
     async def work(server: HttpServer) -> None:
-        answer = await ask(server, raw)
-        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
-        assert b"of no concern" not in answer
+        response = await ask(server, raw)
+        assert response.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"of no concern" not in response
 
     serve(work)
     assert bool(caplog.records) == (status == 500)
@@ -208,13 +208,13 @@ def test_active_requests_are_not_closed_for_new_connections() -> None:
 
     async def work(server: HttpServer) -> None:
         server.routes["/metrics"] = slow
-        answers = [asyncio.create_task(ask(server, request())) for _ in range(MAX_CONNECTIONS)]
+        responses = [asyncio.create_task(ask(server, request())) for _ in range(MAX_CONNECTIONS)]
         for _ in range(MAX_CONNECTIONS):
             await asked.acquire()
         assert await ask(server, request()) == b""
         go_on.set()
-        for answer in answers:
-            assert (await answer).startswith(b"HTTP/1.1 200 ")
+        for response in responses:
+            assert (await response).startswith(b"HTTP/1.1 200 ")
 
     serve(work)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,12 +17,10 @@ from spark_rocket.remoting.server.overload import OVERLOAD, Limits, Queue
 from spark_rocket.remoting.server.remoting_server import Handler
 from tests.kit.waiting import until
 
-from .conftest import ECHO, RawClient, ServerThread, request
+from .conftest import ECHO, Dial, RawClient, Serve, ServerThread, request
 
 pytestmark = pytest.mark.live
 
-Serve = Callable[..., ServerThread]
-Dial = Callable[[str], RawClient]
 
 SEND, BEAT = 8, 9
 KINDS = {SEND: "send", BEAT: "heartbeat"}
@@ -95,10 +93,10 @@ def test_requests_that_waited_too_long_are_rejected(serve: Serve, dial: Dial, wo
     asked = [request(SEND, n) for n in range(100)]
     asked[50] = request(BEAT, 50)
     client.send(*asked[:60], oneway(SEND), *asked[60:])
-    answers = {answer.opaque: answer for answer in (client.receive() for _ in range(100))}
-    assert [n for n in range(100) if answers[n].code == 0] == work.served == [0, 1, 50]
-    assert answers[2].code == ResponseCode.SYSTEM_BUSY
-    assert answers[2].remark == (
+    responses = {response.opaque: response for response in (client.receive() for _ in range(100))}
+    assert [n for n in range(100) if responses[n].code == 0] == work.served == [0, 1, 50]
+    assert responses[2].code == ResponseCode.SYSTEM_BUSY
+    assert responses[2].remark == (
         "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 1000ms, size of queue: 99"
     )
     assert server.server.overload.refused == {("send", "timeout"): 98}
@@ -136,10 +134,10 @@ def test_a_full_queue_rejects_its_oldest_requests(serve: Serve, dial: Dial, work
     client = dial(server.address)
     client.ask(request(ECHO))
     client.send(*(request(SEND, n) for n in range(100)))
-    answers = [client.receive() for _ in range(100)]
-    assert sorted(answer.opaque for answer in answers) == list(range(100))
+    responses = [client.receive() for _ in range(100)]
+    assert sorted(response.opaque for response in responses) == list(range(100))
     assert work.served == [0, *range(95, 100)]  # then half of the capacity is free
-    assert {answer.remark for answer in answers if answer.code} == {OVERLOAD}
+    assert {response.remark for response in responses if response.code} == {OVERLOAD}
     assert server.server.overload.refused == {("send", "overload"): 94}
     at_rest(server)
 
@@ -167,10 +165,10 @@ def test_bytes_of_requests_are_bounded(serve: Serve, dial: Dial, work: Work) -> 
     client = dial(server.address)
     client.ask(request(ECHO))
     client.send(*(request(SEND, n, bytes(100)) for n in range(50)), oneway(SEND))
-    answers = {answer.opaque: answer.code for answer in (client.receive() for _ in range(50))}
-    assert answers[0] == 0
-    assert set(answers) == set(range(50))
-    assert set(answers.values()) == {0, ResponseCode.SYSTEM_BUSY}
+    responses = {response.opaque: response.code for response in (client.receive() for _ in range(50))}
+    assert responses[0] == 0
+    assert set(responses) == set(range(50))
+    assert set(responses.values()) == {0, ResponseCode.SYSTEM_BUSY}
     assert len(work.served) + server.server.overload.busy_answers == 51
     assert client.ask(request(ECHO, 7)).code == 0
     at_rest(server)
@@ -186,8 +184,8 @@ def test_a_large_frame_above_the_memory_limit_is_rejected_and_discarded(
     large.serialize_type = kind
     data = large.encode()
     client.socket.sendall(data[:400_000])
-    answer = client.receive()  # before the rest is sent
-    assert (answer.code, answer.opaque, answer.remark) == (ResponseCode.SYSTEM_BUSY, 5, OVERLOAD)
+    response = client.receive()  # before the rest is sent
+    assert (response.code, response.opaque, response.remark) == (ResponseCode.SYSTEM_BUSY, 5, OVERLOAD)
     client.socket.sendall(data[400_000:-1])
     client.socket.sendall(data[-1:] + request(ECHO, 6).encode())
     assert client.receive().opaque == 6
@@ -264,9 +262,9 @@ def test_each_request_gets_one_response(small: ServerThread, floods: list[list[t
         for client, flood in zip(clients, floods, strict=True):
             client.send(*(request(code, n, bytes(size)) for n, (code, size) in enumerate(flood)))
         for client, flood in zip(clients, floods, strict=True):
-            answers = [client.receive() for _ in flood]
-            assert sorted(answer.opaque for answer in answers) == list(range(len(flood)))
-            assert {answer.code for answer in answers} <= {0, ResponseCode.SYSTEM_BUSY}
+            responses = [client.receive() for _ in flood]
+            assert sorted(response.opaque for response in responses) == list(range(len(flood)))
+            assert {response.code for response in responses} <= {0, ResponseCode.SYSTEM_BUSY}
             assert client.ask(request(ECHO, 9_999)).opaque == 9_999
     finally:
         for client in clients:

@@ -23,11 +23,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.errors import ConfigError, RemotingConnectError, RemotingTimeoutError
+from spark_rocket.errors import ConfigError, RemotingConnectError
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.remoting_client import RemotingClient
-from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
 from spark_rocket.remoting.server.remoting_server import RemotingServer
@@ -135,36 +133,6 @@ def test_large_messages_in_both_directions_by_many_threads(
         ThreadPoolExecutor(threads) as pool,
     ):
         list(pool.map(work, range(threads)))
-
-
-def test_many_small_requests(permissive: ServerThread, certificates: Certificates) -> None:
-    with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
-        promises = [Request(1, LIMIT) for _ in range(3000)]
-        for number, promise in enumerate(promises):
-            client.submit(permissive.address, request(body=b"p" * (number % 300)), promise)
-        assert [len(promise.result(LIMIT).body) for promise in promises] == [number % 300 for number in range(3000)]
-
-
-def test_a_server_that_does_not_read(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is closed if it reads nothing for a time."""
-    monkeypatch.setattr(connection, "STALL_S", 0.1)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificates.server)
-    held: list[ssl.SSLSocket] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
-
-        def serve() -> None:
-            held.append(context.wrap_socket(listening.accept()[0], server_side=True))
-
-        served = pool.submit(serve)
-        with RemotingClient(tls=certificates.of_client(), connect_timeout=LIMIT) as client:
-            address = f"127.0.0.1:{listening.getsockname()[1]}"
-            client.connect(address, LIMIT)
-            served.result(LIMIT)
-            while client.is_connected(address):
-                with pytest.raises((RemotingTimeoutError, RemotingConnectError)):
-                    client.invoke(address, request(body=b"x" * 12_000_000), 0.1)
-        held[0].close()
 
 
 def test_data_for_a_slow_reader_is_bounded(certificates: Certificates) -> None:
@@ -443,12 +411,6 @@ def test_renegotiation_is_refused(permissive: ServerThread, certificates: Certif
     out, err = s_client(permissive.address, certificates, b"R\n", "-tls1_2")
     assert b"Verify return code: 0 (ok)" in out
     assert b"no renegotiation" in err
-
-
-def test_openssls_own_client(permissive: ServerThread, certificates: Certificates) -> None:
-    out, _ = s_client(permissive.address, certificates, b"Q\n", "-verify_return_error", "-verify_ip", "127.0.0.1")
-    assert b"Verify return code: 0 (ok)" in out
-    assert b"TLSv1.3" in out
 
 
 def s_client(address: str, certificates: Certificates, typed: bytes, *options: str) -> tuple[bytes, bytes]:

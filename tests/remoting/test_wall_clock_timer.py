@@ -51,17 +51,17 @@ class Loop:
 class Deliveries:
     """Answers ``deliver`` from a list."""
 
-    def __init__(self, *answers: int | Exception | None) -> None:
-        self.answers = list(answers)
+    def __init__(self, *responses: int | Exception | None) -> None:
+        self.responses = list(responses)
         self.calls: list[int] = []
 
     def __call__(self, now_ms: int, budget: float) -> int | None:
         assert budget == 0.5
         self.calls.append(now_ms)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        response = self.responses.pop(0)
+        if isinstance(response, Exception):
+            raise response
+        return response
 
 
 def driver(loop: Any, deliver: Deliveries) -> WallClockTimer:

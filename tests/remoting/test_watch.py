@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -14,12 +13,9 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits
 
-from .conftest import ECHO, RawClient, ServerThread, request
+from .conftest import ECHO, Dial, RawClient, Serve, ServerThread, request, with_channel
 
 pytestmark = pytest.mark.live
-
-Serve = Callable[..., ServerThread]
-Dial = Callable[[str], RawClient]
 
 
 class Time:
@@ -276,22 +272,14 @@ def test_one_way_requests_to_a_slow_reader_are_bounded(serve: Serve, dial: Dial)
 
 
 def test_requests_to_a_peer_that_does_not_answer_are_bounded(serve: Serve, dial: Dial) -> None:
-    channels: list[Channel] = []
-
-    def keep(channel: Channel, command: RemotingCommand) -> RemotingCommand:
-        channels.append(channel)
-        return RemotingCommand.response(command)
-
-    server = serve({9: keep}, limits=Limits(max_async=2))
-    client = dial(server.address)
-    client.ask(request(9))
-    futures = [server.run(lambda: channels[0].invoke(RemotingCommand.request(307))) for _ in range(3)]
+    server, client, channel = with_channel(serve, dial, limits=Limits(max_async=2))
+    futures = [server.run(lambda: channel.invoke(RemotingCommand.request(307))) for _ in range(3)]
     assert isinstance(futures[2].exception(), RemotingTooMuchRequestError)
     assert server.server.overload.async_refused == 1
     client.send(*(RemotingCommand.response(client.receive()) for _ in range(2)))
     client.ask(request(ECHO, 5))
     assert all(future.done() for future in futures)
-    third = server.run(lambda: channels[0].invoke(RemotingCommand.request(307)))
+    third = server.run(lambda: channel.invoke(RemotingCommand.request(307)))
     client.send(RemotingCommand.response(client.receive()))
     client.ask(request(ECHO, 6))
     assert third.result().code == 0
