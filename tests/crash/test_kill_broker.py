@@ -238,16 +238,3 @@ def test_delayed_messages_are_delivered_once(tmp_path: Path) -> None:
 
 def wait_for_messages(wire: Wire, count: int) -> None:
     until(lambda: int(wire.ask(RequestCode.GET_MAX_OFFSET, topic="Delayed", queueId=0).ext_fields["offset"]) >= count)
-
-
-def test_an_acknowledged_topic_survives_a_kill(tmp_path: Path) -> None:
-    with LocalCluster(data_dir=tmp_path) as cluster:
-        for number in range(20):
-            cluster.create_topic(f"Topic-{number}", 3)
-        cluster.kill_broker()
-        cluster.restart_broker()
-        with RemotingClient() as client:
-            wire = Wire(client, cluster.broker_address)
-            for number in range(20):
-                # A default topic that does not exist: it is not created again by this.
-                assert wire.send(f"Topic-{number}", queue_id=2, c="NoDefault").code == ResponseCode.SUCCESS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -164,20 +163,6 @@ def test_every_body_has_defaults_and_ignores_what_it_does_not_know(kind: type[Bo
     nulls = dict.fromkeys(empty.to_value())
     assert kind.from_value({}) == kind.from_value({"unknown": [1]}) == kind.from_value(nulls) == empty
     assert kind.from_json(empty.to_json()) == empty
-
-
-@pytest.mark.parametrize("kind", EVERY)
-@pytest.mark.parametrize("wrong", [[], [[]], {"x": {"y": []}}, "x", 5, 1.5, True, 1 << 63])
-def test_a_field_of_another_type_is_read_or_refused(kind: type[Body], wrong: Any) -> None:
-    refused = 0
-    for name in kind().to_value():
-        try:
-            body = kind.from_value({name: wrong})
-        except ProtocolError:
-            refused += 1
-        else:
-            assert isinstance(body, kind)
-    assert refused <= len(fields(kind))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", "null", '"x"', "{", "\xff"])

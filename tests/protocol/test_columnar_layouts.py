@@ -187,16 +187,6 @@ def test_one_record_of_the_same_size_is_parted_in_another_way(odd: dict[str, Any
         assert alone.to_pylist() == [row[column] for row in rows[1:99]]
 
 
-def test_records_of_one_size_with_one_damaged() -> None:
-    parts = [record(number, body=b"body", topic=b"topic") for number in range(100)]
-    damaged = bytearray(parts[50])
-    damaged[84:88] = b"\x7f\0\0\0"
-    for place in (0, 50):
-        data = b"".join([*parts[:place], bytes(damaged), *parts[place + 1 :]])
-        with pytest.raises(ProtocolError, match="has a body that does not fit"):
-            decode_records(data, broker_name="b")
-
-
 def test_a_name_given_twice_keeps_the_last() -> None:
     many = b"\x02".join(b"n%d\x01v" % i for i in range(100)) + b"\x02TAGS\x01first\x02n5\x01w\x02TAGS\x01last"
     for strings in ([b"TAGS\x01a\x02TAGS\x01b"] * 2, [b"TAGS\x01a\x02k\x01c\x02TAGS\x01b", b""], [many, b"TAGS\x01b"]):
@@ -216,11 +206,3 @@ def test_any_strings_are_split_as_one_by_one(strings: list[bytes], times: int) -
     assert columns.map_array(MAP).to_pylist() == [list(pairs.items()) for pairs in expected]
     for name in ("TAGS", "KEYS", "NAME", "TAGSTAGSNAME"):
         assert columns.value_of(name).to_pylist() == [pairs.get(name) for pairs in expected]
-
-
-def test_names_that_become_equal_as_text_are_one() -> None:
-    strings = [b"\xff\x01a\x02\xfe\x01b", b"TAGS\x01c", b"\xc3\x01d\x02TAGS\x01e\x02\xef\xbf\xbd\x01f"]
-    columns = columns_of(strings)
-    assert columns.map_array(MAP).to_pylist() == [list(decode_properties(string).items()) for string in strings]
-    assert columns.map_array(MAP).to_pylist()[0] == [("\ufffd", "b")]
-    assert columns.value_of("TAGS").to_pylist() == [None, "c", "e"]

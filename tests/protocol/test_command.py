@@ -77,13 +77,6 @@ def test_decode(command: RemotingCommand, header: bytes) -> None:
 
 
 @BOTH
-def test_byte_at_a_time(command: RemotingCommand, header: bytes) -> None:
-    splitter = FrameSplitter()
-    frames = [frame for byte in command.encode() * 2 for frame in splitter.feed(bytes([byte]))]
-    assert [RemotingCommand.decode(frame) for frame in frames] == [command, command]
-
-
-@BOTH
 def test_trailing_bytes_are_the_body(command: RemotingCommand, header: bytes) -> None:
     frame = frame_of(header, command.serialize_type, bytes(command.body) + b"more")
     decoded = RemotingCommand.decode(frame)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import decode_offset_msg_id, encode_offset_msg_id
 from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
@@ -116,17 +115,6 @@ def test_offset_ids() -> None:
         host, offset = decode_offset_msg_id(row["msgId"])
         assert ("/{}:{}".format(*host), offset) == (row["storeHost"], row["commitLogOffset"])
         assert encode_offset_msg_id(host, offset) == row["msgId"]
-
-
-def test_hashes_of_tags_are_those_in_the_consume_queues() -> None:
-    files = store_files("clean")
-    tagged = [row for row in expected("clean") if row["tags"] and row["topic"] in ("GoldenA", "GoldenB", "GoldenOrder")]
-    for row in tagged:
-        code = java_hash(row["tags"])
-        file, start = divmod(row["queueOffset"] * 20, 2000)
-        entry = files[f"consumequeue/{row['topic']}/{row['queueId']}/{file * 2000:020}"][start : start + 20]
-        assert int.from_bytes(entry[:8], "big") == row["commitLogOffset"]
-        assert int.from_bytes(entry[12:], "big", signed=True) == java_hash(row["tags"]) == code
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -93,15 +93,6 @@ def _is_text(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in text)
 
 
-@given(st.text())
-def test_any_text_at_all_is_read_or_refused(text: str) -> None:
-    try:
-        entries = parse_properties(text)
-    except ConfigError:
-        return
-    assert all(1 <= line <= text.count("\n") + text.count("\r") + 1 for _, _, line in entries)
-
-
 def test_variables_are_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     assert expand_variables("${user.home}/store", {}) == "/home/someone/store"

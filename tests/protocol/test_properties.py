@@ -117,14 +117,6 @@ def test_any_properties_survive(properties: dict[str, str]) -> None:
     assert all(find_property(raw, name.encode()) == value.encode() for name, value in properties.items())
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_give_a_value(raw: bytes) -> None:
-    properties = decode_properties(raw)
-    assert len(properties) <= raw.count(b"\x01")
-    find_property(raw, b"a")
-    assert find_property(remove_property(raw, b"a"), b"a") is None
-
-
 _PIECES = st.sampled_from([b"\x01", b"\x02", b"TAGS", b"KEYS", b"a", b"b", b"\0", "é".encode()])
 
 

@@ -222,17 +222,12 @@ def test_a_call_that_ends_during_delivery_returns_its_messages(
 
 
 @pytest.mark.parametrize(
-    "method", ["ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "PullMessage", "GetOffset"]
+    "method", ["ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "PullMessage", "GetOffset", "SendMessage"]
 )
 def test_half_a_request(consumer: Consumer, method: str) -> None:
     with pytest.raises(grpc.RpcError) as failure:
         consumer.client.raw(method, consumer.request().SerializeToString()[:-3] + b"\x0a\xff")
     assert failure.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_a_receive_of_an_unknown_client(consumer: Consumer) -> None:
-    (raw,) = consumer.client.raw("ReceiveMessage", consumer.request().SerializeToString(), {})
-    assert definitions.ReceiveMessageResponse.FromString(raw).status.code == Code.CLIENT_ID_REQUIRED
 
 
 def test_an_unknown_group_without_automatic_creation(
@@ -248,11 +243,6 @@ def test_an_unknown_group_without_automatic_creation(
     assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND
     answer = client.call("UpdateOffset", group=group, message_queue=queue, offset=1)
     assert answer.status.code == Code.CONSUMER_GROUP_NOT_FOUND
-
-
-def test_a_call_with_too_little_time(consumer: Consumer) -> None:
-    (answer,) = consumer.client.stream("ReceiveMessage", consumer.request(), timeout=3.0)
-    assert (answer.status.code, "polling needs at least" in answer.status.message) == (Code.ILLEGAL_POLLING_TIME, True)
 
 
 def test_pulls_and_offsets_over_the_wire(consumer: Consumer, producer: Producer) -> None:

@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from spark_rocket.broker.assembly import BrokerParts
@@ -436,11 +435,6 @@ def test_a_request_without_messages(client: Caller) -> None:
     assert send(client).status.code == Code.MESSAGE_CORRUPTED
 
 
-def test_a_caller_without_an_id(client: Caller, topic: str) -> None:
-    del client.metadata["x-mq-client-id"]
-    assert send(client, message(topic)).status.code == Code.CLIENT_ID_REQUIRED
-
-
 def test_topics_are_not_created(client: Caller, wire: Wire, parts: BrokerParts) -> None:
     assert parts.config.auto_create_topic_enable
     assert send(client, message("%RETRY%Unknown")).status.code == Code.TOPIC_NOT_FOUND
@@ -454,17 +448,6 @@ def test_a_broker_that_refuses_messages(
     answer = send(client, message(topic, message_type=Type.TRANSACTION))
     assert answer.status.code == Code.FORBIDDEN
     assert "forbidden" in answer.status.message
-
-
-def test_half_a_request(client: Caller) -> None:
-    with pytest.raises(grpc.RpcError) as caught:
-        client.call("SendMessage", Garbage())
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-class Garbage:
-    def SerializeToString(self) -> bytes:  # noqa: N802 (as protobuf calls it)
-        return b"\x0a\xff\xff\xff"
 
 
 # --- the disk ---------------------------------------------------------------------------------------------------

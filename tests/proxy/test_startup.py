@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.errors import ConfigError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.tls.contexts import self_signed
@@ -47,15 +47,6 @@ def test_a_port_in_use_is_reported_with_the_remedy(taken: int) -> None:
         assert "--grpc-port" in caught.value.remedy
 
 
-def test_the_health_of_the_endpoint(client: Caller) -> None:
-    check, serving = "/grpc.health.v1.Health/Check", [b"\x08\x01"]
-    assert client.raw(check, b"") == serving
-    assert client.raw(check, b"\x0a" + bytes([len(definitions.SERVICE)]) + definitions.SERVICE.encode()) == serving
-    with pytest.raises(grpc.RpcError) as caught:
-        client.raw(check, b"\x0a\x01x")
-    assert caught.value.code() == grpc.StatusCode.NOT_FOUND
-
-
 # --- TLS --------------------------------------------------------------------------------------------------------
 
 
@@ -65,13 +56,6 @@ def secure_call(endpoint: str, certificate: str) -> Any:
         stub = channel.unary_unary(f"/{definitions.SERVICE}/QueryRoute")
         raw = stub(b"", timeout=SECONDS, metadata=[("x-mq-client-id", "c")])
     return definitions.QueryRouteResponse.FromString(raw)
-
-
-def test_tls_and_plaintext_on_one_port(cluster: LocalCluster, client: Caller) -> None:
-    host, _, port = cluster.grpc_endpoint.rpartition(":")
-    certificate = ssl.get_server_certificate((host, int(port)))
-    assert secure_call(cluster.grpc_endpoint, certificate).status.code == definitions.Code.ILLEGAL_TOPIC
-    assert client.call("QueryRoute").status.code == definitions.Code.ILLEGAL_TOPIC
 
 
 def test_tls_with_a_configured_certificate(tmp_path: Path) -> None:
@@ -140,11 +124,3 @@ def test_a_broker_dies_and_returns() -> None:
             other.restart_broker()
             assert client.call("Heartbeat").status.code == definitions.Code.OK
             assert client.call("QueryRoute", topic=resource("T")).status.code == definitions.Code.OK
-
-
-def test_without_an_endpoint() -> None:
-    with (
-        LocalCluster(in_process=True, config={"grpcServerPort": -1}) as cluster,
-        pytest.raises(StateError, match="no gRPC endpoint"),
-    ):
-        _ = cluster.grpc_endpoint

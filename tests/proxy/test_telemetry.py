@@ -289,8 +289,9 @@ def test_without_an_id(client: Caller, topic: str) -> None:
         assert stream.hear().status.code == Code.CLIENT_ID_REQUIRED
         with pytest.raises(StopIteration):
             stream.hear()
-    for method in ("Heartbeat", "QueryRoute", "NotifyClientTermination"):
+    for method in ("Heartbeat", "QueryRoute", "NotifyClientTermination", "SendMessage"):
         assert client.call(method).status.code == Code.CLIENT_ID_REQUIRED
+    assert [answer.status.code for answer in client.stream("ReceiveMessage")] == [Code.CLIENT_ID_REQUIRED]
 
 
 def test_an_id_that_is_too_long(client: Caller) -> None:

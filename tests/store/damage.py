@@ -157,18 +157,10 @@ def _edit(change: Callable[[bytearray, random.Random], None]) -> Damage:
     return damage
 
 
-def _fill_zero(start: float, stop: float) -> Damage:
+def _fill(start: float, stop: float, *, zeros: bool = False) -> Damage:
     def change(data: bytearray, rng: random.Random) -> None:
         a, b = int(len(data) * start), int(len(data) * stop)
-        data[a:b] = bytes(b - a)
-
-    return _edit(change)
-
-
-def _fill_random(start: float, stop: float) -> Damage:
-    def change(data: bytearray, rng: random.Random) -> None:
-        a, b = int(len(data) * start), int(len(data) * stop)
-        data[a:b] = rng.randbytes(b - a)
+        data[a:b] = bytes(b - a) if zeros else rng.randbytes(b - a)
 
     return _edit(change)
 
@@ -223,14 +215,14 @@ DAMAGES: dict[str, Damage] = {
     "half": _cut(lambda size: size // 2),
     "one-byte-short": _cut(lambda size: size - 1),
     "grown": _grow,
-    "zeros": _fill_zero(0, 1),
-    "zeros-head": _fill_zero(0, 0.1),
-    "zeros-middle": _fill_zero(0.3, 0.5),
-    "zeros-tail": _fill_zero(0.5, 1),
-    "random": _fill_random(0, 1),
-    "random-head": _fill_random(0, 0.1),
-    "random-middle": _fill_random(0.3, 0.5),
-    "random-tail": _fill_random(0.9, 1),
+    "zeros": _fill(0, 1, zeros=True),
+    "zeros-head": _fill(0, 0.1, zeros=True),
+    "zeros-middle": _fill(0.3, 0.5, zeros=True),
+    "zeros-tail": _fill(0.5, 1, zeros=True),
+    "random": _fill(0, 1),
+    "random-head": _fill(0, 0.1),
+    "random-middle": _fill(0.3, 0.5),
+    "random-tail": _fill(0.9, 1),
     "bit-head": _flip(0),
     "bit-near-head": _flip(0.02),
     "bit-middle": _flip(0.5),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.protocol.record.batch_body import encode_batch_body
@@ -18,6 +21,7 @@ from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan
 from spark_rocket.store.recovery.recovery import RecoveryReport
+from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock
 
 HOST = ("127.0.0.1", 10911)
@@ -66,6 +70,28 @@ def opened(config: StoreConfig, clock: Callable[[], int] | None = None, **more: 
     store = MessageStore(config, store_host=HOST, clock=clock or Clock(), **more)
     store.start()
     return store
+
+
+def close_right(store: MessageStore) -> None:
+    """Stop a store; the check then finds no problem."""
+    store.close()
+    assert check_store(store.config.store_path, store.config) == []
+
+
+def image_of(config: StoreConfig, name: str = "image") -> StoreConfig:
+    """The files of a killed process: a copy of the current ones."""
+    image = replace(config, store_path_root_dir=config.store_path.with_name(name))
+    shutil.copytree(config.store_path, image.store_path)
+    return image
+
+
+def failing(number: int = errno.ENOSPC) -> Callable[..., NoReturn]:
+    """A function that fails like a system call, whatever its arguments."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 def put(store: MessageStore, topic: str, queue_id: int, body: bytes, properties: bytes = b"", **more: Any) -> PutResult:

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import struct
-from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.batch_body import encode_batch_body
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.batch_columns import ManyMessages
 from spark_rocket.store.batch_plan import BatchPlan
 from tests.kit.clock import START
 from tests.store.conftest import MakeStore
-from tests.store.helpers import BORN, HOST, bodies, log_of, put, put_batch
+from tests.store.helpers import BORN, HOST, bodies, log_of, overwrite, put, put_batch
 
-names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "XTAGS", "a"])
-values = st.text(st.characters(blacklist_characters="\0\1\2", blacklist_categories=["Cs"]), max_size=12)
-
-
-@st.composite
-def properties(draw: st.DrawFn) -> bytes:
-    pairs = draw(st.dictionaries(names, values, max_size=4))
-    raw = "\2".join(f"{name}\1{value}" for name, value in pairs.items()).encode()
-    return raw + (b"\2" if raw and draw(st.booleans()) else b"")
-
-
-messages = st.tuples(st.integers(-(2**31), 2**31 - 1), st.binary(max_size=50), properties())
-alike = st.tuples(st.integers(0, 9), st.binary(min_size=5, max_size=5), st.sampled_from([b"TAGS\x01aa", b"TAGS\x01bb"]))
+ILLEGAL, EXCEEDED = PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED
 
 
 def expected(store: MessageStore, batch: list[tuple[int, bytes, bytes]], extra: bytes, start: int) -> bytes:
@@ -56,22 +40,17 @@ def expected(store: MessageStore, batch: list[tuple[int, bytes, bytes]], extra: 
     return out
 
 
-def tag_of(raw: bytes) -> int:
-    pairs = dict(pair.split(b"\1", 1) for pair in raw.split(b"\2") if pair)
-    return java_hash(pairs.get(b"TAGS", b"").decode())
-
-
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-@given(
-    batch=st.one_of(st.lists(messages, min_size=1, max_size=12), st.lists(alike, min_size=1, max_size=12)),
-    extra=st.sampled_from([b"", b"CLUSTER\x01C", b"CLUSTER\x01C\x02"]),
-)
+@pytest.mark.parametrize("size", [50, 4_000])
+@pytest.mark.parametrize("count", [3, 7, 99])
+@pytest.mark.parametrize("extra", [b"", b"CLUSTER\x01C", b"CLUSTER\x01C\x02"])
 def test_records_and_entries_are_those_of_single_messages(
-    store: MessageStore, batch: list[tuple[int, bytes, bytes]], extra: bytes
+    make_store: MakeStore, count: int, extra: bytes, size: int
 ) -> None:
-    store.delete_topic("Topic")
+    store = make_store(mapped_file_size_commit_log=1 << 20)
+    batch = [
+        (-number, bytes([number]) * (size + number % 5), b"TAGS\x01%d" % (number % 3) if number % 4 else b"")
+        for number in range(count)
+    ]
     result = put_batch(store, "Topic", 0, batch, batch_properties=extra)
     stored = b"".join(store.look_message_by_offset(offset) or b"" for offset in result.physical_offsets)
     must = expected(store, batch, extra, result.physical_offset)
@@ -79,14 +58,8 @@ def test_records_and_entries_are_those_of_single_messages(
     assert (result.count, result.queue_offset) == (len(batch), 0)
     assert result.end_physical_offset - result.physical_offset == len(must)
     assert store.get_message("Topic", 0, 0, 100, 1 << 20).records == must
-    assert [code for _, _, code in store.get_entries("Topic", 0, 0, 100)] == [tag_of(raw) for _, _, raw in batch]
-
-
-def test_large_bodies_of_different_sizes(store: MessageStore) -> None:
-    batch = [(n, bytes([n + 1]) * (4_000 + n), b"TAGS\x01a") for n in range(3)]
-    result = put_batch(store, "Topic", 0, batch, batch_properties=b"CLUSTER\x01C")
-    must = expected(store, batch, b"CLUSTER\x01C", result.physical_offset)
-    assert store.get_message("Topic", 0, 0, 100, 1 << 20).records == must
+    codes = [java_hash(str(number % 3)) if number % 4 else 0 for number in range(count)]
+    assert [code for _, _, code in store.get_entries("Topic", 0, 0, 100)] == codes
 
 
 def test_a_batch_that_does_not_fit_goes_to_the_next_file_as_a_whole(make_store: MakeStore) -> None:
@@ -107,54 +80,30 @@ def test_a_batch_crosses_consume_queue_files(store: MessageStore) -> None:
     assert bodies(store, "T", 0) == [b"first", *(b"%d" % i for i in range(per_file * 3)), b"last"]
 
 
-GOOD = encode_batch_body([(0, b"body", b"TAGS\x01a")])
+def batch_of(count: int, body: bytes = b"", properties: bytes = b"") -> bytes:
+    return encode_batch_body([(0, body, properties)] * count)
 
 
 @pytest.mark.parametrize(
-    "raw",
+    ("raw", "more", "status"),
     [
-        b"",
-        GOOD[:-1],
-        GOOD + b"\0",
-        GOOD + GOOD[:21],
-        struct.pack(">i", 5) + GOOD[4:],
-        struct.pack(">i", -1) + GOOD[4:],
-        GOOD[:16] + struct.pack(">i", 1000) + GOOD[20:],
-        GOOD[:16] + struct.pack(">i", -1) + GOOD[20:],
-        GOOD[:16] + struct.pack(">i", 5) + GOOD[20:],
-        GOOD + GOOD[:16] + struct.pack(">i", 5) + GOOD[20:],
-        encode_batch_body([(0, b"body", b"TAGS\x01a"), (0, b"body", b"TAGS\0\0a")]),
-        encode_batch_body([(0, b"body", b"TAGS\x01a"), (0, b"bodies", b"TAGS\0\0a")]),
+        pytest.param(batch_of(1, b"", b"a" * 32767), {"batch_properties": b"b"}, EXCEEDED, id="joined properties"),
+        pytest.param(batch_of(200, b"", b"a"), {"batch_properties": b"b" * 33000}, EXCEEDED, id="its properties"),
+        pytest.param(batch_of(100, b"x" * 2000), {}, ILLEGAL, id="more than a file"),
+        pytest.param(batch_of(1, b"x" * (5 << 20)), {}, ILLEGAL, id="a large body"),
+        pytest.param(batch_of(1), {"batch_properties": b"a\0b"}, ILLEGAL, id="NUL"),
+        pytest.param(batch_of(1), {"sys_flag": 4}, ILLEGAL, id="prepared"),
+        pytest.param(batch_of(0), {}, ILLEGAL, id="empty"),
+        pytest.param(batch_of(9)[:-1], {}, ILLEGAL, id="malformed"),
     ],
 )
-def test_malformed_batches_are_refused_and_leave_nothing(store: MessageStore, raw: bytes) -> None:
-    result = store.put_batch("T", 0, raw, born_timestamp=1, born_host=BORN)
-    assert result.status is PutStatus.MESSAGE_ILLEGAL
+def test_what_is_refused_leaves_nothing(
+    store: MessageStore, raw: bytes, more: dict[str, Any], status: PutStatus
+) -> None:
+    result = store.put_batch("T", 0, raw, born_timestamp=1, born_host=BORN, **more)
+    assert result.status is status
     assert result.reason
-    assert store.max_physical_offset == 0
-    assert store.get_max_offset("T", 0) == 0
-
-
-def test_limits(store: MessageStore) -> None:
-    def status(batch: list[tuple[int, bytes, bytes]], extra: bytes = b"", **more: int) -> PutStatus:
-        raw = encode_batch_body(batch)
-        return store.put_batch("T", 0, raw, batch_properties=extra, born_timestamp=1, born_host=BORN, **more).status
-
-    assert status([(0, b"", b"a" * 32767)], b"b") is PutStatus.PROPERTIES_SIZE_EXCEEDED
-    assert status([(0, b"", b"a" * 100)] * 200, b"b" * 33000) is PutStatus.PROPERTIES_SIZE_EXCEEDED
-    assert status([(0, b"x" * 2000, b"")] * 100) is PutStatus.MESSAGE_ILLEGAL  # more than a file
-    assert status([(0, b"x" * (5 << 20), b"")]) is PutStatus.MESSAGE_ILLEGAL
-    assert status([(0, b"", b"")], b"a\0b") is PutStatus.MESSAGE_ILLEGAL
-    assert status([(0, b"", b"")], sys_flag=4) is PutStatus.MESSAGE_ILLEGAL
-    assert store.max_physical_offset == 0
-
-
-def test_batches_of_other_buffers(store: MessageStore) -> None:
-    for kind in (bytearray, memoryview):
-        result = store.put_batch("T", 0, kind(GOOD * 3), born_timestamp=1, born_host=BORN)
-        assert result.status is PutStatus.PUT_OK
-    messages = decode_messages(store.get_message("T", 0, 0, 10, 1 << 20).records)
-    assert [message.body for message in messages] == [b"body"] * 6
+    assert (store.max_physical_offset, store.get_max_offset("T", 0)) == (0, 0)
 
 
 def test_a_batch_with_a_tag_hidden_in_a_body(store: MessageStore) -> None:
@@ -164,17 +113,14 @@ def test_a_batch_with_a_tag_hidden_in_a_body(store: MessageStore) -> None:
     assert {code for _, _, code in store.get_entries("T", 0, 0, 3)} == {java_hash("ya")}
 
 
-def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore, tmp_path: Path) -> None:
+def test_mark_of_a_process_killed_inside_a_batch(make_store: MakeStore) -> None:
     """The first record's size is written last: without it the batch does not exist."""
     store = make_store()
     put(store, "T", 0, b"before")
     end = store.max_physical_offset
     put_batch(store, "T", 0, [(0, b"x" * 50, b"")] * 5)
-    path = store.config.commit_log_path / ("0" * 20)
-    image = bytearray(path.read_bytes())
-    image[end : end + 4] = bytes(4)
     store.close()
-    path.write_bytes(image)
+    overwrite(store.config.commit_log_path / ("0" * 20), end, bytes(4))
     (store.config.store_path / "abort").touch()
     (store.config.store_path / "checkpoint").unlink()
     store = make_store()

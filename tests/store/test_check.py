@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from struct import pack
 
 import pytest
 
@@ -15,8 +16,9 @@ from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import REMEDIES, check_store, remedy_of
 from spark_rocket.store.tools.view import StoreProblem
 from tests.golden import extract_store
-from tests.kit.clock import Clock
-from tests.store.helpers import golden, opened, overwrite, put, put_batch, small
+from tests.kit.clock import START, Clock
+from tests.store.helpers import close_right, golden, opened, overwrite, put, put_batch, small
+from tests.store.timer_rig import Rig, small_timer
 
 
 @pytest.fixture(scope="module")
@@ -72,129 +74,64 @@ def test_sizes_are_taken_from_the_files(config: StoreConfig) -> None:
     assert check_store(str(config.store_path)) == []
 
 
+Damage = Callable[[StoreConfig], object]
+HEADER, ENTRIES = 40, 40 + 4 * 50  # of an index file: where slots and entries begin
+
+
+def used(path: Path) -> int:
+    """The number of entries in a consume queue's file."""
+    return -(-len(path.read_bytes().rstrip(b"\0")) // 20)
+
+
 def damage_body(config: StoreConfig) -> None:
     overwrite(log(config, 1), 150, b"\xff")
 
 
-def damage_magic(config: StoreConfig) -> None:
-    overwrite(log(config, 0), 4, b"\xff")
-
-
-def damage_place(config: StoreConfig) -> None:
-    overwrite(log(config, 0), 35, b"\x01")
-
-
-def damage_tail(config: StoreConfig) -> None:
-    overwrite(log(config, -1), config.mapped_file_size_commit_log - 5, b"\x01")
-
-
-def damage_entry_offset(config: StoreConfig) -> None:
-    overwrite(queue(config), 27, b"\x01")
-
-
-def damage_entry_tag(config: StoreConfig) -> None:
-    overwrite(queue(config), 39, b"\x01")
-
-
 def damage_last_entry(config: StoreConfig) -> None:
     path = queue(config, index=-1)
-    overwrite(path, (len(path.read_bytes().rstrip(b"\0")) - 1) // 20 * 20, bytes(20))
+    overwrite(path, used(path) * 20 - 20, bytes(20))
 
 
 def damage_extra_entry(config: StoreConfig) -> None:
     path = queue(config, index=-1)
-    overwrite(path, -(-len(path.read_bytes().rstrip(b"\0")) // 20) * 20, b"\0" * 8 + b"\0\0\0\x64" + b"\0" * 8)
-
-
-def damage_queue_tail(config: StoreConfig) -> None:
-    overwrite(queue(config, index=-1), config.mapped_file_size_consume_queue - 3, b"\x01")
-
-
-def lose_queue(config: StoreConfig) -> None:
-    shutil.rmtree(config.consume_queue_path / "T" / "1")
-
-
-def damage_index_header(config: StoreConfig) -> None:
-    overwrite(index(config), 35, b"\x01")
-
-
-def damage_index_slot(config: StoreConfig) -> None:
-    overwrite(index(config), 40, b"\0\0\0\x05")
-
-
-def damage_index_chain(config: StoreConfig) -> None:
-    overwrite(index(config), 40 + 4 * 50 + 20 * 30 + 16, b"\0\0\0\x1d")
+    overwrite(path, used(path) * 20, b"\0" * 8 + b"\0\0\0\x64" + b"\0" * 8)
 
 
 def damage_index_entry(config: StoreConfig) -> None:
-    at = 40 + 4 * 50 + 20 * 30
+    at = ENTRIES + 20 * 30
     hashed = int.from_bytes(index(config).read_bytes()[at : at + 4], "big")
     overwrite(index(config), at, (hashed ^ (50 << 8)).to_bytes(4, "big"))
 
 
-def lose_last_index(config: StoreConfig) -> None:
-    index(config, -1).unlink()
+DAMAGES: list[tuple[str, Damage, str]] = [
+    ("body", damage_body, "record"),
+    ("body hides what follows", damage_body, "hidden"),
+    ("magic", lambda config: overwrite(log(config, 0), 4, b"\xff"), "record"),
+    ("place", lambda config: overwrite(log(config, 0), 35, b"\x01"), "record"),
+    ("log tail", lambda config: overwrite(log(config, -1), config.mapped_file_size_commit_log - 5, b"\x01"), "tail"),
+    ("entry offset", lambda config: overwrite(queue(config), 27, b"\x01"), "entry"),
+    ("entry tag", lambda config: overwrite(queue(config), 39, b"\x01"), "entry"),
+    ("last entry", damage_last_entry, "entry"),
+    ("extra entry", damage_extra_entry, "entry"),
+    ("queue tail", lambda config: overwrite(queue(config, index=-1), 397, b"\x01"), "tail"),
+    ("lost queue", lambda config: shutil.rmtree(config.consume_queue_path / "T" / "1"), "queue"),
+    ("index header", lambda config: overwrite(index(config), 35, b"\x01"), "index"),
+    ("index slot", lambda config: overwrite(index(config), HEADER, b"\0\0\0\x05"), "index"),
+    ("index chain", lambda config: overwrite(index(config), ENTRIES + 20 * 30 + 16, b"\0\0\0\x1d"), "index"),
+    ("index entry", damage_index_entry, "index"),
+    ("lost last index", lambda config: index(config, -1).unlink(), "index.behind"),
+    ("index twice", lambda config: index(config, -1).write_bytes(index(config).read_bytes()), "index"),
+    ("checkpoint", lambda config: overwrite(config.store_path / "checkpoint", 0, b"\x10"), "checkpoint"),
+    ("short checkpoint", lambda config: (config.store_path / "checkpoint").write_bytes(b"123"), "checkpoint"),
+    ("lost checkpoint", lambda config: (config.store_path / "checkpoint").unlink(), "checkpoint"),
+    ("lock", lambda config: (config.store_path / "lock").write_bytes(b"none"), "lock"),
+    ("abort", lambda config: (config.store_path / "abort").touch(), "abort"),
+    ("foreign file", lambda config: (config.commit_log_path / "x").touch(), "files"),
+]
 
 
-def lose_first_index(config: StoreConfig) -> None:
-    first = index(config).read_bytes()
-    index(config, -1).write_bytes(first)
-
-
-def damage_checkpoint(config: StoreConfig) -> None:
-    overwrite(config.store_path / "checkpoint", 0, b"\x10")
-
-
-def cut_checkpoint(config: StoreConfig) -> None:
-    (config.store_path / "checkpoint").write_bytes(b"123")
-
-
-def lose_checkpoint(config: StoreConfig) -> None:
-    (config.store_path / "checkpoint").unlink()
-
-
-def damage_lock(config: StoreConfig) -> None:
-    (config.store_path / "lock").write_bytes(b"none")
-
-
-def leave_abort(config: StoreConfig) -> None:
-    (config.store_path / "abort").touch()
-
-
-def foreign_file(config: StoreConfig) -> None:
-    (config.commit_log_path / "x").touch()
-
-
-@pytest.mark.parametrize(
-    ("damage", "kind"),
-    [
-        (damage_body, "record"),
-        (damage_body, "hidden"),
-        (damage_magic, "record"),
-        (damage_place, "record"),
-        (damage_tail, "tail"),
-        (damage_entry_offset, "entry"),
-        (damage_entry_tag, "entry"),
-        (damage_last_entry, "entry"),
-        (damage_extra_entry, "entry"),
-        (damage_queue_tail, "tail"),
-        (lose_queue, "queue"),
-        (damage_index_header, "index"),
-        (damage_index_slot, "index"),
-        (damage_index_chain, "index"),
-        (damage_index_entry, "index"),
-        (lose_last_index, "index.behind"),
-        (lose_first_index, "index"),
-        (damage_checkpoint, "checkpoint"),
-        (cut_checkpoint, "checkpoint"),
-        (lose_checkpoint, "checkpoint"),
-        (damage_lock, "lock"),
-        (leave_abort, "abort"),
-        (foreign_file, "files"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value.__name__,
-)
-def test_damage_is_found(config: StoreConfig, damage: Callable[[StoreConfig], None], kind: str) -> None:
+@pytest.mark.parametrize(("damage", "kind"), [pytest.param(*row[1:], id=row[0]) for row in DAMAGES])
+def test_damage_is_found(config: StoreConfig, damage: Damage, kind: str) -> None:
     damage(config)
     assert kind in kinds(config)
 
@@ -227,7 +164,7 @@ def problems(config: StoreConfig) -> list[str]:
 
 def test_records_after_damage_are_checked_too(config: StoreConfig) -> None:
     damage_body(config)
-    damage_entry_tag(config)
+    overwrite(queue(config), 39, b"\x01")
     overwrite(queue(config, "B"), 20 * 12 + 3, b"\x01")
     found = problems(config)
     assert len(found) == 5
@@ -237,12 +174,12 @@ def test_records_after_damage_are_checked_too(config: StoreConfig) -> None:
 
 
 def test_a_file_out_of_place_leaves_the_others_to_be_checked(config: StoreConfig) -> None:
-    foreign_file(config)
+    (config.commit_log_path / "x").touch()
     (config.consume_queue_path / "T" / "0" / "00000000000000000400").unlink()
     (config.consume_queue_path / "T" / "x").mkdir()
     (config.consume_queue_path / "file").touch()
     (config.commit_log_path / "00000000000000000007").write_bytes(bytes(config.mapped_file_size_commit_log))
-    damage_index_slot(config)
+    overwrite(index(config), HEADER, b"\0\0\0\x05")
     found = problems(config)
     assert len([problem for problem in found if problem.startswith("files: ")]) == 5
     assert any(problem.startswith("index: ") for problem in found)
@@ -251,12 +188,12 @@ def test_a_file_out_of_place_leaves_the_others_to_be_checked(config: StoreConfig
 
 def test_the_tail_of_a_killed_store_is_not_changed(config: StoreConfig) -> None:
     """Damage that the next start cuts, repairs or rebuilds is not a problem; damage in the middle is."""
-    leave_abort(config)
+    (config.store_path / "abort").touch()
     last = int.from_bytes(queue(config, "B", 0, -1).read_bytes()[9 * 20 : 9 * 20 + 8], "big")
     overwrite(log(config, -1), last % config.mapped_file_size_commit_log + 8, b"\xff")
     damage_extra_entry(config)
     damage_last_entry(config)
-    lose_last_index(config)
+    index(config, -1).unlink()
     assert kinds(config) == {"abort"}
     damage_body(config)
     assert kinds(config) == {"abort", "record", "hidden", "offsets"}
@@ -266,7 +203,7 @@ def test_a_prepared_file_of_a_killed_writer_is_accepted(config: StoreConfig) -> 
     size = config.mapped_file_size_commit_log
     (config.commit_log_path / f"{int(log(config, -1).name) + size:020d}").write_bytes(bytes(size))
     assert kinds(config) == {"end"}
-    leave_abort(config)
+    (config.store_path / "abort").touch()
     assert kinds(config) == {"abort"}
 
 
@@ -309,5 +246,40 @@ def test_an_index_in_pieces(config: StoreConfig, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("spark_rocket.store.tools.check_index._ENTRIES_PER_READ", 7)
     assert kinds(config) == set()
     damage_index_entry(config)
-    damage_index_chain(config)
     assert kinds(config) == {"index"}
+
+
+# --- the timer's files ------------------------------------------------------------------------------------------
+
+
+def write_at(name: str, at: int, data: bytes) -> Callable[[Path], object]:
+    return lambda store: overwrite(store / name, at, data)
+
+
+SECOND = f"timerlog/{536:020d}"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reported"),
+    [
+        (lambda store: (store / "config" / "timercheck").write_bytes(b"x"), "timercheck: "),
+        (write_at("config/timercheck", 8, pack(">q", 9999)), "flushed up to 9999"),
+        (write_at(SECOND, 0, bytes(8)), "no valid unit at 536"),
+        (write_at(SECOND, 56, pack(">q", 52)), "invalid link"),
+        (lambda store: (store / "timerwheel").write_bytes(b"x"), "not 6400"),
+        (write_at("timerwheel", 0, bytes(6400)), "do not lead"),
+        (lambda store: (store / "timerlog" / "x").touch(), "timerlog/x"),
+    ],
+    ids=["short checkpoint", "checkpoint ahead", "unit", "link", "short wheel", "wheel", "foreign file"],
+)
+def test_damage_of_the_timers_files_is_found(tmp_path: Path, damage: Callable[[Path], object], reported: str) -> None:
+    rig = Rig(small_timer(tmp_path / "store"))
+    for n in range(14):
+        rig.send(START + 5000 + 500 * n, str(n))
+    rig.advance(START + 5600)
+    rig.timer.close()
+    close_right(rig.store)
+    damage(rig.config.store_path)
+    problems = check_store(rig.config.store_path, rig.config)
+    assert {problem.kind for problem in problems} == {"timer"}
+    assert reported in str(problems[0])

@@ -1,12 +1,14 @@
-"""Consume queues: fillers, search for the end, truncation."""
+"""Consume queues: tags codes, fillers, search for the end, truncation."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from struct import pack
 
 import pytest
 
-from spark_rocket.store.layout import ENTRY, FILLER
+from spark_rocket.protocol.filter.tags import java_hash
+from spark_rocket.store.layout import ENTRY, tags_code
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 
 PER_FILE = 10
@@ -49,7 +51,8 @@ def test_a_queue_that_begins_late_has_fillers(tmp_path: Path, start: int) -> Non
     queue.close()
     first = sorted((tmp_path / "T" / "0").iterdir())[0]
     assert first.name == f"{start // 10 * 200:020d}"
-    assert first.read_bytes()[: start % 10 * 20] == FILLER * (start % 10)
+    # As ConsumeQueue.fillPreBlank writes them: offset 0, the largest size, tags code 0.
+    assert first.read_bytes()[: start % 10 * 20] == pack(">qiq", 0, 0x7FFFFFFF, 0) * (start % 10)
     queue = loaded(tmp_path)
     assert (queue.min_offset, queue.max_offset) == (start, start + 3)
     assert queue.entry(start) == (100 * start, 100, -start)
@@ -132,3 +135,21 @@ def test_files_stay_small_while_little_is_in_them(tmp_path: Path) -> None:
     assert (status.st_size, status.st_blocks * 512) == (6_000_000, 4096)
     queue.destroy()
     assert not (tmp_path / "T" / "0").exists()
+
+
+@pytest.mark.parametrize(
+    ("properties", "tags"),
+    [
+        (b"", ""),
+        (b"KEYS\x01k", ""),
+        (b"TAGS\x01", ""),
+        (b"TAGS\x01TagA", "TagA"),
+        (b"KEYS\x01k\x02TAGS\x01TagA\x02", "TagA"),
+        (b"TAGS\x01a\x02TAGS\x01TagA", "TagA"),
+        (b"XTAGS\x01a\x02KEYS\x01TAGS\x01b", ""),
+        ("TAGS\x01ключ".encode(), "ключ"),
+        (b"TAGS\x01" + b"x" * 64, "x" * 64),
+    ],
+)
+def test_tags_code(properties: bytes, tags: str) -> None:
+    assert tags_code(properties) == java_hash(tags)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
-from spark_rocket.store import PutStatus, StoreConfig
+from spark_rocket.store import PutStatus
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import Clock
 from tests.store.conftest import MakeStore
@@ -142,27 +142,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("no file system can be mounted here")
     yield directory
     subprocess.run(["umount", "-l", str(directory)], check=True)
-
-
-@pytest.mark.live
-def test_a_really_full_disk(small_disk: Path) -> None:
-    """Through a mapping a full disk kills the process; through posix_fallocate it refuses."""
-    config: StoreConfig = small(small_disk / "store", mapped_file_size_commit_log=256 << 10)
-    store = opened(config)
-    stored = 0
-    for _ in range(5000):
-        result = store.put_message("T", 0, b"x" * 1000, b"KEYS\x01k", born_timestamp=1, born_host=BORN)
-        if result.status is not PutStatus.PUT_OK:
-            break
-        stored += 1
-    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert 100 < stored < 1100
-    assert len(bodies(store, "T", 0)) == stored
-    store.close()
-    store = opened(config)
-    assert len(bodies(store, "T", 0)) == stored
-    store.close()
-    assert [problem.kind for problem in check_store(small_disk / "store", config)] in ([], ["index.behind"])
 
 
 def fill_up(directory: Path) -> Path:

@@ -32,12 +32,26 @@ def dumped(config: StoreConfig, wanted: DumpFilter | None = None, *, by_queue: b
         return list((dump_queues if by_queue else dump_log)(view, wanted))
 
 
+def views(found: list[Found]) -> list[RecordView]:
+    return [one for one in found if isinstance(one, RecordView)]
+
+
 def places(found: list[Found]) -> list[tuple[str, int, int]]:
-    return [(bytes(one.topic).decode(), one.queue_id, one.queue_offset) for one in found if isinstance(one, RecordView)]
+    return [(bytes(one.topic).decode(), one.queue_id, one.queue_offset) for one in views(found)]
 
 
 def damages(found: list[Found]) -> list[Damage]:
     return [one for one in found if isinstance(one, Damage)]
+
+
+def log(config: StoreConfig, index: int) -> Path:
+    return sorted(config.commit_log_path.iterdir())[index]
+
+
+def hurt(config: StoreConfig, record: RecordView, at: int, data: bytes) -> None:
+    """Overwrite bytes of a record."""
+    place = record.physical_offset
+    overwrite(config.commit_log_path / f"{place >> 15 << 15:020d}", place % (32 << 10) + at, data)
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +75,16 @@ def test_every_message_of_a_real_brokers_store(name: Any, by_queue: bool, tmp_pa
     directory = extract_store(name, tmp_path)
     found = dumped(golden(directory), by_queue=by_queue)
     assert damages(found) == []
-    lines = {
-        (line["topic"], line["queueId"], line["queueOffset"]): line
-        for line in (to_json(one) for one in found if isinstance(one, RecordView))
-    }
+    every = [to_json(one) for one in views(found)]
+    lines = {(line["topic"], line["queueId"], line["queueOffset"]): line for line in every}
     assert len(lines) == len(found)
-    order = [to_json(one)["physicalOffset"] for one in found if isinstance(one, RecordView)]
+    order = [line["physicalOffset"] for line in every]
     assert by_queue or order == sorted(order)
     for message in expected(name):
         line = lines[message["topic"], message["queueId"], message["queueOffset"]]
         assert (line["msgId"], line["physicalOffset"]) == (message["msgId"], message["commitLogOffset"])
-        assert (line["storeSize"], line["storeTimestamp"]) == (message["storeSize"], message["storeTimestamp"])
-        assert line["properties"] == message["properties"]
+        for field in ("storeSize", "storeTimestamp", "properties"):
+            assert line[field] == message[field]
         if not line["sysFlag"] & 1:
             body = line["body"].encode() if "body" in line else base64.b64decode(line["bodyBase64"])
             assert body == message["body"]
@@ -83,9 +95,8 @@ def test_nothing_is_written_and_nothing_is_opened_for_writing(
 ) -> None:
     (config.commit_log_path / "09999999999999999999").touch()  # a broker's start would remove these two
     (config.consume_queue_path / "T" / "0" / "00000000000000001200").write_bytes(bytes(400))
-    before = {
-        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.store_path.rglob("*") if path.is_file()
-    }
+    files = [path for path in config.store_path.rglob("*") if path.is_file()]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
     flags: list[int] = []
     real = os.open
     monkeypatch.setattr(os, "open", lambda path, flag, *more: (flags.append(flag), real(path, flag, *more))[1])
@@ -97,26 +108,19 @@ def test_nothing_is_written_and_nothing_is_opened_for_writing(
     assert rebuild_store(config.store_path, config, dry_run=True).records == 200
     assert flags
     assert not any(flag & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) for flag in flags)
-    after = {
-        path: (path.read_bytes(), path.stat().st_mtime_ns) for path in config.store_path.rglob("*") if path.is_file()
-    }
-    assert after == before
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files} == before
+    assert {path for path in config.store_path.rglob("*") if path.is_file()} == {*files}
 
 
-def test_an_empty_store(tmp_path: Path) -> None:
-    config = small(tmp_path / "store")
-    opened(config).close()
-    assert dumped(config) == []
-    with pytest.raises(StoreError, match="has no queues"):
-        dumped(config, by_queue=True)
-
-
-def test_a_running_store_is_refused(tmp_path: Path) -> None:
+def test_an_empty_store_and_a_running_one(tmp_path: Path) -> None:
     config = small(tmp_path / "store")
     store = opened(config)
     with pytest.raises(StoreLockedError):
         dumped(config)
     store.close()
+    assert dumped(config) == []
+    with pytest.raises(StoreError, match="has no queues"):
+        dumped(config, by_queue=True)
 
 
 # --- some -------------------------------------------------------------------------------------------------------
@@ -138,50 +142,42 @@ def test_a_running_store_is_refused(tmp_path: Path) -> None:
 )
 def test_filters(config: StoreConfig, wanted: DumpFilter, which: Any, by_queue: bool) -> None:
     found = dumped(config, wanted, by_queue=by_queue)
-    numbers = sorted(int(bytes(one.body).split(b"-")[0]) for one in found if isinstance(one, RecordView))
+    numbers = sorted(int(bytes(one.body).split(b"-")[0]) for one in views(found))
     assert numbers == [i for i in range(200) if which(i)]
 
 
 def test_the_record_at_a_place(config: StoreConfig) -> None:
-    every = [one for one in dumped(config) if isinstance(one, RecordView)]
-    at = every[77].physical_offset
-    assert places(dumped(config, DumpFilter(physical_offset=at))) == places([every[77]])
-    assert dumped(config, DumpFilter(physical_offset=at + 1)) == []
+    record = views(dumped(config))[77]
+    assert places(dumped(config, DumpFilter(physical_offset=record.physical_offset))) == places([record])
+    assert dumped(config, DumpFilter(physical_offset=record.physical_offset + 1)) == []
 
 
 # --- around damage ----------------------------------------------------------------------------------------------
 
 
-def log(config: StoreConfig, index: int) -> Path:
-    return sorted(config.commit_log_path.iterdir())[index]
-
-
+@pytest.mark.parametrize("number", [30, -1], ids=["", "the last"])
 @pytest.mark.parametrize(
     ("at", "data"),
     [(0, b"\xff" * 4), (4, b"\xff"), (32, b"\xff"), (84, b"\x7f"), (200, b"\xff"), (0, bytes(300)), (-1, b"\x7f\xff")],
     ids=["size", "magic", "place", "body length", "body", "zeros", "properties length"],
 )
-def test_one_bad_record_hides_no_other(config: StoreConfig, at: int, data: bytes) -> None:
-    before = dumped(config)
-    victim = before[30]
-    assert isinstance(victim, RecordView)
-    start = victim.physical_offset
-    if at < 0:
-        at = victim.size - len(victim.properties) - 2
-    overwrite(log(config, start // (32 << 10)), start % (32 << 10) + at, data)
+def test_one_bad_record_hides_no_other(config: StoreConfig, number: int, at: int, data: bytes) -> None:
+    before = views(dumped(config))
+    victim = before.pop(number)
+    hurt(config, victim, victim.size - len(victim.properties) - 2 if at < 0 else at, data)
     after = dumped(config)
-    assert places(after) == places([*before[:30], *before[31:]])
+    assert places(after) == places([*before])
     (damage,) = damages(after)
-    assert (damage.offset, damage.length) == (start, victim.size)
-    assert damage.path == log(config, start // (32 << 10))
-    assert damage.position == start % (32 << 10)
+    assert damage.offset == victim.physical_offset
+    assert damage.length == victim.size or number < 0
+    assert (damage.path, damage.position) == (log(config, damage.offset >> 15), damage.offset % (32 << 10))
     assert damage.reason
     assert str(damage.offset) in str(damage)
 
 
 def test_a_lost_a_short_and_a_zeroed_file(config: StoreConfig) -> None:
     before = places(dumped(config))
-    lost = places([one for one in dumped(config) if isinstance(one, RecordView) and one.physical_offset >> 15 == 0])
+    lost = places([one for one in views(dumped(config)) if one.physical_offset >> 15 == 0])
     log(config, 0).unlink()
     assert places(dumped(config)) == before[len(lost) :]
     second = log(config, 0)
@@ -203,36 +199,21 @@ def test_a_lost_a_short_and_a_zeroed_file(config: StoreConfig) -> None:
     assert [damage.reason for damage in damages(dumped(config))] == ["files are missing or too short"]
 
 
-def test_the_torn_tail_of_a_killed_store(config: StoreConfig) -> None:
-    before = dumped(config)
-    last = before[-1]
-    assert isinstance(last, RecordView)
-    overwrite(log(config, -1), last.physical_offset % (32 << 10) + 150, bytes(20))
-    found = dumped(config)
-    assert places(found) == places(before[:-1])
-    assert [damage.offset for damage in damages(found)] == [last.physical_offset]
-
-
 def test_random_damage_never_hides_what_is_whole(config: StoreConfig) -> None:
-    before = {one.physical_offset: one for one in dumped(config) if isinstance(one, RecordView)}
+    before = {one.physical_offset: one for one in views(dumped(config))}
     picks = random.Random(4)
     for _ in range(20):
         path = log(config, picks.randrange(len(list(config.commit_log_path.iterdir()))))
         raw = path.read_bytes()
         at, size = picks.randrange(len(raw) - 2000), picks.randrange(1, 2000)
         overwrite(path, at, picks.randbytes(size))
-        hit = (int(path.name) + at, int(path.name) + at + size)
+        start, end = int(path.name) + at, int(path.name) + at + size
         found = dumped(config)
-        whole = {offset for offset, one in before.items() if offset >= hit[1] or offset + one.size <= hit[0]}
-        present = {one.physical_offset for one in found if isinstance(one, RecordView)}
-        assert whole <= present
-        touched = [one for offset, one in before.items() if offset not in whole]
-        if any(
-            hit[0] < one.physical_offset + 91 for one in touched
-        ):  # heads are checked; topics and properties not all
-            for damage in damages(found):
-                assert damage.offset < hit[1]
-                assert damage.offset + damage.length > hit[0]
+        whole = {offset for offset, one in before.items() if offset >= end or offset + one.size <= start}
+        assert whole <= {one.physical_offset for one in views(found)}
+        # The heads of records are checked; topics and properties not all.
+        if any(start < offset + 91 for offset in before.keys() - whole):
+            assert all(one.offset < end and one.offset + one.length > start for one in damages(found))
         path.write_bytes(raw)
 
 
@@ -248,14 +229,12 @@ def test_a_body_that_looks_like_a_record_does_not_hide_damage(tmp_path: Path) ->
     put(store, "T", 0, b"behind")
     store.close()
     overwrite(log(config, 0), size + 8, b"\xff\xff")  # the CRC
-    found = dumped(config)
-    assert [bytes(one.body) for one in found if isinstance(one, RecordView)] == [b"a record", b"behind"]
+    assert [bytes(one.body) for one in views(dumped(config))] == [b"a record", b"behind"]
 
 
 def test_by_queue_an_entry_without_its_record_is_reported(config: StoreConfig) -> None:
-    every = [one for one in dumped(config) if isinstance(one, RecordView)]
-    victim = next(one for one in every if places([one]) == [("T", 1, 4)])
-    overwrite(log(config, victim.physical_offset >> 15), victim.physical_offset % (32 << 10) + 150, b"\xff")
+    every = views(dumped(config))
+    hurt(config, next(one for one in every if places([one]) == [("T", 1, 4)]), 150, b"\xff")
     queue = config.consume_queue_path / "T" / "1" / "00000000000000000000"
     overwrite(queue, 20 * 6, every[0].physical_offset.to_bytes(8, "big"))
     overwrite(queue, 20 * 8, (1 << 40).to_bytes(8, "big"))
@@ -294,7 +273,7 @@ def test_json_of_bodies_and_hosts(tmp_path: Path) -> None:
     raw = store.look_message_by_offset(0)
     store.close()
     assert raw is not None
-    first, second = (to_json(one) for one in dumped(config) if isinstance(one, RecordView))
+    first, second = map(to_json, views(dumped(config)))
     assert (first["body"], first["properties"]) == ("žluť", {"a": "b"})
     assert base64.b64decode(second["bodyBase64"]) == b"\xff\xfe"
     assert "body" not in second

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from spark_rocket.errors import StoreError
 from spark_rocket.store import FlushDiskType, MessageStore, PutStatus
-from spark_rocket.store.log import mapped_file
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock
@@ -162,36 +160,6 @@ def test_consume_queues_are_flushed_by_pages(make_store: MakeStore, monkeypatch:
     assert flushed == [root / "Big" / "0", root / "Small" / "0"]
     flush_queues(store)
     assert len(flushed) == 2
-
-
-def test_a_failing_disk_stops_the_store_and_loses_nothing_silently(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small(tmp_path / "store", flush_disk_type=FlushDiskType.SYNC_FLUSH, message_index_enable=False)
-    store = opened(config)
-    put(store, "T", 0, b"safe")
-    store.flush()
-    result = put(store, "T", 0, b"lost?")
-
-    def broken(*span: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fdatasync", broken)
-    monkeypatch.setattr(mapped_file, "sync_mapped", broken)
-    answers = Answers()
-    store.when_flushed(result.end_physical_offset, answers.callback(0))
-    assert answers.wait(1) == {0: False}
-    refused = store.put_message("T", 0, b"more", b"", born_timestamp=1, born_host=BORN)
-    assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert "Input/output error" in refused.reason
-    monkeypatch.undo()  # the disk works again, but its contents are unknown
-    with pytest.raises(StoreError, match=r"The flush of the store in .* failed"):
-        store.close()
-    assert (config.store_path / "abort").exists()
-    store = opened(config)
-    assert bodies(store, "T", 0)[0] == b"safe"
-    store.close()
-    assert check_store(config.store_path, config) == []
 
 
 @pytest.mark.parametrize("directory", ["commitlog", "consumequeue", "index"])

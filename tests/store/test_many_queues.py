@@ -91,22 +91,6 @@ def test_evicted_queues_lose_and_hide_nothing(make_store: MakeStore) -> None:
     assert {i: bodies(store, "T", i) for i in model} == model
 
 
-def test_an_idle_queue_is_unmapped_and_mapped_again(make_store: MakeStore) -> None:
-    """The oldest mapping is closed first, even if it is written next; its topic may be deleted by then."""
-    store = make_store(max_mapped_consume_queue_files=2)
-    for topic in ("A", "B", "C", "A"):
-        put(store, topic, 0, topic.encode())
-    store.delete_topic("B")
-    for topic in ("B", "D", "A", "B"):
-        put(store, topic, 0, topic.encode())
-    assert {topic: bodies(store, topic, 0) for topic in "ABCD"} == {
-        "A": [b"A", b"A", b"A"],
-        "B": [b"B", b"B"],
-        "C": [b"C"],
-        "D": [b"D"],
-    }
-
-
 class TestColdLog:
     """Old bytes of the log: the number of their mapped files, and reads of them."""
 

@@ -34,16 +34,6 @@ def test_a_new_file_is_sparse_and_of_full_size(file: MappedFile) -> None:
     file.close()
 
 
-def test_written_bytes_are_in_the_file_without_a_flush(file: MappedFile) -> None:
-    file.reserve(100)
-    file.touch(0, 100)
-    file.mm[10:15] = b"hello"
-    assert file.read(10, 5) == b"hello"
-    file.flush()
-    file.close()
-    assert file.path.read_bytes()[10:15] == b"hello"
-
-
 def test_neither_closed_nor_resized_under_a_reader(file: MappedFile) -> None:
     view = memoryview(file.mm)[5:10]
     with pytest.raises(StateError, match="still being read"):
@@ -167,14 +157,6 @@ def test_a_range_is_flushed_mapped_or_not(file: MappedFile, monkeypatch: pytest.
         file.flush(5000, 5005)
     monkeypatch.undo()
     file.flush(5000, 5005)
-    file.close()
-
-
-def test_released_pages_keep_their_bytes(file: MappedFile) -> None:
-    file.reserve(10 * PAGE_SIZE)
-    file.mm[:] = b"z" * (10 * PAGE_SIZE)
-    file.release_pages(0, 10 * PAGE_SIZE)
-    assert file.mm[:] == b"z" * (10 * PAGE_SIZE)
     file.close()
 
 

@@ -60,7 +60,7 @@ def one_by_one(data: bytes, room: int) -> tuple[list[int], int, Stop]:
     return starts, at, Stop.LIMIT
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(20), *range(40, 46), *range(50, 56)])
 def test_all_kinds_of_scans_find_the_same(seed: int) -> None:
     rng = random.Random(seed)
     bodies = (0, 10, 200) if seed < 40 else (200,) if seed < 50 else (600,)  # of one size: rows of a matrix

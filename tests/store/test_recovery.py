@@ -19,15 +19,14 @@ from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import START, Clock
 from tests.store.helpers import (
     bodies,
-    golden,
-    log_records,
+    close_right,
+    image_of,
     opened,
     overwrite,
     put,
     put_batch,
     recovery_of,
     small,
-    trimmed_by_hand,
 )
 
 COUNT = 330
@@ -68,19 +67,21 @@ def killed(config: StoreConfig) -> None:
 def read_all(config: StoreConfig) -> list[list[bytes]]:
     store = opened(config)
     found = [bodies(store, "T", queue_id) for queue_id in range(3)]
-    store.close()
-    assert check_store(config.store_path, config) == []
+    close_right(store)
     return found
 
 
 ALL = [[b"%04d" % i * 200 for i in range(COUNT) if i % 3 == queue_id] for queue_id in range(3)]
 
 
-def test_clean(filled: StoreConfig) -> None:
+@pytest.mark.parametrize("abort", [False, True])
+def test_a_start_without_harm(filled: StoreConfig, abort: bool) -> None:
+    if abort:
+        killed(filled)
     store = opened(filled)
     report = recovery_of(store)
-    assert report.clean
-    assert report.start_offset == 7 * filled.mapped_file_size_commit_log
+    assert report.clean is not abort
+    assert report.start_offset == 7 * filled.mapped_file_size_commit_log or abort
     assert (report.fixed_entries, report.cut_reason) == (0, "")
     assert report.last_store_timestamp == START + 10 * COUNT
     store.close()
@@ -99,15 +100,6 @@ def test_a_clean_start_scans_a_bounded_end(filled: StoreConfig, lost: str, monke
     assert read_all(filled) == ALL
 
 
-def test_killed_without_harm(filled: StoreConfig) -> None:
-    killed(filled)
-    store = opened(filled)
-    assert not recovery_of(store).clean
-    assert (recovery_of(store).fixed_entries, recovery_of(store).cut_reason) == (0, "")
-    store.close()
-    assert read_all(filled) == ALL
-
-
 def test_a_start_after_a_kill_begins_at_the_checkpoint(config: StoreConfig) -> None:
     clock = Clock()
     store = opened(config, clock)
@@ -116,9 +108,8 @@ def test_a_start_after_a_kill_begins_at_the_checkpoint(config: StoreConfig) -> N
         put(store, "T", 0, b"x" * 1000)
         if i == 150:
             store.flush()
-    shutil.copytree(config.store_path, config.store_path.parent / "image")
+    image = image_of(config)
     store.close()
-    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
     store = opened(image)
     # 29 records a file: number 147 (3 s before the flushed 150) is in the sixth, and one file more for safety.
     assert recovery_of(store).start_offset == 4 * config.mapped_file_size_commit_log
@@ -126,22 +117,23 @@ def test_a_start_after_a_kill_begins_at_the_checkpoint(config: StoreConfig) -> N
     store.close()
 
 
+@pytest.mark.parametrize("later", [0, 1], ids=["same millisecond as the flushed ones", "later"])
 @pytest.mark.parametrize("torn", [1, 8, 40, 88, 200, 800])
 @pytest.mark.parametrize("how", ["zero", "garble"])
-def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: str) -> None:
+def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: str, later: int) -> None:
     """The last ``torn`` bytes of the last unflushed record are missing."""
     clock = Clock()
     store = opened(config, clock)
     for i in range(20):
         put(store, "T", i % 3, b"%04d" % i * 200, b"KEYS\x01k%d\x02TAGS\x01t" % i)
     store.flush()
-    clock.now += 1
+    clock.now += later
     last = put(store, "T", 1, b"torn" * 200, b"KEYS\x01torn\x02TAGS\x01t")
-    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
-    shutil.copytree(config.store_path, image.store_path)
+    image = image_of(config)
     store.close()
     data = bytes(torn) if how == "zero" else b"\xff" * torn
     overwrite(log_file(image, 0), last.end_physical_offset - torn, data)
+
     store = opened(image)
     if how == "garble" and torn < 20:  # changed properties alone cannot be detected
         assert store.max_physical_offset in (last.physical_offset, last.end_physical_offset)
@@ -149,27 +141,9 @@ def test_a_torn_last_record_is_cut_exactly(config: StoreConfig, torn: int, how: 
         assert store.max_physical_offset == last.physical_offset
         assert recovery_of(store).cut_reason
         assert bodies(store, "T", 1) == [b"%04d" % i * 200 for i in range(20) if i % 3 == 1]
-    store.close()
-    assert check_store(image.store_path, image) == []
+    close_right(store)
     if how == "zero":
         assert not any(log_file(image, 0).read_bytes()[last.physical_offset :])
-
-
-def test_a_torn_record_of_the_last_flushed_millisecond_is_cut(config: StoreConfig) -> None:
-    """It has the checkpoint's time, so it could be the flushed record, except for its missing bytes."""
-    store = opened(config)
-    put(store, "T", 1, b"flushed")
-    store.flush()
-    last = put(store, "T", 1, b"torn" * 200, b"KEYS\x01torn\x02TAGS\x01t")
-    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
-    shutil.copytree(config.store_path, image.store_path)
-    store.close()
-    overwrite(log_file(image, 0), last.end_physical_offset - 8, bytes(8))
-    store = opened(image)
-    assert store.max_physical_offset == last.physical_offset
-    assert bodies(store, "T", 1) == [b"flushed"]
-    store.close()
-    assert check_store(image.store_path, image) == []
 
 
 def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed(config: StoreConfig) -> None:
@@ -179,21 +153,18 @@ def test_bytes_that_look_like_a_record_in_a_torn_body_do_not_keep_a_store_closed
     put(store, "T", 0, b"old")
     forged = bytearray(store.look_message_by_offset(0) or b"")
     clock.now += 5000
-    last = put(store, "T", 0, b"flushed")
+    end = put(store, "T", 0, b"flushed").end_physical_offset
     store.flush()
-    end = last.end_physical_offset
     forged[28:36] = (end + 88).to_bytes(8, "big")
     put(store, "T", 0, bytes(forged))
-    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
-    shutil.copytree(config.store_path, image.store_path)
+    image = image_of(config)
     store.close()
     overwrite(log_file(image, 0), end, bytes(88))
     store = opened(image)
     assert store.max_physical_offset == end
     assert b"old" in recovery_of(store).quarantined[0].read_bytes()
     assert bodies(store, "T", 0) == [b"old", b"flushed"]
-    store.close()
-    assert check_store(image.store_path, image) == []
+    close_right(store)
 
 
 def test_a_bad_record_in_the_middle_is_never_hidden(filled: StoreConfig) -> None:
@@ -244,19 +215,22 @@ def test_the_end_of_the_log_zeroed_after_a_clean_stop_is_refused(filled: StoreCo
         opened(filled)
 
 
-def test_lost_files_of_the_log(filled: StoreConfig) -> None:
-    last = log_file(filled, 9)
-    kept = last.read_bytes()
-    last.unlink()
-    with pytest.raises(StoreCorruptError, match="has later entries"):
+@pytest.mark.parametrize(
+    ("first", "last", "message"),
+    [
+        pytest.param(9, 10, "has later entries", id="the last"),
+        pytest.param(5, 6, "does not follow", id="one in the middle"),
+        pytest.param(0, 10, "has no files, but", id="all"),
+    ],
+)
+def test_lost_files_of_the_log(filled: StoreConfig, first: int, last: int, message: str) -> None:
+    kept = {path: path.read_bytes() for path in sorted(filled.commit_log_path.iterdir())[first:last]}
+    for path in kept:
+        path.unlink()
+    with pytest.raises(StoreCorruptError, match=message):
         opened(filled)
-    last.write_bytes(kept)
-    middle = log_file(filled, 5)
-    kept = middle.read_bytes()
-    middle.unlink()
-    with pytest.raises(StoreCorruptError, match=r"does not follow"):
-        opened(filled)
-    middle.write_bytes(kept)
+    for path, data in kept.items():
+        path.write_bytes(data)
     assert read_all(filled) == ALL
 
 
@@ -270,8 +244,7 @@ def test_messages_cut_without_a_checkpoint_are_reported(filled: StoreConfig, cap
     assert lost > 3
     assert f"lacks {lost} messages of 3 consume queues" in caplog.text
     assert f"it ended at {COUNT // 3}, and now at {min(ends)}" in caplog.text
-    store.close()
-    assert check_store(filled.store_path, filled) == []
+    close_right(store)
 
 
 @pytest.mark.parametrize("at", [0, 8, 16])
@@ -297,8 +270,14 @@ def test_an_invalid_time_in_the_checkpoint_is_corrected_and_logged(
     assert read_all(filled) == ALL
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.EROFS, errno.ENOSPC])
-@pytest.mark.parametrize("what", ["write_abort", "Recovery.run", "IndexService.load"])
+REFUSALS = {errno.EACCES: "write permission", errno.EIO: "Repair", errno.EROFS: "Mount", errno.ENOSPC: "space"}
+
+
+@pytest.mark.parametrize(
+    ("what", "number"),
+    [*(("write_abort", number) for number in REFUSALS)]
+    + [(what, errno.ENOSPC) for what in ("Recovery.run", "IndexService.load", "StoreCheckpoint.save")],
+)
 def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
     filled: StoreConfig, monkeypatch: pytest.MonkeyPatch, what: str, number: int
 ) -> None:
@@ -306,33 +285,12 @@ def test_a_start_that_the_disk_refuses_leaves_a_clean_store_clean(
         (filled.store_path / "abort").touch()
         raise OSError(number, os.strerror(number), "x")
 
+    if what == "StoreCheckpoint.save":  # which is written at a start only if it is missing
+        (filled.store_path / "checkpoint").unlink()
     monkeypatch.setattr(f"spark_rocket.store.message_store.{what}", refuse)
     with pytest.raises(StoreNotWritableError, match=os.strerror(number)) as error:
         opened(filled)
-    words = {
-        errno.EACCES: "write permission",
-        errno.EIO: "Repair",
-        errno.EROFS: "Mount",
-        errno.ENOSPC: "space",
-    }
-    assert words[number] in error.value.remedy
-    monkeypatch.undo()
-    store = opened(filled)
-    assert recovery_of(store).clean
-    store.close()
-    assert read_all(filled) == ALL
-
-
-def test_a_checkpoint_without_disk_space_leaves_a_clean_store_clean(
-    filled: StoreConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    (filled.store_path / "checkpoint").unlink()
-    monkeypatch.setattr("spark_rocket.store.message_store.StoreCheckpoint.save", refuse)
-    with pytest.raises(StoreNotWritableError, match="No space left"):
-        opened(filled)
+    assert REFUSALS[number] in error.value.remedy
     monkeypatch.undo()
     assert not (filled.store_path / "abort").exists()
     assert read_all(filled) == ALL
@@ -349,118 +307,11 @@ def test_an_unreadable_list_of_deleted_topics(filled: StoreConfig, monkeypatch: 
     assert "Delete" not in error.value.remedy
 
 
-def test_a_log_without_its_first_files_is_read_from_the_others(filled: StoreConfig) -> None:
-    for _ in range(2):
-        log_file(filled, 0).unlink()
-    store = opened(filled)
-    lowest = store.get_min_offset("T", 0)
-    assert lowest > 0
-    assert bodies(store, "T", 0) == ALL[0][lowest:]
-    assert store.get_message("T", 0, 0, 32, 1 << 20).next_begin_offset == lowest
-    store.close()
-    assert [problem.kind for problem in check_store(filled.store_path, filled)] == ["begin"]
-    shutil.rmtree(filled.consume_queue_path)
-    shutil.rmtree(filled.index_path)
-    trimmed_by_hand(filled)
-    assert read_all(filled) == [every[-len(found) :] for every, found in zip(ALL, read_all(filled), strict=True)]
-
-
-def test_no_log_but_queues(filled: StoreConfig) -> None:
-    shutil.rmtree(filled.commit_log_path)
-    with pytest.raises(StoreCorruptError, match="has no files, but"):
-        opened(filled)
-
-
-@pytest.mark.parametrize("abort", [False, True])
-@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1", "index", "checkpoint", "lock"])
-def test_derived_files_are_rebuilt(filled: StoreConfig, lost: str, abort: bool) -> None:
-    path = filled.store_path / lost
-    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-    if abort:
-        killed(filled)
-    assert read_all(filled) == ALL
-    if lost.startswith("consume"):
-        assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
-
-
-@pytest.mark.parametrize("index", [0, 1, -1])
-def test_a_lost_file_of_a_queue(filled: StoreConfig, index: int) -> None:
-    """The first: rebuilt. One in the middle: refused by name. The last: rebuilt."""
-    path = sorted((filled.consume_queue_path / "T" / "1").iterdir())[index]
-    path.unlink()
-    if index == 1:
-        with pytest.raises(StoreCorruptError, match="does not follow"):
-            opened(filled)
-        killed(filled)
-        shutil.rmtree(path.parent)
-    assert read_all(filled) == ALL
-
-
-@pytest.mark.parametrize("fill", [b"\0", b"\xff", b"\x11"])
-def test_garbage_in_a_queue(filled: StoreConfig, fill: bytes) -> None:
-    """It is repaired in the scanned part, at a clean start as well."""
-    path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[-1]
-    path.write_bytes(fill * len(path.read_bytes()))
-    if fill != b"\0":
-        killed(filled)
-    assert read_all(filled) == ALL
-
-
-def test_invalid_entries_are_an_error_and_not_a_gap(filled: StoreConfig) -> None:
-    path = sorted((filled.consume_queue_path / "T" / "2").iterdir())[0]
-    overwrite(path, 40, b"\x11" * 8)
-    store = opened(filled)
-    with pytest.raises(StoreCorruptError, match=r"0 at byte 40: entry 2 does not match"):
-        store.get_message("T", 2, 2, 10, 1 << 20)
-    assert store.get_message("T", 2, 0, 10, 1 << 20).next_begin_offset == 2
-    store.close()
-    assert {problem.kind for problem in check_store(filled.store_path, filled)} == {"entry"}
-
-
-@pytest.mark.parametrize(
-    "name", ["commitlog/{log}", "consumequeue/T/0/" + "0" * 20, "index/{index}", "checkpoint", "abort", "lock"]
-)
-@pytest.mark.parametrize("damage", ["cut", "empty", "longer"])
-def test_files_of_a_wrong_size(filled: StoreConfig, name: str, damage: str) -> None:
-    """Either the store opens with everything in it, or the error names the invalid file."""
-    index = sorted(filled.index_path.iterdir())[0].name
-    path = filled.store_path / name.format(log=log_file(filled, 3).name, index=index)
-    raw = path.read_bytes() if path.exists() else b""
-    path.write_bytes({"cut": raw[: len(raw) // 2], "empty": b"", "longer": raw + bytes(100)}[damage])
-    try:
-        store = opened(filled)
-    except StoreCorruptError as error:
-        refusal = error
-    else:
-        refusal = None
-    if refusal is not None:
-        assert str(path) in str(refusal)
-        assert refusal.remedy
-        return
-    found = [bodies(store, "T", queue_id) for queue_id in range(3)]
-    store.close()
-    assert found == ALL
-
-
 def test_wrong_sizes_in_the_settings_are_named(filled: StoreConfig) -> None:
     for setting in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_index_num"):
         wrong = replace(filled, **{setting: getattr(filled, setting) * 2})
         with pytest.raises(StoreCorruptError, match=r"mappedFileSizeCommitLog|mappedFileSizeConsumeQueue|maxIndexNum"):
             opened(wrong)
-    assert read_all(filled) == ALL
-
-
-def test_foreign_files_are_named(filled: StoreConfig) -> None:
-    for name in ("commitlog/notes", "consumequeue/notes", "consumequeue/T/notes", "consumequeue/T/0/notes"):
-        path = filled.store_path / name
-        path.touch()
-        with pytest.raises(StoreCorruptError, match="notes"):
-            opened(filled)
-        path.unlink()
     assert read_all(filled) == ALL
 
 
@@ -478,8 +329,7 @@ def test_a_deleted_topic_stays_deleted(config: StoreConfig, abort: bool) -> None
     assert store.queues("T") == [1]
     assert bodies(store, "T", 1) == [b"new"]
     assert put(store, "T", 2, b"newer").queue_offset == 0
-    store.close()
-    assert check_store(config.store_path, config) == []
+    close_right(store)
     (config.store_path / "config" / "deletedTopic.json").write_text("{")
     store = opened(config)
     assert store.queues("T") == [1, 2]
@@ -499,8 +349,7 @@ def test_a_topic_deleted_by_another_broker_stays_deleted(config: StoreConfig) ->
     shutil.rmtree(config.consume_queue_path / "Gone")
     store = opened(config)
     assert store.topics() == {"T", "%RETRY%g"}
-    store.close()
-    assert check_store(config.store_path, config) == []
+    close_right(store)
     shutil.rmtree(config.consume_queue_path)
     store = opened(config)
     assert store.topics() == {"T", "%RETRY%g"}
@@ -512,21 +361,15 @@ def test_a_topic_deleted_by_another_broker_stays_deleted(config: StoreConfig) ->
 def test_an_empty_prepared_file_is_not_the_end(config: StoreConfig) -> None:
     store = opened(config)
     put(store, "T", 0, b"x")
-    image = replace(config, store_path_root_dir=config.store_path.parent / "image")
-    shutil.copytree(config.store_path, image.store_path)
-    end = store.max_physical_offset
+    image, end = image_of(config), store.max_physical_offset
     store.close()
     path = image.commit_log_path / f"{config.mapped_file_size_commit_log:020d}"
     path.write_bytes(bytes(config.mapped_file_size_commit_log))
     store = opened(image)
     assert store.max_physical_offset == end
-    store.close()
+    close_right(store)
     assert not path.exists()
-    assert check_store(image.store_path, image) == []
 
 
 def test_log_without_crc_check_is_still_walked(filled: StoreConfig) -> None:
-    config = replace(filled, check_crc_on_recover=False)
-    assert read_all(config) == ALL
-    assert golden(Path("/x")).mapped_file_size_commit_log == 1 << 20
-    assert len(log_records(filled.store_path, filled)) > 250_000
+    assert read_all(replace(filled, check_crc_on_recover=False)) == ALL

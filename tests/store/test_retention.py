@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.store import PutStatus
 from spark_rocket.store.log.mapped_file import MappedFile
 from tests.kit.clock import START
-from tests.store.helpers import BORN, bodies, put
+from tests.store.helpers import BORN, bodies, failing, put
 from tests.store.retention_rig import COUNT, FILES, SIZE, Disk, Trimmable, at_hour, body
 
 HOUR = 3_600_000
@@ -23,27 +24,49 @@ HOUR = 3_600_000
 # --- what goes when --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_deleted_outside_the_hours(it: Trimmable) -> None:
+def of_size(size: int) -> dict[str, object]:
+    return {"file_reserved_size": size}
+
+
+BY_FORCE = "clean_file_forcibly_enable"
+
+
+@pytest.mark.parametrize(
+    ("hour", "percent", "is_young", "settings", "removed", "reason"),
+    [
+        pytest.param(12, 0, False, {}, 0, "", id="outside the hours"),
+        pytest.param(4, 0, False, {}, FILES - 1, "older than fileReservedTime; deleteWhen 4", id="in the hour"),
+        *(
+            pytest.param(13, 0, False, {"delete_when": hours}, FILES - 1, "older than fileReservedTime", id=hours)
+            for hours in ("4;13", "13 ; 4", ";13;")
+        ),
+        pytest.param(12, 75, False, {}, 0, "", id="a disk not too full"),
+        pytest.param(12, 75.1, False, {}, FILES - 1, "older than fileReservedTime; disk 75% full", id="a full disk"),
+        pytest.param(12, 80, True, {}, 0, "", id="a full disk and young files"),
+        pytest.param(12, 85, True, {}, 0, "", id="below the level of force"),
+        pytest.param(12, 99, True, {BY_FORCE: False}, 0, "", id="without force"),
+        pytest.param(4, 0, False, {"delete_file_batch_max": 4}, 4, "older than fileReservedTime", id="a bounded run"),
+        pytest.param(12, 0, False, of_size(1), FILES - 1, "beyond fileReservedSize", id="by size, all"),
+        pytest.param(12, 0, False, of_size(6 * SIZE), 3, "beyond fileReservedSize", id="by size"),
+    ],
+)
+def test_what_goes_when(
+    it: Trimmable,
+    hour: int,
+    percent: float,
+    is_young: bool,
+    settings: dict[str, Any],
+    removed: int,
+    reason: str,
+) -> None:
+    it.store.retention.config = replace(it.config, **settings)
+    it.clock.now = START + 1000 * COUNT if is_young else at_hour(hour, it.clock.now)
+    it.disk.at(percent)
     report = it.run()
-    assert (report.removed, report.reason, report.disk_used) == (0, "", 0.0)
-    assert len(it.logs()) == FILES
-
-
-def test_expired_files_go_in_the_hours(it: Trimmable) -> None:
-    it.clock.now = at_hour(4, it.clock.now)
-    report = it.run()
-    assert report.removed == FILES - 1
-    assert "deleteWhen 4" in report.reason
-    assert it.logs() == [f"{SIZE * (FILES - 1):020d}"]
-    assert it.store.min_physical_offset == SIZE * (FILES - 1)
-    assert it.run().removed == 0  # the last file is being written
-
-
-@pytest.mark.parametrize("hours", ["4;13", "13 ; 4", ";13;"])
-def test_several_hours(it: Trimmable, hours: str) -> None:
-    it.store.retention.config = replace(it.config, delete_when=hours)
-    it.clock.now = at_hour(13, it.clock.now)
-    assert it.run().removed == FILES - 1
+    assert (report.removed, report.disk_used) == (removed, pytest.approx(percent / 100, abs=1e-4))
+    assert report.reason.startswith(reason)
+    assert it.logs()[0] == f"{SIZE * removed:020d}"
+    assert it.store.min_physical_offset == SIZE * removed
 
 
 def test_a_file_is_as_old_as_what_was_stored_after_it(it: Trimmable) -> None:
@@ -60,21 +83,6 @@ def test_a_file_is_as_old_as_what_was_stored_after_it(it: Trimmable) -> None:
     assert it.store.min_physical_offset == 3 * SIZE
 
 
-def test_a_full_disk_needs_no_hour(it: Trimmable) -> None:
-    it.disk.at(75)
-    assert it.run().removed == 0
-    it.disk.at(75.1)
-    report = it.run()
-    assert report.removed == FILES - 1
-    assert report.reason == "older than fileReservedTime; disk 75% full"
-
-
-def test_a_full_disk_deletes_no_young_files(it: Trimmable) -> None:
-    it.disk.at(80)
-    it.clock.now = START + HOUR
-    assert it.run().removed == 0
-
-
 def test_a_request_deletes_at_any_hour_for_twenty_runs(it: Trimmable) -> None:
     it.store.retention.config = replace(it.config, delete_file_batch_max=1, file_reserved_time=1000)
     it.store.retention.delete_expired()
@@ -85,16 +93,9 @@ def test_a_request_deletes_at_any_hour_for_twenty_runs(it: Trimmable) -> None:
     assert it.run().removed == 0
 
 
-def test_a_run_is_bounded(it: Trimmable) -> None:
-    it.store.retention.config = replace(it.config, delete_file_batch_max=4)
-    it.clock.now = at_hour(4, it.clock.now)
-    assert [it.run().removed for _ in range(4)] == [4, 4, 1, 0]
-
-
 def test_forced_deletion_brings_the_disk_below_the_level(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
     it.clock.now = START + 1000 * COUNT  # nothing has expired
     it.disk.at(85)
-    assert it.run().removed == 0
     it.disk.used += 2 * SIZE + 1
     report = it.run()
     assert report.removed == 3
@@ -129,25 +130,6 @@ def test_files_pending_deletion_count_as_free(it: Trimmable, monkeypatch: pytest
     it.disk.at(85)
     assert it.run().removed == 0
     assert len(it.logs()) == FILES - 3
-
-
-def test_no_forced_deletion_if_it_is_disabled(it: Trimmable) -> None:
-    it.store.retention.config = replace(it.config, clean_file_forcibly_enable=False)
-    it.clock.now = START + 1000 * COUNT
-    it.disk.at(99)
-    assert it.run().removed == 0
-
-
-def test_by_size(it: Trimmable) -> None:
-    end = it.store.max_physical_offset
-    it.store.retention.config = replace(it.config, file_reserved_size=end - 4 * SIZE)
-    report = it.run()
-    assert (report.removed, report.reason) == (4, "beyond fileReservedSize")
-    it.store.retention.config = replace(it.config, file_reserved_size=end - 5 * SIZE + 1)
-    assert it.run().removed == 0
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
-    assert it.run().removed == 5
-    assert it.run().removed == 0
 
 
 def test_unflushed_files_are_not_deleted(it: Trimmable) -> None:
@@ -211,14 +193,10 @@ def test_writes_are_refused_while_the_disk_is_too_full(it: Trimmable, caplog: py
 
 
 def test_another_refusal_stays(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
     put(it.store, "Old", 0, b"unflushed")
     it.disk.at(95)
     it.run()
-    monkeypatch.setattr(MappedFile, "flush", fail)
+    monkeypatch.setattr(MappedFile, "flush", failing(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"):
         it.store.flush()
     monkeypatch.undo()

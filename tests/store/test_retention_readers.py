@@ -18,7 +18,7 @@ from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
-from tests.store.helpers import bodies, index_of, log_of, mapped_files, opened, put, trim
+from tests.store.helpers import bodies, index_of, mapped_files, opened, put, trim
 from tests.store.retention_rig import COUNT, FILES, QUEUES, SIZE, Trimmable, body, first_number
 
 # --- what readers see ------------------------------------------------------------------------------------------------
@@ -67,16 +67,6 @@ def test_readers_see_the_new_beginning_at_once(it: Trimmable, monkeypatch: pytes
     assert first_number(store) == left
 
 
-def test_a_view_of_a_file_outlives_it(it: Trimmable) -> None:
-    file = log_of(it.store).queue.files[0]
-    view = memoryview(file.mm)
-    before = bytes(view[:SIZE])
-    it.trim_to(1)
-    assert not file.path.exists()
-    assert view[:SIZE] == before
-    view.release()
-
-
 def test_an_index_that_is_behind_goes_on_where_the_log_begins(it: Trimmable) -> None:
     it.store.close()
     shutil.rmtree(it.config.index_path)
@@ -115,28 +105,26 @@ def test_queues_and_index_are_trimmed_after_the_log(it: Trimmable) -> None:
     assert bodies(it.store, "Old", 0) == [b"more"]
 
 
-def test_a_slice_ends_when_it_takes_long(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE_S", 0)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
-    it.store.retention.run(it.clock.now)
-    slices = 1
-    while it.store.retention.trim_queues():
-        slices += 1
-    assert slices == QUEUES + 1, "at least one queue in each"
-    it.drain()
-    assert len(it.queue_files()) == 1
-
-
-def test_many_queues_are_trimmed_in_slices(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE_QUEUES", 2)
-    monkeypatch.setattr(retention, "_SLICE_S", 1000)
+@pytest.mark.parametrize(
+    ("queues", "seconds", "slices"), [(2, 1000, 3), (1000, 0, 5)], ids=["many queues", "a slow disk"]
+)
+def test_queues_are_trimmed_in_slices(
+    it: Trimmable, monkeypatch: pytest.MonkeyPatch, queues: int, seconds: float, slices: int
+) -> None:
+    """Four queues: one slice in the run, the others on request; one in each takes long."""
+    monkeypatch.setattr(retention, "_SLICE_QUEUES", queues)
+    monkeypatch.setattr(retention, "_SLICE_S", seconds)
     it.store.retention.config = replace(it.config, file_reserved_size=1)
     assert it.store.retention.run(it.clock.now).unfinished
-    assert it.store.retention.trim_queues()  # four queues
-    assert not it.store.retention.trim_queues()
+    count = 2
+    while it.store.retention.trim_queues():
+        count += 1
+    assert count == slices
     assert not it.store.retention.run(it.clock.now).unfinished
     it.store.retention.trim_again()
     assert it.store.retention.trim_queues()
+    it.drain()
+    assert len(it.queue_files()) == 1
 
 
 def test_an_unreadable_queue_does_not_stop_the_others(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
@@ -151,20 +139,6 @@ def test_an_unreadable_queue_does_not_stop_the_others(it: Trimmable, caplog: pyt
     it.store.retention.trim_again()
     it.run()
     assert len(it.queue_files("T", 0)) < 6
-
-
-def test_remaining_files_are_deleted_after_the_next_start(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(it.store.retention.remover, "retry", lambda: None)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
-    it.store.retention.run(it.clock.now)
-    it.store.close()
-    monkeypatch.undo()
-    assert len(it.logs()) == FILES
-    it.open()
-    assert first_number(it.store) == 0
-    it.trim_to(1)
-    assert len(it.logs()) == 1
-    assert all(len(it.queue_files("T", queue_id)) <= 2 for queue_id in range(QUEUES))
 
 
 def test_a_stop_deletes_removed_files(it: Trimmable) -> None:

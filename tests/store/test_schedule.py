@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.errors import StoreError, StoreNotWritableError
+from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import decode_record, view_record
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
@@ -18,11 +18,21 @@ from spark_rocket.store import MessageStore, PutStatus
 from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
 from spark_rocket.store.layout import tags_code
-from spark_rocket.store.tools.check import check_store
 from tests.golden import expected, extract_store
 from tests.kit.clock import START, Clock
 from tests.store.conftest import MakeStore
-from tests.store.helpers import DELAYS, bodies, golden, opened, put, refuse_writes, schedule_of, small, trim
+from tests.store.helpers import (
+    DELAYS,
+    bodies,
+    close_right,
+    golden,
+    opened,
+    put,
+    refuse_writes,
+    schedule_of,
+    small,
+    trim,
+)
 
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 ALL_OF_IT = 1e9
@@ -72,7 +82,7 @@ def test_a_level_is_delivered_in_its_order(store: MessageStore, clock: Clock) ->
         put_delayed(store, 2, b"%d" % number)
         sent.append((clock.now, b"%d" % number))
     last = clock.now + 5000
-    for now in range(START, last + 1, 7):
+    for now in range(START, last + 1, 97):
         due = schedule.deliver(now, ALL_OF_IT)
         assert bodies(store, "Real", 2) == [body for at, body in sent if at + 5000 <= now]
         assert due == next((at + 5000 for at, _ in sent if at + 5000 > now), None)
@@ -223,17 +233,17 @@ def test_an_old_entry_that_is_damaged_stops_its_level_and_loses_nothing(
     clock.now += 5000
     store = opened(config, clock)
     schedule = schedule_of(store)
-    assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
+    for _ in range(3):
+        assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
     assert bodies(store, "Real", 2) == [b"of another level"] + [b"%d" % number for number in range(10)]
-    assert f"Delay level 2 cannot be read: [STORE_CORRUPT] {file} at byte 200" in caplog.text
+    assert caplog.text.count(f"Delay level 2 cannot be read: [STORE_CORRUPT] {file} at byte 200") == 1
     saved = save(schedule, store)
     store.close()
     file.write_bytes(whole)  # as `rocket store rebuild` does it
     store = opened(config, clock)
     assert schedule_of(store, saved).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2)[1:] == [b"%d" % number for number in range(30)]
-    store.close()
-    assert check_store(config.store_path, config) == []
+    close_right(store)
 
 
 def test_a_refused_put_is_retried_and_nothing_is_skipped(store: MessageStore, clock: Clock) -> None:
@@ -256,39 +266,6 @@ def test_a_refused_put_is_retried_and_nothing_is_skipped(store: MessageStore, cl
     assert sorted(bodies(store, "Real", 2)) == sorted([b"%d" % number for number in range(5)] * 2)
 
 
-def test_a_level_that_cannot_be_read_does_not_stop_the_others(
-    store: MessageStore, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    put_delayed(store, 1, b"unreadable")
-    put_delayed(store, 2, b"readable")
-    clock.now += 5000
-    get_entries = store.get_entries
-
-    def broken(topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        if queue_id == 0:
-            raise StoreError("The file is bad.")
-        return get_entries(topic, queue_id, offset, count)
-
-    monkeypatch.setattr(store, "get_entries", broken)
-    schedule = schedule_of(store)
-    for _ in range(3):
-        assert schedule.deliver(clock.now, ALL_OF_IT) == clock.now + RETRY_MS
-    assert bodies(store, "Real", 2) == [b"readable"]
-    assert caplog.text.count("Delay level 1 cannot be read: [STORE_ERROR] The file is bad.") == 1
-    monkeypatch.undo()
-    assert schedule.deliver(clock.now, ALL_OF_IT) is None
-    assert bodies(store, "Real", 2) == [b"readable", b"unreadable"]
-
-
-def test_arrivals_of_all_messages_are_reported(make_store: MakeStore, clock: Clock) -> None:
-    arrivals: list[tuple[str, int, int]] = []
-    store = make_store(on_arrive=lambda topic, queue_id, offset, *_: arrivals.append((topic, queue_id, offset)))
-    put_delayed(store, 1, b"x")
-    clock.now += 1000
-    schedule_of(store).deliver(clock.now, ALL_OF_IT)
-    assert arrivals == [(TOPIC, 0, 1), ("Real", 2, 1)]
-
-
 # --- how far ----------------------------------------------------------------------------------------------------
 
 
@@ -308,22 +285,6 @@ def test_a_clean_restart_goes_on_where_it_was(make_store: MakeStore, clock: Cloc
     store = make_store(store.config)
     assert schedule_of(store, saved).deliver(clock.now, ALL_OF_IT) is None
     assert bodies(store, "Real", 2) == [b"%d" % number for number in range(10)]
-
-
-def test_killed_with_an_old_file_repeats_and_loses_nothing(make_store: MakeStore, clock: Clock) -> None:
-    store = make_store()
-    for number in range(10):
-        put_delayed(store, 1, b"%d" % number)
-    clock.now += 1000
-    seconds = itertools.count()
-    schedule = schedule_of(store, timer=lambda: float(next(seconds)))
-    schedule.deliver(clock.now, 3)
-    saved = save(schedule, store)
-    schedule.deliver(clock.now, ALL_OF_IT)
-    store.close()
-    store = make_store(store.config)
-    assert schedule_of(store, saved).deliver(clock.now, ALL_OF_IT) is None
-    assert bodies(store, "Real", 2) == [b"%d" % number for number in [*range(10), *range(3, 10)]]
 
 
 def test_offsets_are_saved_only_when_what_was_delivered_is_on_disk(store: MessageStore, clock: Clock) -> None:
@@ -435,5 +396,4 @@ def test_apaches_pending_messages_are_delivered(name: Any, tmp_path: Path, caplo
         assert [m.born_timestamp for m in delivered] == [m["bornTimestamp"] for m in wanted]
         assert [m.store_timestamp for m in delivered] == [m["storeTimestamp"] + DELAYS[m["queueId"]] for m in wanted]
     assert save(schedule, store)["offsetTable"] == {"1": 8, "2": 2, "17": 2, "18": 2}
-    store.close()
-    assert check_store(directory, golden(directory)) == []
+    close_right(store)

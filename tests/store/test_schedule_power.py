@@ -18,7 +18,7 @@ from tests.store.test_torn_images import FATES, Disk
 TOPIC = "SCHEDULE_TOPIC_XXXX"
 
 
-@pytest.mark.parametrize("seed", range(25), ids=lambda seed: f"seed{seed}")
+@pytest.mark.parametrize("seed", range(15), ids=lambda seed: f"seed{seed}")
 def test_each_delayed_message_is_delivered_once(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ from spark_rocket.store.tools.dump import dump_log
 from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.store_stats import store_stats
 from spark_rocket.store.tools.view import view_store
-from tests.store.helpers import bodies, opened, put, recovery_of, small
+from tests.store.helpers import bodies, opened, put, small
 
 COUNT = 30
 BODIES = [b"%d" % number * 100 for number in range(COUNT)]
@@ -56,22 +56,6 @@ def test_each_part_is_in_its_directory_after_a_restart(config: StoreConfig) -> N
     assert len(store.query_message("T", "k7", 10, 0, 1 << 62).records) == 1
     store.close()
     assert check_store(paths.root, config) == []
-
-
-def test_a_kill_is_recovered(config: StoreConfig) -> None:
-    filled(config)
-    store = opened(config)
-    put(store, "T", 0, b"last")
-    store.flush()
-    image = config.store_path.parent / "image"
-    shutil.copytree(config.store_path.parent, image, ignore=shutil.ignore_patterns("image"))
-    store.close()
-    killed = small(image / "store").at(split(image))
-    again = opened(killed)
-    assert not recovery_of(again).clean
-    assert bodies(again, "T", 0) == [*BODIES, b"last"]
-    again.close()
-    assert check_store(killed.store_path, killed) == []
 
 
 def test_tools_find_the_directories_without_a_configuration(

@@ -32,21 +32,20 @@ class Sent:
     due: int
     rolled: bool
     by_delay: bool
-    falls: int  # of the process or the machine, before it was sent
     recalled: bool = False
 
 
 class TimerMachine(RuleBasedStateMachine):
     """The model: when each message is due, and whether it was recalled."""
 
-    @initialize(precision=st.sampled_from([100, 1000]))
-    def begin(self, precision: int) -> None:
+    @initialize(precision=st.sampled_from([100, 1000]), window=st.sampled_from([20, 20, 100, 130]))
+    def begin(self, precision: int, window: int) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="timer-machine-"))
         turns = count()
         self.precision = precision
-        self.rig = Rig(
-            small_timer(self.directory / "store0"), Clock(), precision=precision, timer=lambda: next(turns) / TURNS
-        )
+        self.window = window
+        config = small_timer(self.directory / "store0", timer_roll_window_slot=window)
+        self.rig = Rig(config, Clock(), precision=precision, timer=lambda: next(turns) / TURNS)
         self.stalled = False
         self.sent: dict[str, Sent] = {}
         self.falls = 0
@@ -61,7 +60,7 @@ class TimerMachine(RuleBasedStateMachine):
             more = {"TIMER_DELAY_MS": str(delay)} if by_delay else {}
             self.rig.send(now + delay, key, **more)
             # By delay the millisecond of a rolled one is known to its first record only.
-            self.sent[key] = Sent(now + delay, delay > 18 * self.precision, by_delay, self.falls)
+            self.sent[key] = Sent(now + delay, delay > (min(self.window, 100) - 2) * self.precision, by_delay)
 
     @rule(data=st.data(), bare=st.booleans())
     def recall(self, data: st.DataObject, bare: bool) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from tests.kit.clock import Clock
-from tests.store.helpers import opened, put, small
+from tests.store.helpers import image_of, opened, put, small
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 PRECISION = 1000
@@ -25,9 +23,7 @@ def small_timer(path: Path, **settings: Any) -> StoreConfig:
 
 def killed(rig: Rig, number: int = 1) -> StoreConfig:
     """The files of a killed process: a copy of the current ones."""
-    image = rig.config.store_path.with_name(f"image{number}")
-    shutil.copytree(rig.config.store_path, image)
-    return replace(rig.config, store_path_root_dir=image)
+    return image_of(rig.config, f"image{number}")
 
 
 class Rig:
@@ -84,6 +80,14 @@ class Rig:
             due = self.work()
         self.clock.now = max(self.clock.now, to_ms)
         self.work()
+
+    def flush(self) -> None:
+        self.store.flush()
+        self.timer.flush()
+
+    def keys(self) -> list[str]:
+        """Keys of everything that was delivered."""
+        return [key for key, _ in self.arrived()]
 
     def arrived(self, topic: str = "T") -> list[tuple[str, int]]:
         """Key and store time of everything that was delivered."""

@@ -50,12 +50,7 @@ def offsets_option(raw: bytes) -> None:
     """startingOffsets, startingTimestamp, tags, topics and the rest of what users write into options."""
     text = text_of(raw)
     refused: DataSourceError | None = None
-    for take in (parse_offsets_option,):
-        try:
-            take(text, "startingOffsets")
-        except DataSourceError as error:
-            refused = error
-    for parser in (options.positions(*options.Start), *_PARSERS):
+    for parser in (lambda _, given: parse_offsets_option(given, "startingOffsets"), *_PARSERS):
         try:
             parser("option", text)
         except DataSourceError as error:
@@ -65,6 +60,7 @@ def offsets_option(raw: bytes) -> None:
 
 
 _PARSERS: tuple[Callable[[str, str], object], ...] = (
+    options.positions(*options.Start),
     options.timestamp,
     options.timestamps,
     options.tag_expression,
