@@ -71,7 +71,7 @@ class ProxyMetrics:
         node = label_text(self.node_labels())
         add("rocketmq_proxy_up", f'{node},proxy_mode="cluster"', 1)
         add("rocket_proxy_brokers", node, len(families.cluster.brokers))
-        add("rocket_proxy_renewed_messages", node, families.receiving.receipts.count)
+        add("rocket_proxy_renewed_messages", node, families.renewals.count)
         add("rocket_unread_bytes", node, transport.calls.messages.used)
         for path, stats in list(transport.calls.stats.items()):
             yield

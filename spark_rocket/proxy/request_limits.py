@@ -24,7 +24,7 @@ MIB = 1024 * 1024
 CLIENTS = "clients: MAX_CLIENTS, MAX_ALL_SETTINGS_BYTES (methods/client_registry.py)"
 STREAMS = "Telemetry streams: one for each client; max_streams of a connection (transport/limits.py)"
 COMMANDS = "commands to a client: MAX_WAITING (methods/grpc_client.py)"
-RECEIPTS = "receipts that are renewed: MAX_RENEWED (methods/receipts.py)"
+RECEIPTS = "receipts that are renewed: MAX_RENEWED (methods/renewals.py)"
 HELD_CALLS = "held receives and pulls: max_calls, and the client's deadline (transport/limits.py)"
 CACHED = "cached routes and settings: MAX_ENTRIES (client/core/cache.py)"
 

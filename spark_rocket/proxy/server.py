@@ -19,10 +19,13 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.access import GrpcAccessControl, check_owner
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messaging import CLIENT_ID, Family, check_client, rpcs
+from spark_rocket.proxy.methods.acknowledging import AckFamily
 from spark_rocket.proxy.methods.client_registry import EXPIRE_SECONDS, ClientRegistry
 from spark_rocket.proxy.methods.pulling import PullFamily
+from spark_rocket.proxy.methods.receipts import Receipts
 from spark_rocket.proxy.methods.receiving import MIN_POLLING_MS, ReceiveFamily
 from spark_rocket.proxy.methods.relay import Relay
+from spark_rocket.proxy.methods.renewals import Renewals
 from spark_rocket.proxy.methods.routing import RouteFamily
 from spark_rocket.proxy.methods.sending import SendFamily
 from spark_rocket.proxy.methods.telemetry import ClientFamily
@@ -62,12 +65,15 @@ class Families:
         self.access_control = access_control
         self.clients = ClientRegistry(cluster, max_body_size=max_message_size, expire_seconds=expire_seconds)
         Relay(cluster, self.clients)
+        receipts = Receipts(cluster)
+        self.renewals = Renewals(cluster, receipts, self.clients.is_member)
+        self.clients.on_gone.append(self.renewals.client_left)
         self.receiving = ReceiveFamily(
-            cluster, self.clients.is_member, max_message_size=max_message_size, min_polling_ms=min_polling_ms
+            cluster, receipts, self.renewals, max_message_size=max_message_size, min_polling_ms=min_polling_ms
         )
-        self.clients.on_gone.append(self.receiving.receipts.client_left)
         self._made: list[Family] = [
-            self.receiving,  # close it before its clients are removed
+            self.receiving,
+            AckFamily(receipts, self.renewals),
             RouteFamily(cluster, listening),
             ClientFamily(self.clients),
             SendFamily(cluster, self.clients, max_message_size=max_message_size),
@@ -100,6 +106,7 @@ class Families:
         """
         if self._watch is not None:
             self._watch.cancel()
+        self.renewals.close()  # before its clients are removed
         for family in self._made:
             family.close()
 

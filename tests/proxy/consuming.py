@@ -15,8 +15,11 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.definitions import Code
+from spark_rocket.proxy.methods.acknowledging import AckFamily
 from spark_rocket.proxy.methods.pulling import PullFamily
+from spark_rocket.proxy.methods.receipts import Receipts
 from spark_rocket.proxy.methods.receiving import ReceiveFamily
+from spark_rocket.proxy.methods.renewals import Renewals
 from tests.broker.wire import Wire
 from tests.kit.brokers import Served, served
 from tests.kit.clock import Clock
@@ -46,11 +49,12 @@ class Consuming:
         self.group = "GID_billing"
         self.cluster = cluster
         self.members: set[tuple[str, str]] = set()
-        self.receiving: ReceiveFamily = server.run(
-            lambda: ReceiveFamily(
-                cluster, lambda client_id, group: (client_id, group) in self.members, min_polling_ms=POLL_MS
-            )
+        self.receipts = Receipts(cluster)
+        self.renewals: Renewals = server.run(
+            lambda: Renewals(cluster, self.receipts, lambda client_id, group: (client_id, group) in self.members)
         )
+        self.acking = AckFamily(self.receipts, self.renewals)
+        self.receiving = ReceiveFamily(cluster, self.receipts, self.renewals, min_polling_ms=POLL_MS)
         self.pulling: PullFamily = server.run(lambda: PullFamily(cluster))
         self.client_id = "client@1"
         self.clients = itertools.count(1)
@@ -109,7 +113,7 @@ class Consuming:
         for name, value in fields.items():
             request.ClearField(name)
             request.MergeFrom(definitions.AckMessageRequest(**{name: value}))
-        return self.do(self.receiving.ack_message(self.context(), request))
+        return self.do(self.acking.ack_message(self.context(), request))
 
     def change(self, message: Any, seconds: int, nanos: int = 0, **fields: Any) -> Any:
         request = definitions.ChangeInvisibleDurationRequest(
@@ -119,7 +123,7 @@ class Consuming:
             invisible_duration={"seconds": seconds, "nanos": nanos},
             **fields,
         )
-        return self.do(self.receiving.change_invisible_duration(self.context(), request))
+        return self.do(self.acking.change_invisible_duration(self.context(), request))
 
     def change_group(self, **settings: Any) -> None:
         """Set fields of its group's settings."""
@@ -160,14 +164,14 @@ class Consuming:
         """Advance the clock in steps, with all periodic work."""
         for start in range(0, milliseconds, 5_000):
             self.clock.now += min(5_000, milliseconds - start)
-            self.run(self.receiving.receipts.timer.wake)
+            self.run(self.renewals.timer.wake)
             self.settle_all()
         self.settle()
 
     def settle(self) -> None:
         for _ in range(2):
             self.server.wake()
-            self.run(self.receiving.receipts.timer.wake)
+            self.run(self.renewals.timer.wake)
             self.settle_all()
         self.server.wake()
 
@@ -195,7 +199,7 @@ def a_client_of(world: Consuming) -> Iterator[Consuming]:
     world.run(lambda: world.parts.topics.ensure(world.topic, 4))
     yield world
     world.settle()
-    assert world.receiving.receipts.count == 0, "renewals are left"
+    assert world.renewals.count == 0, "renewals are left"
 
 
 @contextmanager
@@ -204,7 +208,7 @@ def consuming(directory: Path, clock: Clock | None = None, **settings: object) -
     with served(directory, clock, **settings) as (server, wire), cluster_of(server, clock) as cluster:
         world = Consuming(server, wire, clock, cluster)
         yield world
-        world.run(world.receiving.close)
+        world.run(world.renewals.close)
         world.settle_all()
         held = world.run(lambda: (world.parts.held_pops.count, world.parts.held_pulls.count))
         assert held == (0, 0), "ended calls are held"

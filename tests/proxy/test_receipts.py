@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.statuses import StatusError
-from spark_rocket.proxy.methods import receipts
+from spark_rocket.proxy.methods import renewals
 from spark_rocket.proxy.methods.handles import read_handle
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 from tests.proxy.test_receiving import refused
@@ -117,10 +117,10 @@ def test_a_message_is_renewed_until_it_is_acked(client: Consuming) -> None:
     for _ in range(3):
         client.live(1_500_000)
         assert client.receive() == []
-    assert client.receiving.receipts.count == 1
+    assert client.renewals.count == 1
     answer = client.ack(system.receipt_handle)
     assert (answer.status.code, answer.entries[0].receipt_handle) == (Code.OK, system.receipt_handle)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     client.pass_time(3 * 3_600_000)
     assert client.receive() == []
 
@@ -130,10 +130,10 @@ def test_renewal_ends_after_three_hours(client: Consuming) -> None:
     client.send(b"longer")
     client.receive(auto_renew=True)
     client.live(3 * 3_600_000 - 5_000)
-    assert client.receiving.receipts.count == 1
+    assert client.renewals.count == 1
     assert client.receive() == []
     client.live(3_600_000 + 5_000)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     (again,) = client.receive()
     assert again.system_properties.delivery_attempt == 2
     client.ack(again)
@@ -147,9 +147,9 @@ def test_messages_of_a_client_that_leaves_are_redelivered_soon(client: Consuming
     client.pass_time(6_000)
     assert client.receive() == []
     client.leave(member)
-    client.run(lambda: client.receiving.receipts.client_left(client.client_id, [client.group, "another"]))
+    client.run(lambda: client.renewals.client_left(client.client_id, [client.group, "another"]))
     client.settle_all()
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     client.pass_time(2_001)
     assert [message.body for message in client.receive()] == [messages[1].body]
 
@@ -160,7 +160,7 @@ def test_a_client_that_disappears_is_detected(client: Consuming) -> None:
     client.receive(auto_renew=True)
     client.leave(member)
     client.pass_time(5_000)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     client.pass_time(2_001)
     assert client.bodies() == [b"a"]
 
@@ -169,9 +169,9 @@ def test_messages_of_an_unregistered_client_stay_invisible_for_a_minute(client: 
     client.send(b"a")
     client.receive(auto_renew=True)
     client.pass_time(30_000)
-    assert client.receiving.receipts.count == 1
+    assert client.renewals.count == 1
     client.pass_time(20_000)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     client.pass_time(2_001)
     assert client.bodies() == [b"a"]
 
@@ -182,10 +182,10 @@ def test_a_client_may_register_after_its_first_receive(client: Consuming) -> Non
     client.pass_time(10_000)
     member = client.register()
     client.pass_time(45_000)
-    assert client.receiving.receipts.count == 1
+    assert client.renewals.count == 1
     client.leave(member)
     client.pass_time(5_000)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
 
 
 def test_two_clients_of_a_group_renew_their_messages(client: Consuming) -> None:
@@ -197,7 +197,7 @@ def test_two_clients_of_a_group_renew_their_messages(client: Consuming) -> None:
     client.receive(auto_renew=True, batch_size=1)
     client.leave(member)
     client.pass_time(5_000)
-    assert client.receiving.receipts.count == 1
+    assert client.renewals.count == 1
     client.pass_time(2_001)
     client.client_id = first_client
     assert [len(client.receive()), len(client.receive())] == [1, 0]
@@ -211,7 +211,7 @@ def test_a_change_ends_the_renewal_and_starts_from_the_latest_handle(client: Con
     client.live(100_000)
     assert client.receive() == []
     client.change(message, 10)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     client.pass_time(11_001)
     assert client.bodies() == [b"a"]
 
@@ -236,11 +236,11 @@ def test_a_message_that_cannot_be_renewed_is_skipped(client: Consuming) -> None:
     client.send(b"a")
     (message,) = client.receive(auto_renew=True)
     # Acked by the classic protocol, of which the proxy knows nothing.
-    handle = client.do(client.receiving.receipts.read(message.system_properties.receipt_handle))
-    results = client.do(client.receiving.receipts.ack(client.group, client.topic, [handle]))
+    handle = client.do(client.receipts.read(message.system_properties.receipt_handle))
+    results = client.do(client.receipts.ack(client.group, client.topic, [handle]))
     assert results == [None]
     client.pass_time(50_000)
-    assert client.receiving.receipts.count == 0
+    assert client.renewals.count == 0
     client.pass_time(61_000)
     assert client.receive() == []
 
@@ -258,7 +258,7 @@ def test_an_ordered_message_is_renewed(client: Consuming) -> None:
 
 
 def test_renewals_are_bounded(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.proxy.methods.receiving.MAX_RENEWED", 2)
+    monkeypatch.setattr(renewals, "MAX_RENEWED", 2)
     client.register()
     client.send(b"a", b"b", b"c")
     messages = client.receive(auto_renew=True, batch_size=2)
@@ -284,7 +284,7 @@ def test_a_stop_returns_renewed_messages(tmp_path: Path) -> None:
 
 
 def test_messages_acked_soon_use_no_memory(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipts, "_SLACK", 10)
+    monkeypatch.setattr(renewals, "_SLACK", 10)
     client.register()
     client.send(b"kept")
     (kept,) = client.receive(auto_renew=True)
@@ -292,20 +292,20 @@ def test_messages_acked_soon_use_no_memory(client: Consuming, monkeypatch: pytes
         client.send(*(b"%02d" % number for number in range(30)))
         messages = client.receive(auto_renew=True)
         client.ack(*messages)
-    assert client.receiving.receipts.count == 1
-    assert len(client.receiving.receipts._due) <= 12
+    assert client.renewals.count == 1
+    assert len(client.renewals._due) <= 12
     client.live(60_000)
     assert client.receive() == []
     client.ack(kept)
 
 
 def test_many_messages_are_renewed_in_slices(client: Consuming, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receipts, "_AT_ONCE", 3)
+    monkeypatch.setattr(renewals, "_AT_ONCE", 3)
     client.register()
     client.send(*(b"%02d" % number for number in range(20)))
     messages = client.receive(auto_renew=True)
     client.pass_time(50_000)
-    assert client.receiving.receipts.count == 20
+    assert client.renewals.count == 20
     client.pass_time(20_000)
     assert client.receive() == []
     client.ack(*messages)

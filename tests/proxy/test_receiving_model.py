@@ -116,7 +116,7 @@ class Clients:
         member = self.members.pop(client_id)
         group = self.world.group
         self.world.leave(member)
-        self.world.run(lambda: self.world.receiving.receipts.client_left(client_id, [group]))
+        self.world.run(lambda: self.world.renewals.client_left(client_id, [group]))
         self.world.settle_all()
         for had in self.had.values():
             if had.client_id == client_id and had.until is None:
@@ -162,7 +162,7 @@ class Clients:
 def clients(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Clients]:
     with consuming(tmp_path) as world:
         yield Clients(world, request.param)
-        assert world.receiving.receipts.count == 0
+        assert world.renewals.count == 0
 
 
 def test_acked_messages_never_return_and_all_others_do(clients: Clients) -> None:

@@ -1,32 +1,15 @@
-"""Requests to brokers with receipt handles (handles.py), and automatic renewal of the invisible time.
+"""Requests to brokers with receipt handles (handles.py): acks, changes of the invisible time, dead letters, releases.
 
-A message received with ``auto_renew`` is invisible for a minute. Ten seconds before the end, its invisible time is
-renewed, each time for longer (1, 3, 5, 10, 30, 60 minutes), until it is acked or for three hours; then it becomes
-visible again. The client always uses its first handle. When a client leaves its group, its messages become visible
-within a second.
-
-=============================  =======================================================================================
-problem                        effect on the message
-=============================  =======================================================================================
-a renewal is refused           no more renewals: it was acked, or becomes visible at the end of its time
-the client is gone             checked every 5 s and at each renewal: the message becomes visible
-too many renewed messages      ReceiveMessage with ``auto_renew`` is refused with TOO_MANY_REQUESTS
-the proxy stops                renewed messages become visible soon; others can be acked for their minute
-proxy or broker is killed      it becomes visible at the end of its time
-=============================  =======================================================================================
-
-Thread-safety: used on the event loop only. Corresponds to
-org.apache.rocketmq.proxy.service.receipt.DefaultReceiptHandleManager.
+Thread-safety: used on the event loop only. Nothing is stored on disk.
+Corresponds to org.apache.rocketmq.proxy.processor.ConsumerProcessor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG
@@ -44,85 +27,26 @@ from spark_rocket.proxy.methods.handles import (
     refusal,
     unreachable,
 )
-from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 _log = logging.getLogger(__name__)
 
-RENEWED_FOR_MS = 60_000
-"""The first invisible time of a renewed message."""
 RELEASE_DELAY_MS = 1_000
 """The invisible time of a message whose receiver is gone."""
 UNSEEN_RELEASE_DELAY_MS = 1
 """The invisible time of a message that was not delivered to a client."""
-MAX_RENEWED = 200_000
-
-_AHEAD_MS = 10_000
-_RENEWALS_MS = tuple(minutes * 60_000 for minutes in (1, 3, 5, 10, 30, 60))
-_MAX_RENEWED_MS = 3 * 3_600_000
-_CHECK_INTERVAL_MS = 5_000
-_RETRY_DELAY_MS = 2_000
 _MAX_ENDED = 100_000
 _WITH_SUBSCRIPTION = 4
 _AT_ONCE = 50
-_SLACK = 1_000
 _MAX_GIVEN_UP = 10_000
 
 
-class _Renewed:
-    """A renewed message. ``handle``: the client's handle; ``latest``: the valid one."""
-
-    __slots__ = ("dropped", "handle", "kept", "latest", "since", "times", "topic")
-
-    def __init__(self, kept: _Kept, topic: str, handle: str, since: int) -> None:
-        self.kept = kept
-        self.topic = topic
-        self.handle = handle
-        self.latest = handle
-        self.since = since
-        self.times = 0
-        self.dropped = False
-
-
-class _Kept:
-    """The messages of a client in a group. ``seen``: it has been registered in the group."""
-
-    __slots__ = ("client_id", "group", "messages", "seen")
-
-    def __init__(self, client_id: str, group: str, *, seen: bool) -> None:
-        self.client_id = client_id
-        self.group = group
-        self.messages: dict[str, _Renewed] = {}
-        self.seen = seen
-
-
 class Receipts:
-    """Sends requests with handles to brokers, and renews handles."""
+    """Sends requests with handles to brokers."""
 
-    def __init__(self, cluster: ProxyCluster, is_member: Callable[[str, str], bool]) -> None:
-        """``is_member(client_id, group)``: whether a client is currently a member of a group."""
+    def __init__(self, cluster: ProxyCluster) -> None:
         self._cluster = cluster
-        self._is_member = is_member
-        self._kept: dict[tuple[str, str], _Kept] = {}
-        self._due: list[tuple[int, int, _Renewed]] = []
-        self._numbers = itertools.count()
         self._given_up: dict[tuple[str, str, str], None] = {}
         self._ends: dict[tuple[str, str, int], int] = {}
-        self._next_check = 0
-        self.timer = WallClockTimer(asyncio.get_running_loop(), cluster.clock, self._run)
-        self.count = 0
-        """The number of renewed messages."""
-
-    def close(self) -> None:
-        """Stop renewals. Renewed messages become visible: their first handle is expired, so clients cannot ack them."""
-        self.timer.close()
-        given_back: dict[tuple[str, str], list[str]] = {}
-        for kept in tuple(self._kept.values()):
-            for renewed in tuple(kept.messages.values()):
-                self._drop(renewed)
-                if renewed.times:
-                    given_back.setdefault((kept.group, renewed.topic), []).append(renewed.latest)
-        for (group, topic), handles in given_back.items():
-            self.release(group, topic, handles)
 
     async def read(self, text: str) -> Handle:
         """Parse a client's handle."""
@@ -325,123 +249,3 @@ class Receipts:
                 _log.debug("a message of %s for %s was not released: %s", topic, group, error.message)
             if at % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-
-    # --- renewal ------------------------------------------------------------------------------------------------
-
-    def keep(self, client_id: str, group: str, topic: str, handle: str) -> None:
-        """Start renewing a message. Check ``count`` before."""
-        key = client_id, group
-        kept = self._kept.get(key)
-        if kept is None:
-            kept = self._kept[key] = _Kept(client_id, group, seen=self._is_member(client_id, group))
-            if len(self._kept) == 1:
-                self._next_check = self._cluster.clock() + _CHECK_INTERVAL_MS
-                self.timer.expect(self._next_check)
-        known = kept.messages.get(handle)
-        if known is not None:
-            return
-        now = self._cluster.clock()
-        renewed = kept.messages[handle] = _Renewed(kept, topic, handle, now)
-        self.count += 1
-        self._plan(renewed, now + RENEWED_FOR_MS - _AHEAD_MS)
-
-    def take(self, client_id: str, group: str, handle: str) -> str:
-        """Stop renewing a message that is acked, changed or dead; return its valid handle."""
-        kept = self._kept.get((client_id, group))
-        renewed = kept.messages.get(handle) if kept is not None else None
-        if renewed is None:
-            return handle
-        self._drop(renewed)
-        return renewed.latest
-
-    def client_left(self, client_id: str, groups: Iterable[str]) -> None:
-        """Handle the end of a client."""
-        for group in groups:
-            self.client_gone(client_id, group)
-
-    def client_gone(self, client_id: str, group: str) -> None:
-        """Make the messages of a client visible soon."""
-        kept = self._kept.get((client_id, group))
-        if kept is None:
-            return
-        of_topics: dict[str, list[str]] = {}
-        for renewed in tuple(kept.messages.values()):
-            of_topics.setdefault(renewed.topic, []).append(renewed.latest)
-            self._drop(renewed)
-        for topic, handles in of_topics.items():
-            self.release(group, topic, handles)
-
-    def _drop(self, renewed: _Renewed) -> None:
-        kept = renewed.kept
-        renewed.dropped = True
-        del kept.messages[renewed.handle]
-        self.count -= 1
-        if not kept.messages:
-            del self._kept[kept.client_id, kept.group]
-        if len(self._due) > 2 * self.count + _SLACK:  # most messages are acked before their renewal
-            self._due = [entry for entry in self._due if not entry[2].dropped]
-            heapq.heapify(self._due)
-
-    def _plan(self, renewed: _Renewed, due: int) -> None:
-        heapq.heappush(self._due, (due, next(self._numbers), renewed))
-        self.timer.expect(due)
-
-    def _run(self, now: int) -> int | None:
-        """Called by the timer; return the next time."""
-        if not self._kept:
-            return None
-        if self._next_check <= now:
-            self._next_check = now + _CHECK_INTERVAL_MS
-            for kept in tuple(self._kept.values()):
-                if self._is_member(kept.client_id, kept.group):
-                    kept.seen = True
-                elif kept.seen:
-                    self.client_gone(kept.client_id, kept.group)
-        due: list[_Renewed] = []
-        while self._due and (self._due[0][0] <= now or self._due[0][2].dropped):
-            renewed = heapq.heappop(self._due)[2]
-            if not renewed.dropped:
-                due.append(renewed)
-        if due:
-            self._cluster.spawn(self._renew_all(due))
-        if not self._kept:
-            return None
-        return min(self._next_check, self._due[0][0]) if self._due else self._next_check
-
-    async def _renew_all(self, due: list[_Renewed]) -> None:
-        for start in range(0, len(due), _AT_ONCE):
-            await asyncio.gather(*(self._renew_one(renewed) for renewed in due[start : start + _AT_ONCE]))
-
-    async def _renew_one(self, renewed: _Renewed) -> None:
-        kept = renewed.kept
-        if renewed.dropped:
-            return
-        if self._is_member(kept.client_id, kept.group):
-            await self._renew(renewed)
-        else:
-            self.client_gone(kept.client_id, kept.group)
-
-    async def _renew(self, renewed: _Renewed) -> None:
-        now = self._cluster.clock()
-        group, topic = renewed.kept.group, renewed.topic
-        if now - renewed.since >= _MAX_RENEWED_MS:
-            self._drop(renewed)
-            return
-        ms = _RENEWALS_MS[min(renewed.times, len(_RENEWALS_MS) - 1)]
-        try:
-            renewed.latest = await self.change_invisible(group, topic, await self.read(renewed.latest), ms)
-        except RemotingError as error:  # broker unavailable: some seconds are left for a retry
-            _log.debug("renewal of a message of %s for %s will be retried: %s", topic, group, error.message)
-            if not renewed.dropped:
-                self._plan(renewed, now + _RETRY_DELAY_MS)
-            return
-        except (StatusError, RocketError) as error:
-            _log.debug("stopped renewal of a message of %s for %s: %s", topic, group, error.message)
-            if not renewed.dropped:
-                self._drop(renewed)
-            return
-        if renewed.dropped:  # acked meanwhile, with the handle before this one
-            self.release(group, topic, [renewed.latest])
-            return
-        renewed.times += 1
-        self._plan(renewed, now + ms - _AHEAD_MS)

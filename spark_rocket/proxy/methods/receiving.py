@@ -1,4 +1,4 @@
-"""ReceiveMessage, acks, changes and dead letters: consuming by POP, for SimpleConsumer and PushConsumer.
+"""ReceiveMessage: consuming by POP, for SimpleConsumer and PushConsumer.
 
 A receive is one POP_MESSAGE for all queues of the topic on one broker, regardless of the requested queue: RocketMQ 5
 clients receive from a broker, and the Node.js client knows only queue 0. Without a valid broker in the request, the
@@ -8,7 +8,7 @@ brokers alternate. Ordered groups use ordered pops.
 ReceiveMessage             effect
 =========================  =========================================================================================
 batch size                 at least 1, at most 32; larger sizes count as 32
-invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``auto_renew`` 60 s, renewed (receipts.py)
+invisible duration         10 s to 12 h, else ILLEGAL_INVISIBLE_TIME; with ``auto_renew`` 60 s, renewed (renewals.py)
 long polling timeout       5 to 20 s, and half a second less than the call's deadline; calls with less than 5 s left
                            get ILLEGAL_POLLING_TIME (BAD_REQUEST for clients before 5.0.3)
 tag of a message           compared again, because brokers compare hashes; messages of other tags are acked
@@ -20,15 +20,9 @@ The responses are the status, the messages, and the delivery time; an empty rece
 ends before the client has read all of them, the messages become visible within a second, and the delivery does not
 count as an attempt: a client ignores the messages of a cancelled call.
 
-AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue accept the handle of the message or of its last
-change. A duplicate ack is not an error. A dead letter is stored in the group's dead-letter topic by the broker's
-CONSUMER_SEND_MSG_BACK (36), and then acked: a crash in between leaves the message in both places.
-
 Thread-safety: used on the event loop only. A broker continues the receive of an ended call for at most 5 s; messages of
-its response are released.
-Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter,
-AckMessageActivity, ChangeInvisibleDurationActivity}, v2.producer.ForwardMessageToDLQActivity and
-org.apache.rocketmq.proxy.processor.ConsumerProcessor.
+its response are released. Corresponds to
+org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter}.
 """
 
 from __future__ import annotations
@@ -41,11 +35,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
-from spark_rocket.errors import ProtocolError, RemotingError
+from spark_rocket.errors import RemotingError
 from spark_rocket.logs import RateLimited
-from spark_rocket.model import DLQ_PREFIX, TAGS
-from spark_rocket.protocol.ids import FLAG_NORMAL, real_topic
-from spark_rocket.protocol.record.record import RecordView, iter_records
+from spark_rocket.model import TAGS
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -53,19 +45,19 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.proxy_cluster import REQUEST_SECONDS, ProxyCluster, Topic
 from spark_rocket.proxy.messages.message_out import (
     Body,
-    attempt_of,
     body_with_room,
     message_id_of,
     milliseconds_of,
-    properties_of,
     write_message,
     write_time,
 )
 from spark_rocket.proxy.messages.names import ParsedFilter, group_of, read_filter, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, refusal_of, status
 from spark_rocket.proxy.messaging import CLIENT_ID, Family
-from spark_rocket.proxy.methods.handles import Handle
-from spark_rocket.proxy.methods.receipts import MAX_RENEWED, RENEWED_FOR_MS, Receipts
+from spark_rocket.proxy.methods.acknowledging import check_invisible_time
+from spark_rocket.proxy.methods.popped import PoppedMessage, popped_of
+from spark_rocket.proxy.methods.receipts import Receipts
+from spark_rocket.proxy.methods.renewals import RENEWED_FOR_MS, Renewals
 from spark_rocket.proxy.methods.routing import existing_topic
 from spark_rocket.proxy.transport.message_bytes import Batch
 from spark_rocket.proxy.transport.proxy_context import ProxyContext
@@ -74,7 +66,6 @@ _often = RateLimited(logging.getLogger(__name__))
 
 MAX_BATCH_MESSAGES = 32
 MIN_INVISIBLE_MS = 10_000
-MAX_INVISIBLE_MS = 12 * 3_600_000
 MIN_POLLING_MS = 5_000
 MAX_POLLING_MS = 20_000
 SLICE_MS = 5_000
@@ -88,8 +79,7 @@ _NOTHING_YET = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 _LEFT_OVER_MS = 500  # part of the call's deadline, if possible, for the response
 _ANSWER_MS = 1_500  # reserved for the response of a call without polling time
 _Code = definitions.Code
-_OK_CODE = int(_Code.OK)
-_OK = status(_OK_CODE)
+_OK = status(_Code.OK)
 _USUAL_SETTINGS = SubscriptionGroupConfig()
 
 
@@ -106,50 +96,30 @@ class _Asked(NamedTuple):
     max_attempts: int
 
 
-class _Popped(NamedTuple):
-    """A popped message."""
-
-    record: RecordView
-    properties: dict[str, str]
-    attempt: int
-    handle: str
-
-
 class ReceiveFamily(Family):
-    """Receives, acks, changes and dead letters, and the renewed handles."""
+    """Receives messages."""
 
     def __init__(
         self,
         cluster: ProxyCluster,
-        is_member: Callable[[str, str], bool],
+        receipts: Receipts,
+        renewals: Renewals,
         *,
         max_message_size: int = MAX_MESSAGE_SIZE,
         min_polling_ms: int = MIN_POLLING_MS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``is_member(client_id, group)``: whether a client is currently a member of a group.
-
-        ``max_message_size``: the limit of decompressed bodies.
-        """
+        """``max_message_size``: the limit of decompressed bodies."""
         self._cluster = cluster
         self._max_message_size = max_message_size
         self._min_polling_ms = min_polling_ms
         self._monotonic = monotonic
         self._turns = 0
-        self.receipts = Receipts(cluster, is_member)
+        self._receipts = receipts
+        self._renewals = renewals
 
     def handlers(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "ReceiveMessage": self.receive_message,
-            "AckMessage": self.ack_message,
-            "ChangeInvisibleDuration": self.change_invisible_duration,
-            "ForwardMessageToDeadLetterQueue": self.forward_message_to_dead_letter_queue,
-        }
-
-    def close(self) -> None:
-        self.receipts.close()
-
-    # --- receive ------------------------------------------------------------------------------------------------
+        return {"ReceiveMessage": self.receive_message}
 
     async def receive_message(self, context: ProxyContext, request: Any) -> AsyncGenerator[Any, None]:
         asked, ext = await self._read(context, request)
@@ -191,11 +161,7 @@ class ReceiveFamily(Family):
         auto_renew = request.auto_renew
         if auto_renew:
             invisible_ms = RENEWED_FOR_MS
-            if self.receipts.count >= MAX_RENEWED:
-                raise StatusError(
-                    _Code.TOO_MANY_REQUESTS,
-                    f"too many renewed messages ({MAX_RENEWED}): ack some, or receive without auto_renew",
-                )
+            self._renewals.check_room()
         else:
             invisible_ms = milliseconds_of(request.invisible_duration)
             check_invisible_time(invisible_ms, MIN_INVISIBLE_MS)
@@ -293,10 +259,10 @@ class ReceiveFamily(Family):
         if not answer.cancelled() and answer.exception() is None and answer.result().code == ResponseCode.SUCCESS:
             self._release(asked, self._popped_of(answer.result(), asked))
 
-    def _popped_of(self, answer: RemotingCommand, asked: _Asked) -> list[_Popped]:
-        return _popped_of(answer, asked, self.receipts.given)
+    def _popped_of(self, answer: RemotingCommand, asked: _Asked) -> list[PoppedMessage]:
+        return popped_of(answer, asked.broker, asked.topic, asked.group, self._receipts.given)
 
-    async def _choose(self, asked: _Asked, popped: list[_Popped]) -> list[_Popped]:
+    async def _choose(self, asked: _Asked, popped: list[PoppedMessage]) -> list[PoppedMessage]:
         """Select the messages to deliver. Ack those of other tags; make those without attempts left dead letters."""
         tags = asked.wanted.tags
         chosen, others = popped, []
@@ -304,108 +270,45 @@ class ReceiveFamily(Family):
             chosen = [each for each in popped if tags.matches(each.properties.get(TAGS))]
             others = [each for each in popped if not tags.matches(each.properties.get(TAGS))]
         if others:
-            handles = [await self.receipts.read(each.handle) for each in others]
-            await self.receipts.ack(asked.group, asked.topic, handles)
+            handles = [await self._receipts.read(each.handle) for each in others]
+            await self._receipts.ack(asked.group, asked.topic, handles)
         most = asked.max_attempts
         if all(each.attempt <= most for each in chosen):
             return chosen
         return [each for each in chosen if each.attempt <= most or not await self._give_up(asked, each)]
 
-    async def _give_up(self, asked: _Asked, popped: _Popped) -> bool:
+    async def _give_up(self, asked: _Asked, popped: PoppedMessage) -> bool:
         """Make a message a dead letter; return whether it succeeded. If not, it is delivered again."""
         message_id = message_id_of(popped.record, popped.properties)
         try:
-            await self.receipts.give_up(asked.group, asked.topic, await self.receipts.read(popped.handle), message_id)
+            await self._receipts.give_up(asked.group, asked.topic, await self._receipts.read(popped.handle), message_id)
         except (StatusError, RemotingError) as error:
             text = "message %s of %s could not become a dead letter: %s"
             _often.warning(asked.topic, text, message_id, asked.topic, error.message)
             return False
         return True
 
-    def _first(self, asked: _Asked, chosen: list[_Popped]) -> Any:
+    def _first(self, asked: _Asked, chosen: list[PoppedMessage]) -> Any:
         """Return the status, and start renewing the messages if requested."""
         if not chosen:
             return _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
         if asked.auto_renew:
             for popped in chosen:
-                self.receipts.keep(asked.client_id, asked.group, asked.topic, popped.handle)
+                self._renewals.keep(asked.client_id, asked.group, asked.topic, popped.handle)
         return _response(status=_OK)
 
-    def _release(self, asked: _Asked, popped: list[_Popped]) -> None:
+    def _release(self, asked: _Asked, popped: list[PoppedMessage]) -> None:
         """Release messages that the client did not receive."""
         if popped:
-            take = self.receipts.take
+            take = self._renewals.take
             handles = [take(asked.client_id, asked.group, each.handle) for each in popped]
-            self.receipts.release(asked.group, asked.topic, handles, unseen=True)
-
-    # --- ack and change -----------------------------------------------------------------------------------------
-
-    async def ack_message(self, context: ProxyContext, request: Any) -> Any:
-        topic, group = topic_of(request.topic), group_of(request.group)
-        entries = request.entries
-        if not entries:
-            raise StatusError(_Code.BAD_REQUEST, "the request has no messages to ack")
-        client_id = context.metadata[CLIENT_ID]
-        receipts = self.receipts
-        results: list[StatusError | None] = [None] * len(entries)
-        handles: list[Handle] = []
-        places: list[int] = []
-        for at, entry in enumerate(entries):
-            try:
-                handles.append(await receipts.read(receipts.take(client_id, group, entry.receipt_handle)))
-                places.append(at)
-            except StatusError as error:
-                results[at] = error
-        if handles:
-            for at, result in zip(places, await receipts.ack(group, topic, handles), strict=True):
-                results[at] = result
-        answer = definitions.AckMessageResponse()
-        add = answer.entries.add
-        codes = set()
-        for entry, result in zip(entries, results, strict=True):
-            one = add()
-            one.message_id = entry.message_id
-            one.receipt_handle = entry.receipt_handle
-            its = one.status
-            code, its.message = (_OK_CODE, "OK") if result is None else (result.code, result.message)
-            its.code = code
-            codes.add(code)
-        if len(codes) > 1:
-            answer.status.CopyFrom(status(_Code.MULTIPLE_RESULTS, "see the entries"))
-        else:
-            answer.status.CopyFrom(answer.entries[0].status)
-        return answer
-
-    async def change_invisible_duration(self, context: ProxyContext, request: Any) -> Any:
-        topic, group = topic_of(request.topic), group_of(request.group)
-        milliseconds = milliseconds_of(request.invisible_duration)
-        check_invisible_time(milliseconds, 0)
-        receipts = self.receipts
-        handle = await receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
-        changed = await receipts.change_invisible(group, topic, handle, milliseconds, suspend=request.suspend)
-        return definitions.ChangeInvisibleDurationResponse(status=_OK, receipt_handle=changed)
-
-    async def forward_message_to_dead_letter_queue(self, context: ProxyContext, request: Any) -> Any:
-        group, topic = group_of(request.group), topic_of(request.topic)
-        receipts = self.receipts
-        handle = await receipts.read(receipts.take(context.metadata[CLIENT_ID], group, request.receipt_handle))
-        await receipts.give_up(group, topic, handle, request.message_id)
-        return definitions.ForwardMessageToDeadLetterQueueResponse(status=_OK)
-
-
-def check_invisible_time(milliseconds: int, least: int) -> None:
-    """Raise StatusError with ILLEGAL_INVISIBLE_TIME if the time is too short or too long."""
-    if not least <= milliseconds <= MAX_INVISIBLE_MS:
-        raise StatusError(
-            _Code.ILLEGAL_INVISIBLE_TIME,
-            f"invalid invisible time {milliseconds} ms: use {least} ms to {MAX_INVISIBLE_MS} ms (12 h)",
-        )
+            self._receipts.release(asked.group, asked.topic, handles, unseen=True)
 
 
 _response = definitions.ReceiveMessageResponse
 
 
-def _message(asked: _Asked, popped: _Popped, body: Body) -> Any:
+def _message(asked: _Asked, popped: PoppedMessage, body: Body) -> Any:
     response = _response()
     message = response.message
     write_message(message, popped.record, popped.properties, asked.topic, body)
@@ -414,44 +317,6 @@ def _message(asked: _Asked, popped: _Popped, body: Body) -> Any:
     system.delivery_attempt = popped.attempt
     write_time(system.invisible_duration, asked.invisible_ms)
     return response
-
-
-def _popped_of(answer: RemotingCommand, asked: _Asked, given: Callable[[str, str, int, int], None]) -> list[_Popped]:
-    """Return the messages of a pop's response. Its offset infos are in the order of its records."""
-    fields = answer.ext_fields
-    starts: dict[str, str] = {}
-    for part in fields["startOffsetInfo"].split(";"):
-        queue, _, start = part.rpartition(" ")
-        starts[queue] = start
-    counts = _order_counts(fields.get("orderCountInfo"))
-    times = f"{fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']}"
-    is_dead_letter = asked.topic.startswith(DLQ_PREFIX)  # its previous attempts were another group's
-    records = iter_records(answer.body)
-    popped: list[_Popped] = []
-    for part in fields["msgOffsetInfo"].split(";"):
-        queue, _, offsets = part.rpartition(" ")
-        flag, _, queue_id = queue.partition(" ")
-        head = f"{starts[queue]} {times} {flag} {asked.broker} {queue_id}"
-        for offset in offsets.split(","):
-            record = next(records, None)
-            if record is None:
-                raise ProtocolError(f"broker {asked.broker} sent fewer messages than offsets")
-            tried = 0 if is_dead_letter and flag == FLAG_NORMAL else record.reconsume_times
-            if counts:
-                tried = counts.get(f"{flag} qo{queue_id}%{offset}") or counts.get(queue) or tried
-            handle = f"{head} {offset} {record.physical_offset}"
-            popped.append(_Popped(record, properties_of(record), attempt_of(tried), handle))
-        given(asked.broker, real_topic(asked.topic, asked.group, flag), int(queue_id), int(offset))
-    return popped
-
-
-def _order_counts(info: str | None) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for part in (info or "").split(";"):
-        name, _, count = part.rpartition(" ")
-        if name:
-            counts[name] = int(count)
-    return counts
 
 
 def _version_of(text: str) -> tuple[int, ...]:
