@@ -92,7 +92,7 @@ class _Method:
         self._authorize = authorize
         self._limit = limit
         self._request_class = getattr(definitions, method.input_type.name)
-        self._answer_class = getattr(definitions, method.output_type.name)
+        self._response_class = getattr(definitions, method.output_type.name)
 
     def rpc(self) -> Rpc:
         method = self._method
@@ -120,27 +120,27 @@ class _Method:
 
     async def _unary(self, context: ProxyContext, raw: bytes) -> bytes:
         try:
-            answering = self._handler(context, self._request_of(context, raw))
+            responding = self._handler(context, self._request_of(context, raw))
             del raw  # parsed: do not hold the bytes too while the handler waits for a broker
-            answer = await answering
+            response = await responding
         except RpcError:
             raise
         except Exception as error:
             return self._failed(context, error)
-        context.status_code = answer.status.code
-        serialized: bytes = answer.SerializeToString()
+        context.status_code = response.status.code
+        serialized: bytes = response.SerializeToString()
         return serialized
 
     async def _stream(self, context: ProxyContext, given: Any) -> AsyncIterator[bytes]:
         read = self._requests_of if self._method.client_streaming else self._request_of
         try:
             # A cancelled call ends its handler now, not at a garbage collection.
-            async with aclosing(self._handler(context, read(context, given))) as answers:
-                async for answer in answers:
-                    if code := answer.status.code:  # one response of a stream has the status
+            async with aclosing(self._handler(context, read(context, given))) as responses:
+                async for response in responses:
+                    if code := response.status.code:  # one response of a stream has the status
                         context.status_code = code
-                    raw: bytes = answer.SerializeToString()
-                    del answer  # do not hold a large message twice while it is written
+                    raw: bytes = response.SerializeToString()
+                    del response  # do not hold a large message twice while it is written
                     yield raw
         except RpcError:
             raise
@@ -150,7 +150,7 @@ class _Method:
     def _failed(self, context: ProxyContext, error: Exception) -> bytes:
         code, message = status_of(error, self._method.name)
         context.status_code = code
-        raw: bytes = self._answer_class(status=status(code, message)).SerializeToString()
+        raw: bytes = self._response_class(status=status(code, message)).SerializeToString()
         return raw
 
     def _stream_failed(self, context: ProxyContext, error: Exception) -> bytes:

@@ -78,7 +78,7 @@ class DirectCaller(Caller):
 
     async def _open(self, settings: Any) -> None:
         stream = CommandStream()
-        await stream.answer(await self.proxy.clients.take_settings(self.context, settings, stream))
+        await stream.respond(await self.proxy.clients.take_settings(self.context, settings, stream))
         self.proxy.readers.append(asyncio.get_running_loop().create_task(self._read(stream)))
 
     async def _read(self, stream: CommandStream) -> None:

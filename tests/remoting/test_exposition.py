@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
 from spark_rocket.remoting.http import monitor as monitor_module
-from spark_rocket.remoting.http.http_server import HttpAnswer
+from spark_rocket.remoting.http.http_server import HttpResponse
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
 
 TABLE = (
@@ -100,7 +100,7 @@ def test_scrapes_share_a_collection_and_do_not_block_the_loop(monkeypatch: pytes
                 await asyncio.sleep(0)
 
         other = asyncio.ensure_future(others())
-        responses: list[HttpAnswer] = await asyncio.gather(*(monitor.metrics() for _ in range(5)))
+        responses: list[HttpResponse] = await asyncio.gather(*(monitor.metrics() for _ in range(5)))
         assert source.collected == 1
         assert turns > 10
         assert len({response.body for response in responses}) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.http import http_server as http
-from spark_rocket.remoting.http.http_server import MAX_CONNECTIONS, MAX_HEADER_BYTES, HttpAnswer, HttpServer
+from spark_rocket.remoting.http.http_server import MAX_CONNECTIONS, MAX_HEADER_BYTES, HttpResponse, HttpServer
 from spark_rocket.remoting.server.remoting_server import run
 from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.contexts import ServerTls
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.live
 LIMIT = 30
 
 
-async def _text() -> HttpAnswer:
-    return HttpAnswer(b"figures\n")
+async def _text() -> HttpResponse:
+    return HttpResponse(b"figures\n")
 
 
-async def _fails() -> HttpAnswer:
+async def _fails() -> HttpResponse:
     raise ValueError("of no concern to a peer")
 
 
@@ -201,10 +201,10 @@ def test_closing_during_a_request_is_not_an_error(caplog: pytest.LogCaptureFixtu
 def test_active_requests_are_not_closed_for_new_connections() -> None:
     asked, go_on = asyncio.Semaphore(0), asyncio.Event()
 
-    async def slow() -> HttpAnswer:
+    async def slow() -> HttpResponse:
         asked.release()
         await go_on.wait()
-        return HttpAnswer(b"figures\n")
+        return HttpResponse(b"figures\n")
 
     async def work(server: HttpServer) -> None:
         server.routes["/metrics"] = slow

@@ -122,8 +122,8 @@ def look_up(url: str, timeout: float) -> tuple[str, ...]:
     from urllib.error import HTTPError
 
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as answer:  # only http and https URLs match
-            text = answer.read(65_536).decode("utf-8", "replace").strip()
+        with urllib.request.urlopen(url, timeout=timeout) as response:  # only http and https URLs match
+            text = response.read(65_536).decode("utf-8", "replace").strip()
         return parse_name_servers(text)
     except (OSError, HTTPException, ValueError, ConfigError) as error:
         if isinstance(error, HTTPError):  # it is the response, and holds the socket

@@ -22,8 +22,8 @@ UNREGISTER_TIMEOUT_S = 1.0
 async def register(broker: str, what: str, request: Awaitable[RemotingCommand]) -> None:
     """Wait for the response of a broker, given by its name or address, to a heartbeat or an unregistration."""
     try:
-        answer = await request
-        if answer.code != ResponseCode.SUCCESS:
-            logger.warning("broker %s rejected %s: %d, %s", broker, what, answer.code, answer.remark)
+        response = await request
+        if response.code != ResponseCode.SUCCESS:
+            logger.warning("broker %s rejected %s: %d, %s", broker, what, response.code, response.remark)
     except RocketError as error:
         logger.info("%s at broker %s failed: %s", what, broker, error)

@@ -100,11 +100,11 @@ class ClientInstance:
     ) -> RemotingCommand:
         """Return the response if its code is in ``allowed``; otherwise raise its error."""
         try:
-            answer = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
+            response = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
         except RemotingError as error:
             self._failed(address, error)
             raise
-        return self.checked(answer, address, what, topic, allowed)
+        return self.checked(response, address, what, topic, allowed)
 
     def invoke_async(
         self,
@@ -119,8 +119,8 @@ class ClientInstance:
     ) -> Promise[T]:
         """Like ``invoke``, but return a promise of ``value(response)``."""
 
-        def convert(answer: RemotingCommand) -> T:
-            return value(self.checked(answer, address, what, topic, allowed))
+        def convert(response: RemotingCommand) -> T:
+            return value(self.checked(response, address, what, topic, allowed))
 
         timeout = timeout or self.config.request_timeout
         promise = Request(int(request.code), timeout, convert, partial(self._failed, address))
@@ -131,11 +131,11 @@ class ClientInstance:
             self.routes.mark_unavailable(address)
 
     def checked(
-        self, answer: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
+        self, response: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
     ) -> RemotingCommand:
-        if answer.code in allowed:
-            return answer
-        error = error_of(answer, f"Broker {address}", what, topic)
+        if response.code in allowed:
+            return response
+        error = error_of(response, f"Broker {address}", what, topic)
         if isinstance(error, TopicNotFoundError) and topic is not None:
             self.routes.forget(topic)
         raise error

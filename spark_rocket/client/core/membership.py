@@ -158,19 +158,19 @@ class Membership:
             address = addresses[min(addresses)]
             request = RemotingCommand.request(RequestCode.CHECK_CLIENT_CONFIG, {}, body)
             try:
-                answer = self._remoting.invoke(address, request, self._config.request_timeout)
+                response = self._remoting.invoke(address, request, self._config.request_timeout)
             except RemotingError as error:
                 logger.info("%s not checked: %s", what, error)
                 continue
-            if answer.code == ResponseCode.SUCCESS:
+            if response.code == ResponseCode.SUCCESS:
                 return
-            if answer.code not in RETRIABLE_CODES:
+            if response.code not in RETRIABLE_CODES:
                 raise SubscriptionRefusedError(
-                    f"Broker {address} rejected {what}: {sentence(answer.remark or 'no remark')}",
+                    f"Broker {address} rejected {what}: {sentence(response.remark or 'no remark')}",
                     remedy="Correct the expression."
-                    if answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+                    if response.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
                     else "Set enablePropertyFilter=true at the brokers, or subscribe by tags.",
-                    response_code=answer.code,
+                    response_code=response.code,
                 )
 
     def leave_producer(self, producer: ProducerMember) -> None:

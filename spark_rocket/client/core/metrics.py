@@ -37,7 +37,7 @@ from spark_rocket.remoting.exposition import (
     label_text,
 )
 from spark_rocket.remoting.exposition import PROCESS_METRICS as _PROCESS
-from spark_rocket.remoting.http.http_server import HttpAnswer, HttpServer
+from spark_rocket.remoting.http.http_server import HttpResponse, HttpServer
 
 _SEND = ("client_id", "producer_group", "topic")
 _CONSUME = ("client_id", "consumer_group", "topic")
@@ -133,8 +133,8 @@ class ClientMetricsServer:
         await self._stop.wait()
         await self._server.close()
 
-    async def _metrics(self) -> HttpAnswer:
-        return HttpAnswer(client_metrics(), CONTENT_TYPE)
+    async def _metrics(self) -> HttpResponse:
+        return HttpResponse(client_metrics(), CONTENT_TYPE)
 
-    async def _health(self) -> HttpAnswer:
-        return HttpAnswer.of_json({"status": "UP"})
+    async def _health(self) -> HttpResponse:
+        return HttpResponse.of_json({"status": "UP"})

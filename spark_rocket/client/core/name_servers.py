@@ -96,37 +96,37 @@ class NameServers:
                 left = deadline - time.monotonic()
                 allowance = min(allowance, max(0.001, left / (len(addresses) - step)))
             try:
-                answer = await self._requests().invoke(addresses[index], request, allowance)
+                response = await self._requests().invoke(addresses[index], request, allowance)
             except RemotingError as error:
                 failures.append(error_text(error))
                 continue
-            if answer.code in allowed:
+            if response.code in allowed:
                 self._preferred = index
-                return answer
-            refused = error_of(answer, f"Name server {addresses[index]}", what)
+                return response
+            refused = error_of(response, f"Name server {addresses[index]}", what)
         raise refused or self._unreachable(failures)
 
     async def ask_each(self, request: Callable[[], RemotingCommand], what: str) -> list[RemotingCommand]:
         """Return the responses of all name servers, for changes that go to each; an unavailable one is an error."""
-        answers = []
+        responses = []
         for address in self.addresses:
             try:
-                answer = await self._requests().invoke(address, request(), self._timeout)
+                response = await self._requests().invoke(address, request(), self._timeout)
             except RemotingError as error:
                 raise self._unreachable([error_text(error)]) from error
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_of(answer, f"Name server {address}", what)
-            answers.append(answer)
-        return answers
+            if response.code != ResponseCode.SUCCESS:
+                raise error_of(response, f"Name server {address}", what)
+            responses.append(response)
+        return responses
 
     async def route(self, topic: str, seconds: float | None = None) -> TopicRouteData | None:
         """Return the route of a topic (105); None if the topic does not exist."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
-        answer = await self.ask(request, _SUCCESS_OR_MISSING, f"the query of the route of topic {topic}", seconds)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST or not answer.body:
+        response = await self.ask(request, _SUCCESS_OR_MISSING, f"the query of the route of topic {topic}", seconds)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST or not response.body:
             return None
-        return TopicRouteData.from_json(answer.body)
+        return TopicRouteData.from_json(response.body)
 
     async def _look_up(self, url: str) -> tuple[str, ...]:
         try:

@@ -99,10 +99,10 @@ def topic_not_found(topic: str, where: str) -> TopicNotFoundError:
     )
 
 
-def error_of(answer: RemotingCommand, address: str, what: str, topic: str | None = None) -> ClientError:
+def error_of(response: RemotingCommand, address: str, what: str, topic: str | None = None) -> ClientError:
     """Return the error for a response other than success. ``what`` reads like ``"the pull of orders/b0/3"``."""
-    code = answer.code
-    remark = answer.remark or "no remark"
+    code = response.code
+    remark = response.remark or "no remark"
     if code == ResponseCode.TOPIC_NOT_EXIST and topic is not None:
         return topic_not_found(topic, address)
     if code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER) and _is_about_queue(remark):

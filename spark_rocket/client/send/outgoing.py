@@ -140,9 +140,9 @@ class Outgoing:
         }
         return RemotingCommand(self.code, ext_fields=ext, body=self.body)
 
-    def result(self, queue: MessageQueue, answer: RemotingCommand) -> SendResult:
+    def result(self, queue: MessageQueue, response: RemotingCommand) -> SendResult:
         """Decode a response with one of ``STORED_CODES``."""
-        ext = answer.ext_fields
+        ext = response.ext_fields
         try:
             queue_id, offset, offset_msg_id = int(ext["queueId"]), int(ext["queueOffset"]), ext["msgId"]
         except (KeyError, ValueError):
@@ -150,7 +150,7 @@ class Outgoing:
             raise
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        status = _STORED[answer.code]
+        status = _STORED[response.code]
         if status is not SendStatus.SEND_OK:
             logger.warning(
                 "message for topic %s stored by broker %s: status %s", self.topic, queue.broker_name, status.name

@@ -185,8 +185,8 @@ class Pipeline:
     def may_wait(self) -> bool:
         return not self.instance.remoting.is_loop_thread()
 
-    def refused(self, answer: RemotingCommand, address: str, topic: str) -> ClientError:
-        error = error_of(answer, f"Broker {address}", f"the send to {topic}", topic)
+    def refused(self, response: RemotingCommand, address: str, topic: str) -> ClientError:
+        error = error_of(response, f"Broker {address}", f"the send to {topic}", topic)
         if isinstance(error, TopicNotFoundError):
             self.instance.routes.forget(topic)
         return error
@@ -283,25 +283,25 @@ class Send(Pending):
         assert isinstance(error, RocketError)
         self._outcome_of(None, error)
 
-    def _outcome_of(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
+    def _outcome_of(self, response: RemotingCommand | None, error: RocketError | None) -> None:
         if self._context is None:
-            self._attempted(answer, error)
+            self._attempted(response, error)
         else:  # hooks may block
-            run_callback(partial(self._attempted, answer), error)
+            run_callback(partial(self._attempted, response), error)
 
-    def _attempted(self, answer: RemotingCommand | None, error: RocketError | None) -> None:
+    def _attempted(self, response: RemotingCommand | None, error: RocketError | None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out
         if queue is None or not pipeline.in_flight.has(self):
             return  # it has ended in the meantime
         spent = time.monotonic() - self._begun
         result: SendResult | None = None
-        if answer is not None:
+        if response is not None:
             if pipeline.faults.enabled:
                 pipeline.faults.update(queue.broker_name, spent)
             try:
-                if answer.code not in STORED_CODES:
-                    raise pipeline.refused(answer, self._address, queue.topic)
-                result = out.result(queue, answer)
+                if response.code not in STORED_CODES:
+                    raise pipeline.refused(response, self._address, queue.topic)
+                result = out.result(queue, response)
             except RocketError as failure:
                 error = failure
             except Exception as failure:
@@ -388,7 +388,7 @@ class SyncSend(Send):
 
     places = 0
     mode = "sync"
-    _answers: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]]
+    _responses: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]]
     _outcome: SendResult | Exception | None = None
 
     def _retries_of(self, policy: RetryPolicy) -> int:
@@ -396,12 +396,12 @@ class SyncSend(Send):
 
     def send(self) -> SendResult:
         """Return the result, or raise the error."""
-        self._answers = SimpleQueue()
+        self._responses = SimpleQueue()
         self.start()
         try:
             while self._outcome is None:
                 try:  # the loop reports the deadline, unless it has ended, at the interpreter's exit
-                    self._attempted(*self._answers.get(True, self.timeout + LOOP_MARGIN_S))
+                    self._attempted(*self._responses.get(True, self.timeout + LOOP_MARGIN_S))
                 except Empty:
                     self.end(None, self._late(None))
         except BaseException as cause:
@@ -415,11 +415,11 @@ class SyncSend(Send):
         raise self._outcome
 
     def respond(self, response: RemotingCommand) -> None:
-        self._answers.put((response, None))
+        self._responses.put((response, None))
 
     def fail(self, error: BaseException) -> None:
         assert isinstance(error, RocketError)
-        self._answers.put((None, error))
+        self._responses.put((None, error))
 
     def _retry(self, refresh: bool) -> None:
         self._next(refresh)
@@ -429,7 +429,7 @@ class SyncSend(Send):
 
     def _failed(self, error: Exception) -> None:
         self._outcome = error
-        self._answers.put((None, None))  # wakes the caller if another thread ended the send
+        self._responses.put((None, None))  # wakes the caller if another thread ended the send
 
 
 def may_be_stale(error: RocketError) -> bool:

@@ -401,7 +401,7 @@ class Producer(Client):
         instance = self.running()
         done = False
         try:
-            answer = instance.invoke(
+            response = instance.invoke(
                 instance.routes.master(where, left(deadline)),
                 RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
                 f"the recall from {topic}",
@@ -413,7 +413,7 @@ class Producer(Client):
             if self.tracer is not None:
                 msg_id = RecallMessageHandle.decode(handle).message_id
                 self.tracer.append(recalled(self.group, topic, msg_id, success=done))
-        return RecallMessageResponseHeader.from_ext(answer.ext_fields).msg_id
+        return RecallMessageResponseHeader.from_ext(response.ext_fields).msg_id
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
         """Return the queues of a topic for sends, sorted.

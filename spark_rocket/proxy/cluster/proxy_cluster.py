@@ -31,7 +31,7 @@ from spark_rocket.protocol.wire.bodies.route import ClusterInfo, QueueData, Topi
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.messages.statuses import refusal_of
-from spark_rocket.remoting.client.async_client import Answer, AsyncRemotingClient
+from spark_rocket.remoting.client.async_client import AsyncRemotingClient, ResponseFuture
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ MAX_UNSENT_BYTES = 32 << 20
 """The limit of unsent requests to one broker; further requests get TOO_MANY_REQUESTS."""
 _MASTERS = "masters"
 
-Pushed = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
+Pushed = Callable[[str, RemotingCommand], "ResponseFuture | RemotingCommand | None"]
 """Handles requests of brokers to clients; the first argument is the broker's name."""
 
 
@@ -189,7 +189,7 @@ class ProxyCluster:
         body: Buffer = b"",
         seconds: float = REQUEST_SECONDS,
         language: LanguageCode = LanguageCode.PYTHON,
-    ) -> Answer:
+    ) -> ResponseFuture:
         """Send a request to a broker's master; return the future of the response, which may fail with RemotingError.
 
         RemotingConnectError if the request was not sent.
@@ -198,12 +198,12 @@ class ProxyCluster:
             address = await self._address(broker)
             request = RemotingCommand.request(code, ext, body)
             request.language = language
-            answer = await self.remoting.ask(address, request, seconds)
+            response = await self.remoting.ask(address, request, seconds)
         except RemotingConnectError as error:
             self.failed(broker)
             raise RemotingConnectError(f"Broker {broker}: {error.message}", remedy=error.remedy) from None
         self.unavailable.clear(broker)
-        return answer
+        return response
 
     async def ask(
         self,
@@ -215,9 +215,9 @@ class ProxyCluster:
         language: LanguageCode = LanguageCode.PYTHON,
     ) -> RemotingCommand:
         """Return the response of a broker's master with any code. RemotingError without a response."""
-        answer = await self.begin(broker, code, ext, body, seconds, language)
+        response = await self.begin(broker, code, ext, body, seconds, language)
         try:
-            return await answer
+            return await response
         except RemotingError as error:
             if isinstance(error, RemotingConnectError) or seconds >= ASK_SECONDS:  # not a client's short deadline
                 self.failed(broker)
@@ -225,10 +225,10 @@ class ProxyCluster:
 
     async def demand(self, broker: str, code: int, ext: dict[str, str], body: Buffer = b"") -> RemotingCommand:
         """Return the response of a successful request. StatusError for other responses."""
-        answer = await self.ask(broker, code, ext, body)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer)
-        return answer
+        response = await self.ask(broker, code, ext, body)
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal_of(response)
+        return response
 
     def failed(self, broker: str) -> None:
         """Record that a broker is unreachable or did not respond."""
@@ -251,8 +251,8 @@ class ProxyCluster:
     async def _registered_masters(self) -> dict[str, str]:
         code = RequestCode.GET_BROKER_CLUSTER_INFO
         what = f"request {code.value} ({code.name})"
-        answer = await self.name_servers.ask(RemotingCommand.request(code, {}), SUCCESS, what)
-        table = ClusterInfo.from_json(answer.body).broker_addr_table if answer.body else {}
+        response = await self.name_servers.ask(RemotingCommand.request(code, {}), SUCCESS, what)
+        table = ClusterInfo.from_json(response.body).broker_addr_table if response.body else {}
         return {name: address for name, data in table.items() if (address := data.master_addr) is not None}
 
     def knows_broker(self, name: str) -> bool:
@@ -285,7 +285,7 @@ class ProxyCluster:
             for listener in self.on_connect:
                 listener(name)
 
-    def _push(self, address: str, request: RemotingCommand) -> Answer | RemotingCommand | None:
+    def _push(self, address: str, request: RemotingCommand) -> ResponseFuture | RemotingCommand | None:
         handler = self.on_push.get(request.code)
         if handler is not None:
             return handler(self._names.get(address, ""), request)
@@ -326,10 +326,12 @@ class ProxyCluster:
             if address is None:
                 continue
             try:
-                answer = await self._look_up(broker.broker_name, address, RequestCode.GET_TOPIC_CONFIG, {"topic": name})
-                if answer.code == ResponseCode.SUCCESS:
-                    return TopicConfig.from_json(answer.body).attributes
-                gone = gone or answer.code == ResponseCode.TOPIC_NOT_EXIST
+                response = await self._look_up(
+                    broker.broker_name, address, RequestCode.GET_TOPIC_CONFIG, {"topic": name}
+                )
+                if response.code == ResponseCode.SUCCESS:
+                    return TopicConfig.from_json(response.body).attributes
+                gone = gone or response.code == ResponseCode.TOPIC_NOT_EXIST
             except (RemotingError, ProtocolError) as error:
                 _log.debug("attributes of topic %s: %s", name, error.message)
         if gone:
@@ -339,19 +341,21 @@ class ProxyCluster:
     async def _group(self, name: str) -> SubscriptionGroupConfig | None:
         """Return the first configuration of the masters; None if a master responded and none has the group."""
         failure: RocketError | None = None
-        answered = False
+        responded = False
         masters = await self.masters()
         for broker, address in sorted(masters.items(), key=lambda master: master[0] in self.unavailable):
-            if answered and broker in self.unavailable:
+            if responded and broker in self.unavailable:
                 continue
             try:
-                answer = await self._look_up(broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
-                if answer.code == ResponseCode.SUCCESS:
-                    return SubscriptionGroupConfig.from_json(answer.body)
-                answered = True
+                response = await self._look_up(
+                    broker, address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}
+                )
+                if response.code == ResponseCode.SUCCESS:
+                    return SubscriptionGroupConfig.from_json(response.body)
+                responded = True
             except (RemotingError, ProtocolError) as error:
                 failure = error
-        if failure is not None and (not answered or self.groups.last(name) is not None):
+        if failure is not None and (not responded or self.groups.last(name) is not None):
             raise failure  # an ordered group must not be treated as unordered
         return None
 

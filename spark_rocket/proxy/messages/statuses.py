@@ -55,10 +55,10 @@ _OF_RESPONSE: dict[int, int] = {
 }
 
 
-def refusal_of(answer: RemotingCommand, code: int | None = None) -> StatusError:
+def refusal_of(response: RemotingCommand, code: int | None = None) -> StatusError:
     """Convert a broker's error response; ``code`` overrides the response's code."""
-    message = answer.remark or f"the broker responded with code {answer.code}"
-    return StatusError(status_code_of(answer.code) if code is None else code, message)
+    message = response.remark or f"the broker responded with code {response.code}"
+    return StatusError(status_code_of(response.code) if code is None else code, message)
 
 
 def status_code_of(response_code: int) -> int:

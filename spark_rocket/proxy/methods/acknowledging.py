@@ -61,8 +61,8 @@ class AckFamily(Family):
         if handles:
             for at, result in zip(places, await self._receipts.ack(group, topic, handles), strict=True):
                 results[at] = result
-        answer = definitions.AckMessageResponse()
-        add = answer.entries.add
+        response = definitions.AckMessageResponse()
+        add = response.entries.add
         codes = set()
         for entry, result in zip(entries, results, strict=True):
             one = add()
@@ -73,10 +73,10 @@ class AckFamily(Family):
             its.code = code
             codes.add(code)
         if len(codes) > 1:
-            answer.status.CopyFrom(status(_Code.MULTIPLE_RESULTS, "see the entries"))
+            response.status.CopyFrom(status(_Code.MULTIPLE_RESULTS, "see the entries"))
         else:
-            answer.status.CopyFrom(answer.entries[0].status)
-        return answer
+            response.status.CopyFrom(response.entries[0].status)
+        return response
 
     async def change_invisible_duration(self, context: ProxyContext, request: Any) -> Any:
         topic, group = topic_of(request.topic), group_of(request.group)

@@ -19,7 +19,7 @@ from spark_rocket.protocol.wire.codes import LanguageCode
 from spark_rocket.proxy.transport.proxy_context import GrpcCode, RpcError
 
 MAX_WAITING = 256
-ANSWER_SECONDS = 5.0
+RESPONSE_SECONDS = 5.0
 
 
 class CommandStream:
@@ -45,7 +45,7 @@ class CommandStream:
         self._changed.set()
         return True
 
-    async def answer(self, command: Any) -> None:
+    async def respond(self, command: Any) -> None:
         """Wait for room and queue a command."""
         while len(self._commands) >= MAX_WAITING and not self._ended:
             self._taken.clear()
@@ -126,20 +126,20 @@ class GrpcClient:
         """Send a TelemetryCommand. False if no stream accepts it."""
         return any(stream.send(command) for stream in reversed(self.streams))
 
-    async def ask(self, command: Any, nonce: str, seconds: float = ANSWER_SECONDS) -> Any:
+    async def ask(self, command: Any, nonce: str, seconds: float = RESPONSE_SECONDS) -> Any:
         """Send a command with a nonce and return the client's response. RemotingError without a response."""
         if not self.send(command):
             raise RemotingConnectError(f"{self.id} has no open Telemetry stream.")
-        self._waiting[nonce] = answer = asyncio.get_running_loop().create_future()
+        self._waiting[nonce] = response = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(seconds):
-                return await answer
+                return await response
         except TimeoutError:
             raise RemotingTimeoutError(f"{self.id} did not respond within {seconds:.0f} s.") from None
         finally:
             self._waiting.pop(nonce, None)
 
-    def answered(self, nonce: str, command: Any) -> None:
+    def responded(self, nonce: str, command: Any) -> None:
         """Deliver a response of the client. Late and duplicate responses are ignored."""
         waiting = self._waiting.pop(nonce, None)
         if waiting is not None and not waiting.done():

@@ -88,12 +88,12 @@ def fields_of(group: str, topic: str, handle: Handle) -> dict[str, str]:
     }
 
 
-def refusal(answer: RemotingCommand, handle: Handle) -> StatusError:
+def refusal(response: RemotingCommand, handle: Handle) -> StatusError:
     """Convert a broker's error response to an ack or a change."""
-    forged = answer.code == ResponseCode.TOPIC_NOT_EXIST and handle.info.flag != FLAG_NORMAL
-    if answer.code in _NO_RECEIPT or forged:
-        return refusal_of(answer, Code.INVALID_RECEIPT_HANDLE)
-    return refusal_of(answer)
+    forged = response.code == ResponseCode.TOPIC_NOT_EXIST and handle.info.flag != FLAG_NORMAL
+    if response.code in _NO_RECEIPT or forged:
+        return refusal_of(response, Code.INVALID_RECEIPT_HANDLE)
+    return refusal_of(response)
 
 
 def unreachable(error: RocketError) -> StatusError:

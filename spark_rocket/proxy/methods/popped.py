@@ -26,13 +26,13 @@ class PoppedMessage(NamedTuple):
 
 
 def popped_of(
-    answer: RemotingCommand, broker: str, topic: str, group: str, given: Callable[[str, str, int, int], None]
+    response: RemotingCommand, broker: str, topic: str, group: str, given: Callable[[str, str, int, int], None]
 ) -> list[PoppedMessage]:
     """Return the messages of a pop's response. Its offset infos are in the order of its records.
 
     ``given`` is called with broker, stored topic, queue and last offset.
     """
-    fields = answer.ext_fields
+    fields = response.ext_fields
     starts: dict[str, str] = {}
     for part in fields["startOffsetInfo"].split(";"):
         queue, _, start = part.rpartition(" ")
@@ -40,7 +40,7 @@ def popped_of(
     counts = _order_counts(fields.get("orderCountInfo"))
     times = f"{fields['popTime']} {fields['invisibleTime']} {fields['reviveQid']}"
     is_dead_letter = topic.startswith(DLQ_PREFIX)  # its previous attempts were another group's
-    records = iter_records(answer.body)
+    records = iter_records(response.body)
     popped: list[PoppedMessage] = []
     for part in fields["msgOffsetInfo"].split(";"):
         queue, _, offsets = part.rpartition(" ")

@@ -40,7 +40,7 @@ from spark_rocket.proxy.transport.proxy_context import ProxyContext
 
 MAX_WAIT_MS = 20_000
 
-_ANSWER_MS = 500  # part of the call's deadline that is reserved for the response
+_RESPONSE_MS = 500  # part of the call's deadline that is reserved for the response
 _SUSPEND = 2
 _SUBSCRIPTION = 4
 _DEFAULT_BATCH_MESSAGES = 32
@@ -94,10 +94,10 @@ class PullFamily(Family):
         if request.batch_size > _DEFAULT_BATCH_MESSAGES:
             ext["maxMsgBytes"] = str(_MAX_PULL_BYTES)
         async with context.batch() as batch:
-            answer = await self._pull(batch, broker, ext, wait_ms / 1000 + REQUEST_SECONDS)
-            if answer.code == ResponseCode.SUCCESS:
+            response = await self._pull(batch, broker, ext, wait_ms / 1000 + REQUEST_SECONDS)
+            if response.code == ResponseCode.SUCCESS:
                 is_found = False
-                for record, properties in _chosen(answer.body, wanted):
+                for record, properties in _chosen(response.body, wanted):
                     if not is_found:
                         yield _response(status=_OK)
                         is_found = True
@@ -105,24 +105,24 @@ class PullFamily(Family):
                     yield _message(record, properties, topic, await body)
                 if not is_found:
                     yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
-            elif answer.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            elif response.code in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
                 yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
-            elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-                first, end = answer.ext_fields["minOffset"], answer.ext_fields["maxOffset"]
+            elif response.code == ResponseCode.PULL_OFFSET_MOVED:
+                first, end = response.ext_fields["minOffset"], response.ext_fields["maxOffset"]
                 message = f"offset {request.offset} is outside the queue, which has {first} to {end}"
                 yield _response(status=status(_Code.ILLEGAL_OFFSET, message))
             else:
-                raise refusal_of(answer)
-        yield _response(next_offset=int(answer.ext_fields["nextBeginOffset"]))
+                raise refusal_of(response)
+        yield _response(next_offset=int(response.ext_fields["nextBeginOffset"]))
 
     async def _pull(self, batch: Batch, broker: str, ext: dict[str, str], seconds: float) -> RemotingCommand:
         """Return the broker's response. The request is retried later if there is no room for the response."""
         while True:
             await batch.wait()
-            answer = await self._cluster.ask(broker, RequestCode.PULL_MESSAGE, ext, seconds=seconds)
-            if batch.take(len(answer.body)):
-                return answer
-            del answer  # free the memory while waiting for room
+            response = await self._cluster.ask(broker, RequestCode.PULL_MESSAGE, ext, seconds=seconds)
+            if batch.take(len(response.body)):
+                return response
+            del response  # free the memory while waiting for room
 
     # --- offsets ------------------------------------------------------------------------------------------------
 
@@ -139,10 +139,12 @@ class PullFamily(Family):
         broker, topic, queue_id = await self._queue_of(request.message_queue)
         ext = _place(topic, queue_id, group_of(request.group))
         ext["setZeroIfNotFound"] = "false"
-        answer = await self._cluster.ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, ext)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer, _Code.OFFSET_NOT_FOUND if answer.code == ResponseCode.QUERY_NOT_FOUND else None)
-        return definitions.GetOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
+        response = await self._cluster.ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal_of(
+                response, _Code.OFFSET_NOT_FOUND if response.code == ResponseCode.QUERY_NOT_FOUND else None
+            )
+        return definitions.GetOffsetResponse(status=_OK, offset=int(response.ext_fields["offset"]))
 
     async def query_offset(self, context: ProxyContext, request: Any) -> Any:
         broker, topic, queue_id = await self._queue_of(request.message_queue)
@@ -158,8 +160,8 @@ class PullFamily(Family):
         else:
             problem = "TIMESTAMP without timestamp" if policy == _Policy.TIMESTAMP else str(policy)
             raise StatusError(_Code.BAD_REQUEST, f"invalid query_offset_policy {problem}")
-        answer = await self._cluster.demand(broker, code, ext)
-        return definitions.QueryOffsetResponse(status=_OK, offset=int(answer.ext_fields["offset"]))
+        response = await self._cluster.demand(broker, code, ext)
+        return definitions.QueryOffsetResponse(status=_OK, offset=int(response.ext_fields["offset"]))
 
     async def _queue_of(self, queue: Any) -> tuple[str, str, int]:
         """Return broker, topic and queue id. StatusError for an unknown queue, which brokers do not always report."""
@@ -205,7 +207,7 @@ def _message(record: RecordView, properties: dict[str, str], topic: str, body: B
 def _wait_ms(context: ProxyContext, request: Any) -> int:
     wait = min(milliseconds_of(request.long_polling_timeout), MAX_WAIT_MS)
     if context.deadline is not None:
-        wait = min(wait, int((context.deadline - time.monotonic()) * 1000) - _ANSWER_MS)
+        wait = min(wait, int((context.deadline - time.monotonic()) * 1000) - _RESPONSE_MS)
     return max(wait, 0)
 
 

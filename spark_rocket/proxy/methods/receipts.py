@@ -76,10 +76,10 @@ class Receipts:
         ext["invisibleTime"] = str(max(ms, 1))
         if suspend:
             ext["suspend"] = "true"
-        answer = await self._cluster.ask(info.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer, handle)
-        fields = answer.ext_fields
+        response = await self._cluster.ask(info.broker_name, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal(response, handle)
+        fields = response.ext_fields
         if not fields.get("popTime"):  # ordered pop, and already acked
             return handle.text
         changed = info._replace(
@@ -147,13 +147,13 @@ class Receipts:
             )
         body = BatchAckMessageRequestBody(broker, acks).to_json()
         try:
-            answer = await self._cluster.ask(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)
+            response = await self._cluster.ask(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)
         except RemotingError as error:
             for members in pops.values():
                 for at in members:
                     results[at] = unreachable(error)
             return
-        if answer.code != ResponseCode.SUCCESS:  # partly accepted: ack each again to get its own result
+        if response.code != ResponseCode.SUCCESS:  # partly accepted: ack each again to get its own result
             every = [at for members in pops.values() for at in members]
             await self._ack_each(group, topic, handles, every, results)
 
@@ -167,17 +167,17 @@ class Receipts:
     ) -> None:
         for start in range(0, len(places), _AT_ONCE):  # thousands of forged handles must not block others
             some = places[start : start + _AT_ONCE]
-            answers = await asyncio.gather(*(self._ack(group, topic, handles[at]) for at in some))
-            for at, answer in zip(some, answers, strict=True):
-                results[at] = answer
+            responses = await asyncio.gather(*(self._ack(group, topic, handles[at]) for at in some))
+            for at, response in zip(some, responses, strict=True):
+                results[at] = response
 
     async def _ack(self, group: str, topic: str, handle: Handle) -> StatusError | None:
         ext = fields_of(group, topic, handle)
         try:
-            answer = await self._cluster.ask(handle.info.broker_name, RequestCode.ACK_MESSAGE, ext)
+            response = await self._cluster.ask(handle.info.broker_name, RequestCode.ACK_MESSAGE, ext)
         except RemotingError as error:
             return unreachable(error)
-        return None if answer.code == ResponseCode.SUCCESS else refusal(answer, handle)
+        return None if response.code == ResponseCode.SUCCESS else refusal(response, handle)
 
     async def give_up(self, group: str, topic: str, handle: Handle, message_id: str) -> None:
         """Send a message to the group's dead-letter topic and ack it. StatusError on failure.
@@ -223,9 +223,9 @@ class Receipts:
             "subVersion": "0",
             "expressionType": TYPE_TAG,
         }
-        answer = await self._cluster.ask(handle.info.broker_name, RequestCode.PULL_MESSAGE, ext)
-        if answer.code == ResponseCode.SUCCESS:
-            record = next(iter(iter_records(answer.body)), None)
+        response = await self._cluster.ask(handle.info.broker_name, RequestCode.PULL_MESSAGE, ext)
+        if response.code == ResponseCode.SUCCESS:
+            record = next(iter(iter_records(response.body)), None)
             if record is not None and (record.queue_offset, record.physical_offset) == (
                 handle.offset,
                 handle.physical_offset,

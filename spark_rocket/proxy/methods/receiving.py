@@ -77,7 +77,7 @@ _KNOWS_ILLEGAL_POLLING_TIME = (5, 0, 3)
 _INIT_MAX = "1"
 _NOTHING_YET = (ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND)
 _LEFT_OVER_MS = 500  # part of the call's deadline, if possible, for the response
-_ANSWER_MS = 1_500  # reserved for the response of a call without polling time
+_RESPONSE_MS = 1_500  # reserved for the response of a call without polling time
 _Code = definitions.Code
 _OK = status(_Code.OK)
 _USUAL_SETTINGS = SubscriptionGroupConfig()
@@ -124,9 +124,9 @@ class ReceiveFamily(Family):
     async def receive_message(self, context: ProxyContext, request: Any) -> AsyncGenerator[Any, None]:
         asked, ext = await self._read(context, request)
         async with context.batch() as batch:
-            answer = await self._pop(asked, ext, batch)
-            if answer.code == ResponseCode.SUCCESS:
-                popped = self._popped_of(answer, asked)
+            response = await self._pop(asked, ext, batch)
+            if response.code == ResponseCode.SUCCESS:
+                popped = self._popped_of(response, asked)
                 try:
                     chosen = await self._choose(asked, popped)
                     yield self._first(asked, chosen)
@@ -137,14 +137,14 @@ class ReceiveFamily(Family):
                 finally:
                     self._release(asked, popped)
                 return
-        if answer.code in _NOTHING_YET:
+        if response.code in _NOTHING_YET:
             yield _response(status=status(_Code.MESSAGE_NOT_FOUND, "no new message"))
-        elif answer.code == ResponseCode.POLLING_FULL:
-            yield _response(status=status(_Code.TOO_MANY_REQUESTS, answer.remark or "polling full"))
+        elif response.code == ResponseCode.POLLING_FULL:
+            yield _response(status=status(_Code.TOO_MANY_REQUESTS, response.remark or "polling full"))
         else:
-            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._cluster.topics.suspect(asked.topic)
-            raise refusal_of(answer)
+            raise refusal_of(response)
         yield self._last()
 
     def _last(self) -> Any:
@@ -207,7 +207,7 @@ class ReceiveFamily(Family):
         """Return the polling time in milliseconds."""
         deadline = context.deadline
         left_ms = MAX_POLLING_MS if deadline is None else int((deadline - self._monotonic()) * 1000)
-        asked_ms = left_ms - _ANSWER_MS
+        asked_ms = left_ms - _RESPONSE_MS
         if request.HasField("long_polling_timeout"):
             asked_ms = milliseconds_of(request.long_polling_timeout)
         if left_ms < self._min_polling_ms:
@@ -230,22 +230,22 @@ class ReceiveFamily(Family):
             await batch.wait()
             slice_ms = min(left_ms, SLICE_MS)
             now = str(self._cluster.clock())
-            answer = await self._pop_once(asked, {**ext, "pollTime": str(slice_ms), "bornTime": now}, slice_ms)
-            if not batch.take(len(answer.body)):
-                self._release(asked, self._popped_of(answer, asked))
-                del answer  # free the memory while waiting for room
+            response = await self._pop_once(asked, {**ext, "pollTime": str(slice_ms), "bornTime": now}, slice_ms)
+            if not batch.take(len(response.body)):
+                self._release(asked, self._popped_of(response, asked))
+                del response  # free the memory while waiting for room
                 continue
             left_ms -= slice_ms
-            if left_ms <= 0 or answer.code not in _NOTHING_YET:
-                return answer
+            if left_ms <= 0 or response.code not in _NOTHING_YET:
+                return response
 
     async def _pop_once(self, asked: _Asked, ext: dict[str, str], poll_ms: int) -> RemotingCommand:
         seconds = poll_ms / 1000 + REQUEST_SECONDS
-        answer = await self._cluster.begin(asked.broker, RequestCode.POP_MESSAGE, ext, seconds=seconds)
+        response = await self._cluster.begin(asked.broker, RequestCode.POP_MESSAGE, ext, seconds=seconds)
         try:
-            return await asyncio.shield(answer)
+            return await asyncio.shield(response)
         except asyncio.CancelledError:  # the client cancelled the call
-            answer.add_done_callback(partial(self._release_unread, asked))
+            response.add_done_callback(partial(self._release_unread, asked))
             raise
         except RemotingError as error:
             self._cluster.failed(asked.broker)
@@ -254,13 +254,13 @@ class ReceiveFamily(Family):
                 f"Broker {asked.broker}: {error.message}", remedy="Retry; other brokers of the topic are available."
             ) from None
 
-    def _release_unread(self, asked: _Asked, answer: asyncio.Future[RemotingCommand]) -> None:
+    def _release_unread(self, asked: _Asked, response: asyncio.Future[RemotingCommand]) -> None:
         """Release the messages of a broker's response to an ended call."""
-        if not answer.cancelled() and answer.exception() is None and answer.result().code == ResponseCode.SUCCESS:
-            self._release(asked, self._popped_of(answer.result(), asked))
+        if not response.cancelled() and response.exception() is None and response.result().code == ResponseCode.SUCCESS:
+            self._release(asked, self._popped_of(response.result(), asked))
 
-    def _popped_of(self, answer: RemotingCommand, asked: _Asked) -> list[PoppedMessage]:
-        return popped_of(answer, asked.broker, asked.topic, asked.group, self._receipts.given)
+    def _popped_of(self, response: RemotingCommand, asked: _Asked) -> list[PoppedMessage]:
+        return popped_of(response, asked.broker, asked.topic, asked.group, self._receipts.given)
 
     async def _choose(self, asked: _Asked, popped: list[PoppedMessage]) -> list[PoppedMessage]:
         """Select the messages to deliver. Ack those of other tags; make those without attempts left dead letters."""

@@ -127,10 +127,10 @@ class Relay:
 def _begin(
     handle: Callable[[RemotingCommand], Coroutine[Any, Any, RemotingCommand]], broker: str, request: RemotingCommand
 ) -> asyncio.Future[RemotingCommand]:
-    async def answer() -> RemotingCommand:
+    async def respond() -> RemotingCommand:
         try:
             return await handle(request)
         except RemotingTimeoutError as error:
             return RemotingCommand.response(request, ResponseCode.CONSUME_MSG_TIMEOUT, error.message)
 
-    return asyncio.get_running_loop().create_task(answer())
+    return asyncio.get_running_loop().create_task(respond())

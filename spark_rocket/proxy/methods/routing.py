@@ -86,7 +86,7 @@ class RouteFamily(Family):
 
     async def query_route(self, context: ProxyContext, request: Any) -> Any:
         topic = await existing_topic(self._cluster, topic_of(request.topic))
-        answer = definitions.QueryRouteResponse(status=status(_Code.OK))
+        response = definitions.QueryRouteResponse(status=status(_Code.OK))
         endpoints = self._endpoints_called(request.endpoints)
         accepted = accepted_types(topic)
         named = _named_as(request.topic)
@@ -94,10 +94,10 @@ class RouteFamily(Family):
         for queues in topic.brokers:
             broker = _broker(queues.broker_name, endpoints)
             for queue_id, permission in enumerate(_queue_permissions(queues)):
-                answer.message_queues.add(
+                response.message_queues.add(
                     topic=named, id=queue_id, permission=permission, broker=broker, accept_message_types=accepted
                 )
-        return answer
+        return response
 
     async def query_assignment(self, context: ProxyContext, request: Any) -> Any:
         """Assign all brokers to each client: POP distributes messages, not queues. Ordered groups get single queues."""
@@ -108,7 +108,7 @@ class RouteFamily(Family):
             raise StatusError(_Code.FORBIDDEN, f"topic {name} has no readable queue: its perm is {perms}")
         settings = await self._cluster.groups.get(group)
         fifo = settings is not None and settings.consume_message_orderly
-        answer = definitions.QueryAssignmentResponse(status=status(_Code.OK))
+        response = definitions.QueryAssignmentResponse(status=status(_Code.OK))
         endpoints = self._endpoints_called(request.endpoints)
         named = _named_as(request.topic)
         readable = [queues for queues in topic.brokers if queues.broker_name in topic.readable]
@@ -117,7 +117,7 @@ class RouteFamily(Family):
         for queues in readable:
             broker = _broker(queues.broker_name, endpoints)
             for queue_id in range(queues.read_queue_nums) if fifo else (ALL_QUEUES,):
-                answer.assignments.add().message_queue.MergeFrom(
+                response.assignments.add().message_queue.MergeFrom(
                     definitions.MessageQueue(
                         topic=named,
                         id=queue_id,
@@ -125,7 +125,7 @@ class RouteFamily(Family):
                         broker=broker,
                     )
                 )
-        return answer
+        return response
 
     def _endpoints_called(self, endpoints: Any) -> Any:
         if not endpoints.addresses:

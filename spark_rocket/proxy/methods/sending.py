@@ -117,10 +117,10 @@ class SendFamily(Family):
         else:
             ext["m"] = "true"
             code, body = _SEND_BATCH, self._batch_body(incoming)
-        broker, answer = await self._send(context, found, first, code, ext, body)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        broker, response = await self._send(context, found, first, code, ext, body)
+        if response.code == ResponseCode.TOPIC_NOT_EXIST:
             self._cluster.topics.suspect(topic)
-        return self._answer(broker, answer, incoming)
+        return self._response(broker, response, incoming)
 
     def _topic_of(self, request: Any) -> str:
         count = len(request.messages)
@@ -213,12 +213,12 @@ class SendFamily(Family):
         turns[topic.name] = turn + step
         return queues[(turn + step) % len(queues)]
 
-    def _answer(self, broker: str, answer: RemotingCommand, incoming: list[Incoming]) -> Any:
-        ext = answer.ext_fields
+    def _response(self, broker: str, sent: RemotingCommand, incoming: list[Incoming]) -> Any:
+        ext = sent.ext_fields
         found = self._ok
-        if answer.code != _SUCCESS:
-            refusal = refusal_of(answer)
-            if answer.code not in _STORED:
+        if sent.code != _SUCCESS:
+            refusal = refusal_of(sent)
+            if sent.code not in _STORED:
                 raise refusal
             found = status(refusal.code, refusal.message)
         response = definitions.SendMessageResponse(status=found)
@@ -249,8 +249,8 @@ class SendFamily(Family):
             broker = ""
         if topic.on(broker) is None:
             raise StatusError(_Code.BAD_REQUEST, "invalid recall handle: use the handle in the response of SendMessage")
-        answer = await self._cluster.demand(broker, RequestCode.RECALL_MESSAGE, ext)
-        return definitions.RecallMessageResponse(status=self._ok, message_id=answer.ext_fields["msgId"])
+        response = await self._cluster.demand(broker, RequestCode.RECALL_MESSAGE, ext)
+        return definitions.RecallMessageResponse(status=self._ok, message_id=response.ext_fields["msgId"])
 
 
 @lru_cache(8192)

@@ -83,11 +83,11 @@ class ClientFamily(Family):
     async def _take(self, context: ProxyContext, command: Any, stream: CommandStream) -> None:
         which = command.WhichOneof("command")
         if which == "settings":
-            await stream.answer(await self._clients.take_settings(context, command.settings, stream))
+            await stream.respond(await self._clients.take_settings(context, command.settings, stream))
             return
         client = self._clients.of(context)
         if client is not None and which in ("thread_stack_trace", "verify_message_result"):
-            client.answered(getattr(command, which).nonce, command)
+            client.responded(getattr(command, which).nonce, command)
 
 
 def _rpc_code(code: int) -> GrpcCode:

@@ -107,13 +107,13 @@ class TransactionFamily(Family):
             "msgId": request.message_id,
             "transactionId": request.transaction_id,
         }
-        answer = await self._cluster.ask(broker, RequestCode.END_TRANSACTION, ext)
-        if answer.code == ResponseCode.SYSTEM_ERROR:  # unknown half message, another producer's, or already ended
-            raise StatusError(_Code.INVALID_TRANSACTION_ID, answer.remark or "unknown transaction")
-        if answer.code == ResponseCode.ILLEGAL_OPERATION:
-            raise StatusError(_Code.PRECONDITION_FAILED, answer.remark or "the transaction cannot be ended now")
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal_of(answer)
+        response = await self._cluster.ask(broker, RequestCode.END_TRANSACTION, ext)
+        if response.code == ResponseCode.SYSTEM_ERROR:  # unknown half message, another producer's, or already ended
+            raise StatusError(_Code.INVALID_TRANSACTION_ID, response.remark or "unknown transaction")
+        if response.code == ResponseCode.ILLEGAL_OPERATION:
+            raise StatusError(_Code.PRECONDITION_FAILED, response.remark or "the transaction cannot be ended now")
+        if response.code != ResponseCode.SUCCESS:
+            raise refusal_of(response)
 
     def recover(self, broker: str, request: RemotingCommand) -> None:
         """Relay CHECK_TRANSACTION_STATE (39) to a producer of the topic. Without one, the broker retries."""

@@ -53,8 +53,8 @@ logger = logging.getLogger(__name__)
 MAX_UNSENT_BYTES = 64 * 1024 * 1024  # to one peer; above it requests are refused
 CONNECT_SECONDS = 3.0
 
-Answer: TypeAlias = "asyncio.Future[RemotingCommand]"
-PushHandler = Callable[[str, RemotingCommand], "Answer | RemotingCommand | None"]
+ResponseFuture: TypeAlias = "asyncio.Future[RemotingCommand]"
+PushHandler = Callable[[str, RemotingCommand], "ResponseFuture | RemotingCommand | None"]
 """Handles requests of a server, by its address: returns the response, a future of it, or None for no response.
 
 With a loop thread it is called on the callback thread of the connection, and may block.
@@ -90,7 +90,7 @@ class AsyncRemotingClient:
         self._thread = thread
         self._connecting = threading.Lock()
         self._connections: dict[str, RemotingConnection] = {}
-        self._pushed: dict[RemotingConnection, set[Answer]] = {}
+        self._pushed: dict[RemotingConnection, set[ResponseFuture]] = {}
         self.is_closed = False
 
     @property
@@ -105,7 +105,7 @@ class AsyncRemotingClient:
         """Return the response, whatever its code is. RemotingError as documented in the module."""
         return await (await self.ask(address, request, seconds))
 
-    async def ask(self, address: str, request: RemotingCommand, seconds: float = 3.0) -> Answer:
+    async def ask(self, address: str, request: RemotingCommand, seconds: float = 3.0) -> ResponseFuture:
         """Send a request and return the future of its response. RemotingError if it was not sent.
 
         ``seconds`` is the timeout for both, including connecting.
@@ -185,36 +185,36 @@ class AsyncRemotingClient:
             connection.callbacks.submit(partial(self._handle, connection, request))
 
     def _handle(self, connection: RemotingConnection, request: RemotingCommand) -> None:
-        answer: Answer | RemotingCommand | None
+        response: ResponseFuture | RemotingCommand | None
         try:
             if self._on_push is None:
                 remark = f" request type {request.code} not supported"
-                answer = RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+                response = RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
             else:
-                answer = self._on_push(connection.address, request)
+                response = self._on_push(connection.address, request)
         except RocketError as error:
-            answer = _failure(request, error)
+            response = _failure(request, error)
         except Exception as error:
             logger.exception("request code %d of %s failed", request.code, connection.address)
-            answer = _failure(request, error)
-        if isinstance(answer, asyncio.Future):
-            self._pushed.setdefault(connection, set()).add(answer)
-            answer.add_done_callback(partial(self._answer_later, connection, request))
-        elif answer is not None:
-            self._answer(connection, request, answer)
+            response = _failure(request, error)
+        if isinstance(response, asyncio.Future):
+            self._pushed.setdefault(connection, set()).add(response)
+            response.add_done_callback(partial(self._respond_later, connection, request))
+        elif response is not None:
+            self._respond(connection, request, response)
 
-    def _answer_later(self, connection: RemotingConnection, request: RemotingCommand, done: Answer) -> None:
+    def _respond_later(self, connection: RemotingConnection, request: RemotingCommand, done: ResponseFuture) -> None:
         pushed = self._pushed.get(connection)
         if pushed is not None:
             pushed.discard(done)
         if done.cancelled():
             return
         error = done.exception()
-        self._answer(connection, request, done.result() if error is None else _failure(request, error))
+        self._respond(connection, request, done.result() if error is None else _failure(request, error))
 
-    def _answer(self, connection: RemotingConnection, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def _respond(self, connection: RemotingConnection, request: RemotingCommand, response: RemotingCommand) -> None:
         if not request.is_oneway:
-            connection.post(partial(connection.write, pieces_of(answer)))
+            connection.post(partial(connection.write, pieces_of(response)))
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ JSON = "application/json"
 
 
 @dataclass(slots=True)
-class HttpAnswer:
+class HttpResponse:
     """The response of a path."""
 
     body: bytes = b""
@@ -53,11 +53,11 @@ class HttpAnswer:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of_json(cls, value: Any, status: HTTPStatus = HTTPStatus.OK) -> HttpAnswer:
+    def of_json(cls, value: Any, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
         return cls(json.dumps(value, ensure_ascii=False).encode() + b"\n", JSON, status)
 
 
-HttpRoute = Callable[[], Awaitable[HttpAnswer]]
+HttpRoute = Callable[[], Awaitable[HttpResponse]]
 
 
 class _BadRequestError(Exception):
@@ -137,10 +137,10 @@ class HttpServer:
             self._incomplete.pop(writer, None)
             if head is None:
                 return
-            method, answer = await self._answer(head)
+            method, response = await self._respond(head)
             if writer.is_closing():  # replaced by another or disconnected: uvloop raises RuntimeError for a write
                 return
-            writer.write(_encode(method, answer))
+            writer.write(_encode(method, response))
             async with asyncio.timeout(WRITE_SECONDS):
                 await writer.drain()
                 writer.close()
@@ -176,7 +176,7 @@ class HttpServer:
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the header is longer than {MAX_HEADER_BYTES} bytes"
             )
 
-    async def _answer(self, head: bytes | _BadRequestError) -> tuple[str, HttpAnswer]:
+    async def _respond(self, head: bytes | _BadRequestError) -> tuple[str, HttpResponse]:
         method = "GET"
         try:
             if isinstance(head, _BadRequestError):
@@ -189,14 +189,14 @@ class HttpServer:
                 raise _BadRequestError(HTTPStatus.NOT_FOUND, f"unknown path {path[:100]}, use one of: {known}")
             return method, await route()
         except _BadRequestError as error:
-            answer = HttpAnswer(f"{error}\n".encode(errors="replace"), status=error.status)
+            response = HttpResponse(f"{error}\n".encode(errors="replace"), status=error.status)
             if error.status is HTTPStatus.METHOD_NOT_ALLOWED:
-                answer.headers["Allow"] = "GET, HEAD"
-            return method, answer
+                response.headers["Allow"] = "GET, HEAD"
+            return method, response
         except Exception as error:
             logger.exception("%s failed", self.name)
             text = f"{type(error).__name__}: see the server's log\n".encode()
-            return method, HttpAnswer(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            return method, HttpResponse(text, status=HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _check_host(self, host: str | None) -> None:
         if host is None or not is_loopback(self.host):
@@ -235,16 +235,16 @@ def _parse(head: bytes) -> tuple[str, str, dict[str, str]]:
     return method, target.partition("?")[0], headers
 
 
-def _encode(method: str, answer: HttpAnswer) -> bytes:
+def _encode(method: str, response: HttpResponse) -> bytes:
     headers = {
-        "Content-Type": answer.content_type,
-        "Content-Length": str(len(answer.body)),
+        "Content-Type": response.content_type,
+        "Content-Length": str(len(response.body)),
         "Connection": "close",
         "Cache-Control": "no-store",
         "X-Content-Type-Options": "nosniff",
-        **answer.headers,
+        **response.headers,
     }
-    lines = [f"HTTP/1.1 {answer.status.value} {answer.status.phrase}"]
+    lines = [f"HTTP/1.1 {response.status.value} {response.status.phrase}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
-    return head if method == "HEAD" else head + answer.body
+    return head if method == "HEAD" else head + response.body

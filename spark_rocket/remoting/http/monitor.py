@@ -32,7 +32,7 @@ from spark_rocket.remoting.exposition import (
     add_process,
     label_text,
 )
-from spark_rocket.remoting.http.http_server import HttpAnswer, HttpServer
+from spark_rocket.remoting.http.http_server import HttpResponse, HttpServer
 
 SLICE_SECONDS = 0.002
 _CHECK_SECONDS = 0.25
@@ -121,11 +121,11 @@ class Monitor:
 
     # --- paths --------------------------------------------------------------------------------------------------
 
-    async def metrics(self) -> HttpAnswer:
+    async def metrics(self) -> HttpResponse:
         if self._collecting is None:
             self._collecting = asyncio.ensure_future(self._collect())
             self._collecting.add_done_callback(self._collected)
-        return HttpAnswer(await asyncio.shield(self._collecting), CONTENT_TYPE)
+        return HttpResponse(await asyncio.shield(self._collecting), CONTENT_TYPE)
 
     def _collected(self, task: asyncio.Task[bytes]) -> None:
         self._collecting = None
@@ -157,15 +157,15 @@ class Monitor:
             parts.append(part)
             yield
 
-    async def health(self) -> HttpAnswer:
-        return HttpAnswer.of_json({"status": "UP", **self._facts()})
+    async def health(self) -> HttpResponse:
+        return HttpResponse.of_json({"status": "UP", **self._facts()})
 
-    async def ready(self) -> HttpAnswer:
+    async def ready(self) -> HttpResponse:
         problems = self._problems()
         if not problems:
-            return HttpAnswer.of_json({"status": "UP", "reasons": [], **self._facts()})
+            return HttpResponse.of_json({"status": "UP", "reasons": [], **self._facts()})
         down = {"status": "DOWN", "reasons": problems, **self._facts()}
-        return HttpAnswer.of_json(down, HTTPStatus.SERVICE_UNAVAILABLE)
+        return HttpResponse.of_json(down, HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _problems(self) -> list[str]:
         return [problem for source in self._sources for problem in source.problems()]

@@ -260,7 +260,7 @@ class Channel(asyncio.Protocol):
 
     @property
     def unread(self) -> int:
-        """Bytes of answers that are buffered for the peer."""
+        """Bytes of responses that are buffered for the peer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def begun_frame(self, most: int) -> memoryview:
@@ -303,7 +303,7 @@ class Channel(asyncio.Protocol):
             self.needs_attention = False
             transport.resume_reading()
 
-    def answered(self, response: RemotingCommand) -> None:
+    def responded(self, response: RemotingCommand) -> None:
         """Handle a response to a request of :meth:`invoke`."""
         request = self._session.take(response.opaque)
         if request is None:

@@ -177,9 +177,9 @@ class ConnectionGuard:
         if not command.is_response:
             self.whole(channel)
             channel.skip()
-            answer = refuse(command, self._limits, self._stats)
+            response = refuse(command, self._limits, self._stats)
             if not command.is_oneway:
-                channel.write(answer)
+                channel.write(response)
 
     # --- unread responses ---------------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class RequestDispatcher:
                 channel.close_as_invalid(error)
                 return len(frames)
             if command.flag & FLAG_RESPONSE:
-                channel.answered(command)
+                channel.responded(command)
                 continue
             buffers = self._response_to(channel, command, len(frame), refuse)
             if not buffers:
