@@ -23,8 +23,6 @@ from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
-import numpy as np
-
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import SCHEDULE_TOPIC
@@ -222,7 +220,7 @@ class MessageAppender:
             self._queues.mark_dirty(queue)
         self.store_timestamp = timestamp
         if self._on_arrive is not None:
-            for code in np.unique(plan.codes).tolist():
+            for code in set(plan.codes.tolist()):
                 self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
         self.put_total += count
         self._merged += count - 1

@@ -9,7 +9,7 @@ Pure but for ``ManyMessages.write``. Corresponds to MessageExtEncoder.encode(Mes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from zlib import crc32
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +17,45 @@ import numpy.typing as npt
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.batch_body import bad_batch
 from spark_rocket.protocol.record.layout import (
-    AT,
-    BATCH_BODY_LENGTH_AT,
-    BATCH_FLAG_AT,
     BATCH_HEADER,
+    BATCH_HEADER_DTYPE,
     BATCH_OVERHEAD,
-    CRC_MASK,
+    HEADER_DTYPE,
     INT,
     PROPERTIES_LENGTH,
 )
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.property_spans import PropertySpans
-from spark_rocket.protocol.record.spans import ByteArray, Ints, blocks, copy_spans, gather, walk_sizes
+from spark_rocket.protocol.record.spans import (
+    ByteArray,
+    Ints,
+    blocks,
+    body_crcs,
+    copy_spans,
+    gather,
+    void_type,
+    walk_sizes,
+)
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code, tags_codes
 from spark_rocket.store.results import PutError, PutStatus
 
 _SEPARATOR = b"\x02"
+_RECORD_HEAD = np.dtype(HEADER_DTYPE)
+_MESSAGE_HEAD = np.dtype(BATCH_HEADER_DTYPE)
+_INT, _SHORT = np.dtype(">i4"), np.dtype(">i2")
+_Any = np.ndarray[Any, Any]
+
+
+class _Messages(NamedTuple):
+    """The messages of a batch body, in columns."""
+
+    heads: _Any
+    body_starts: Ints
+    bodies: Ints
+    """Lengths of the bodies."""
+    body_ends: Ints
+    properties: Ints
+    """Lengths of the properties."""
 
 
 @dataclass(slots=True)
@@ -42,52 +65,48 @@ class ManyMessages:
     raw: Buffer
     sizes: Ints
     codes: Ints
+    messages: _Messages
     properties: PropertySpans
     """Properties of the messages, without those of the batch."""
-    starts: Ints
-    """Where the messages begin."""
-    bodies: Ints
-    """Lengths of the bodies."""
     lengths: Ints
-    """Lengths of the properties, without those of the batch."""
+    """Lengths of the properties of the records, with those of the batch and the separator before them."""
     suffix: bytes
     """Properties of the batch."""
-    is_separated: npt.NDArray[np.bool_]
-    """Whether a separator is needed before the suffix."""
 
     def may_have(self, *names: bytes) -> bool:
         return self.properties.may_have(*names)
 
     def write(self, out: memoryview, head: bytes, topic_field: bytes, queue_offset: int, physical_offset: int) -> Ints:
         source, target, count = np.frombuffer(self.raw, np.uint8), np.frombuffer(out, np.uint8), len(self.sizes)
+        messages = self.messages
         ends = np.cumsum(self.sizes)
         starts = ends - self.sizes
-        physical = physical_offset + starts
-        bodies_at = self.starts + BATCH_HEADER.size
+        physical = starts + physical_offset
 
-        heads = _repeated(head, count)
-        _set(heads, AT["size"], ">i4", self.sizes)
-        _set(heads, AT["body_crc"], ">i4", _crcs(self.raw, bodies_at, self.bodies))
-        _set(heads, AT["flag"], ">i4", gather(source, self.starts + BATCH_FLAG_AT, ">i4"))
-        _set(heads, AT["queue_offset"], ">i8", queue_offset + np.arange(count))
-        _set(heads, AT["physical_offset"], ">i8", physical)
-        _set(heads, len(head) - INT.size, ">i4", self.bodies)
-        heads[0, : INT.size] = 0
-        blocks(target, len(head))[starts] = _rows(heads)
+        rows = _repeated(head, count)
+        fields = _fields(rows, 0, _RECORD_HEAD)
+        fields["size"][1:] = self.sizes[1:]  # the first one is written last
+        fields["body_crc"] = body_crcs(self.raw, messages.body_starts, messages.body_ends)
+        fields["flag"] = messages.heads["flag"]
+        fields["queue_offset"] = np.arange(queue_offset, queue_offset + count)
+        fields["physical_offset"] = physical
+        _fields(rows, len(head) - INT.size, _INT)[:] = messages.bodies
+        blocks(target, len(head))[starts] = _items(rows)
 
         places = starts + len(head)
-        copy_spans(source, bodies_at, self.bodies, target, places)
+        copy_spans(source, messages.body_starts, messages.bodies, target, places)
 
-        middles = _repeated(topic_field + bytes(PROPERTIES_LENGTH.size), count)
-        _set(middles, len(topic_field), ">i2", self.lengths + self.is_separated + len(self.suffix))
-        places += self.bodies
-        blocks(target, middles.shape[1])[places] = _rows(middles)
+        rows = _repeated(topic_field + bytes(PROPERTIES_LENGTH.size), count)
+        _fields(rows, len(topic_field), _SHORT)[:] = self.lengths
+        places += messages.bodies
+        blocks(target, rows.shape[1])[places] = _items(rows)
 
-        places += middles.shape[1]
-        copy_spans(source, bodies_at + self.bodies + PROPERTIES_LENGTH.size, self.lengths, target, places)
+        places += rows.shape[1]
+        copy_spans(source, messages.body_ends + PROPERTIES_LENGTH.size, messages.properties, target, places)
         if self.suffix:
             suffixes_at = ends - len(self.suffix)
-            target[suffixes_at[self.is_separated] - 1] = _SEPARATOR[0]
+            is_separated = self.lengths > messages.properties + len(self.suffix)
+            target[suffixes_at[is_separated] - 1] = _SEPARATOR[0]
             blocks(target, len(self.suffix))[suffixes_at] = np.frombuffer(self.suffix, f"V{len(self.suffix)}")[0]
         out[: INT.size] = INT.pack(int(self.sizes[0]))
         return physical
@@ -118,43 +137,42 @@ def suffix_of(properties: bytes, batch_properties: bytes) -> bytes:
 def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> ManyMessages:
     """Check a batch body, as ``plan_batch``."""
     source = np.frombuffer(raw, np.uint8)
-    starts, bodies, lengths = _messages(raw, source)
-    places = starts + bodies + BATCH_OVERHEAD
-    properties = PropertySpans(source, places, lengths)
-    is_separated = np.zeros(len(starts), np.bool_)
+    messages = _messages(raw, source)
+    places = messages.body_ends + PROPERTIES_LENGTH.size
+    properties = PropertySpans(source, places, messages.properties)
+    lengths = messages.properties + len(batch_properties)
     if batch_properties:
-        is_separated = (lengths > 0) & (source[places + lengths - 1] != _SEPARATOR[0])
-    whole = lengths + is_separated + len(batch_properties)
-    first_nul = properties.first_with_nul()
-    too_long_at = np.flatnonzero(whole[: first_nul + 1] > MAX_PROPERTIES_BYTES)
-    if first_nul < len(starts) and (not len(too_long_at) or too_long_at[0] == first_nul):
-        raise has_nul()
-    if len(too_long_at):
-        raise too_long(int(whole[too_long_at[0]]))
+        lengths += (messages.properties > 0) & (source[places + messages.properties - 1] != _SEPARATOR[0])
+    if properties.has_nul or int(lengths.max()) > MAX_PROPERTIES_BYTES:
+        first_nul, too_long_at = properties.first_with_nul(), np.flatnonzero(lengths > MAX_PROPERTIES_BYTES)
+        if not len(too_long_at) or first_nul <= too_long_at[0]:
+            raise has_nul()
+        raise too_long(int(lengths[too_long_at[0]]))
     if find_property(batch_properties, b"TAGS") is None:
         codes = tags_codes(properties)
     else:
-        codes = np.full(len(starts), tags_code(batch_properties), np.int64)
-    sizes = record_overhead + bodies + whole
-    return ManyMessages(raw, sizes, codes, properties, starts, bodies, lengths, batch_properties, is_separated)
+        codes = np.full(len(lengths), tags_code(batch_properties), np.int64)
+    sizes = messages.bodies + lengths + record_overhead
+    return ManyMessages(raw, sizes, codes, messages, properties, lengths, batch_properties)
 
 
-def _messages(raw: Buffer, source: ByteArray) -> tuple[Ints, Ints, Ints]:
-    """Return where the messages begin, and the lengths of their bodies and properties. PutError if one is invalid."""
+def _messages(raw: Buffer, source: ByteArray) -> _Messages:
+    """Find the messages. PutError if one is invalid."""
     starts, end = walk_sizes(raw, BATCH_OVERHEAD)
-    rooms = np.diff(starts, append=end) - BATCH_OVERHEAD
-    bodies = gather(source, starts + BATCH_BODY_LENGTH_AT, ">i4")
-    is_good = (bodies >= 0) & (bodies <= rooms)
-    is_good[-1:] &= end <= len(source)
-    places = starts + BATCH_HEADER.size + np.where(is_good, bodies, 0)
-    lengths = gather(source, places, ">i2")
-    is_good &= lengths == rooms - bodies
-    if not is_good.all():
-        end = int(starts[is_good.argmin()])
-    elif end == len(source) > 0:
-        return starts, bodies, lengths
-    reason = bad_batch(end).message if len(source) else "It is empty."
-    raise malformed(reason)
+    if not len(starts):
+        raise malformed(bad_batch(0).message if len(source) else "It is empty.")
+    heads = blocks(source, BATCH_HEADER.size)[starts].view(_MESSAGE_HEAD)
+    bodies = heads["body_length"].astype(np.int64)
+    body_starts = starts + BATCH_HEADER.size
+    rooms = np.append(starts[1:], end) - (body_starts + PROPERTIES_LENGTH.size)
+    if end > len(source):
+        rooms[-1] = -1
+    body_ends = body_starts + np.minimum(bodies, rooms)
+    lengths = gather(source, body_ends, ">i2")
+    is_good = (bodies <= rooms) & (bodies + lengths == rooms)
+    if end != len(source) or not is_good.all():
+        raise malformed(bad_batch(end if is_good.all() else int(starts[is_good.argmin()])).message)
+    return _Messages(heads, body_starts, bodies, body_ends, lengths)
 
 
 def _repeated(row: bytes, count: int) -> ByteArray:
@@ -163,16 +181,10 @@ def _repeated(row: bytes, count: int) -> ByteArray:
     return rows
 
 
-def _set(rows: ByteArray, at: int, kind: str, values: Ints) -> None:
-    """Set a number in each row."""
-    np.ndarray((len(rows),), kind, rows, at, (rows.shape[1],))[:] = values
+def _fields(rows: ByteArray, at: int, kind: np.dtype[Any]) -> _Any:
+    """Return a view of a value in each row."""
+    return np.ndarray((len(rows),), kind, rows, at, (rows.shape[1],))
 
 
-def _rows(rows: ByteArray) -> npt.NDArray[np.void]:
-    return rows.view(f"V{rows.shape[1]}")[:, 0]
-
-
-def _crcs(raw: Buffer, starts: Ints, lengths: Ints) -> Ints:
-    view = memoryview(raw)
-    ranges = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    return np.array([crc32(view[start:end]) for start, end in ranges], np.int64) & CRC_MASK
+def _items(rows: ByteArray) -> npt.NDArray[np.void]:
+    return rows.view(void_type(rows.shape[1]))[:, 0]

@@ -24,12 +24,12 @@ import numpy as np
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.batch_body import decode_batch_body
-from spark_rocket.protocol.record.layout import BATCH_OVERHEAD, CRC_MASK, HEADER_TO_PLACE, INT, PROPERTIES_LENGTH
+from spark_rocket.protocol.record.layout import CRC_MASK, HEADER_TO_PLACE, INT, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.spans import Ints
 from spark_rocket.store.batch_columns import has_nul, malformed, plan_many, suffix_of, too_long
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code
 
-_FEW = 64
+_FEW = 64  # messages, if all are as large as the first one
 
 
 class BatchPlan(Protocol):
@@ -53,12 +53,9 @@ class BatchPlan(Protocol):
 
 def plan_batch(raw: Buffer, record_overhead: int, batch_properties: bytes) -> BatchPlan:
     """Check a batch body. ``record_overhead``: a record's size without body and properties. PutError if invalid."""
-    at = 0
-    for _ in range(_FEW):
-        if at > len(raw) - BATCH_OVERHEAD:
-            return plan_few(raw, record_overhead, batch_properties)
-        at += max(INT.unpack_from(raw, at)[0], 0)
-    return plan_many(raw, record_overhead, batch_properties)
+    first = INT.unpack_from(raw)[0] if len(raw) >= INT.size else 0
+    plan = plan_few if len(raw) <= _FEW * first else plan_many
+    return plan(raw, record_overhead, batch_properties)
 
 
 @dataclass(slots=True)

@@ -133,10 +133,12 @@ TOPIC_LENGTH_V1 = Struct(">B")
 TOPIC_LENGTH_V2 = Struct(">h")
 PROPERTIES_LENGTH = Struct(">h")
 
-#: Total size, magic, CRC, flag and body length of a message in a batch body, and where two of them are.
+#: Total size, magic, CRC, flag and body length of a message in a batch body.
 BATCH_HEADER = Struct(">iiiii")
-BATCH_FLAG_AT = 12
-BATCH_BODY_LENGTH_AT = 16
+#: For ``numpy.dtype``. Unsigned, so that a negative length exceeds every limit.
+BATCH_HEADER_DTYPE: list[tuple[str, str]] = [
+    (name, ">u4") for name in ("size", "magic", "body_crc", "flag", "body_length")
+]
 #: The overhead of a message in a batch body.
 BATCH_OVERHEAD = BATCH_HEADER.size + PROPERTIES_LENGTH.size
 

@@ -37,7 +37,7 @@ class PropertySpans:
         copy_spans(raw, starts, lengths, data, begins)
         self._texts = data[pad:size]
         self._begins = begins
-        marks = np.flatnonzero(data[pad : size + 1] == _SEPARATOR) + pad
+        marks = (data[pad : size + 1] == _SEPARATOR).nonzero()[0] + pad
         self._starts, self._ends = marks[:-1] + 1, marks[1:]
         self._heads = blocks(data, _WORD)[self._starts].view(np.uint64)
 
@@ -64,7 +64,7 @@ class PropertySpans:
     def values(self, name: bytes) -> tuple[Ints, Ints, Ints]:
         """Return the messages with a property, and the start and end of its value in each. See ``hashes``."""
         start = name + b"\x01"
-        found = np.flatnonzero(self._begin_with(start[:_WORD]))
+        found = self._begin_with(start[:_WORD]).nonzero()[0]
         if len(start) > _WORD:
             rest = start[_WORD:]
             at = self._starts[found] + _WORD

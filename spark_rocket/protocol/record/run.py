@@ -13,7 +13,6 @@ Thread-safety: an instance belongs to one call and points into the scratch memor
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +22,6 @@ import numpy as np
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.record.layout import (
     AT,
-    CRC_MASK,
     FIXED_SIZE,
     HEADER_SIZE,
     HOSTS_MASK,
@@ -32,7 +30,7 @@ from spark_rocket.protocol.record.layout import (
     UNWRAP_MASK,
 )
 from spark_rocket.protocol.record.parts import FAULTS, HEADER, damaged, find_parts, heads_of, record_starts
-from spark_rocket.protocol.record.spans import gather
+from spark_rocket.protocol.record.spans import body_crcs, gather
 from spark_rocket.protocol.record.uniform import Rows, value_range
 
 _MAX_BUFFER_BYTES = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
@@ -182,10 +180,7 @@ class RecordRun:
         return self._same.get(name) if self.plain else None
 
     def check_crc(self) -> None:
-        view = self.raw.data
-        crc32 = zlib.crc32
-        spans = zip(self.body_start.tolist(), self.body_end.tolist(), strict=True)
-        real = np.array([crc32(view[start:end]) for start, end in spans], np.int64) & CRC_MASK
+        real = body_crcs(self.raw.data, self.body_start, self.body_end)
         wrong = np.flatnonzero(real != self.number("body_crc"))
         if len(wrong):
             raise damaged(self.raw, int(self.starts[wrong[0]]), "has a body that does not match its CRC")

@@ -11,27 +11,30 @@ Pure functions. RocketMQ has no equivalent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.filter.tags import java_hash
-from spark_rocket.protocol.record.layout import INT
+from spark_rocket.protocol.record.layout import CRC_MASK, INT
 
 ByteArray = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
 
 _ASCII_END = 0x80
+_VIEWED = 2048  # for strings up to this mean length a copy is cheaper than a view
 _LARGE = 4096  # strings from this length on are copied one by one
 _PASS_BYTES = 1 << 18  # copied at once: the intermediate memory stays in a core's cache
 _SHORT = 15  # strings of up to this length are hashed together
 _MATRIX_BYTES = 1 << 20  # of strings hashed at once
 
 
-def walk_sizes(data: bytes | bytearray | memoryview, least: int) -> tuple[Ints, int]:
+def walk_sizes(data: Buffer, least: int) -> tuple[Ints, int]:
     """Follow items that begin with their size; return their starts, and the place where the walk ended.
 
     It ends at or after the end of ``data``, or at an item that is smaller than ``least`` or not complete up to there;
@@ -56,9 +59,14 @@ def walk_sizes(data: bytes | bytearray | memoryview, least: int) -> tuple[Ints, 
     return np.concatenate((first, np.array(starts, np.int64))) if starts else first, at
 
 
+@lru_cache(1024)  # parsing the type's name takes longer than making a view
+def void_type(width: int) -> np.dtype[np.void]:
+    return np.dtype(f"V{width}")
+
+
 def blocks(raw: ByteArray, width: int) -> npt.NDArray[np.void]:
     """Return a view of the ``width`` bytes from every place of ``raw`` on."""
-    return np.ndarray((max(len(raw) - width + 1, 0),), f"V{width}", raw, strides=(1,))
+    return np.ndarray((max(len(raw) - width + 1, 0),), void_type(width), raw, strides=(1,))
 
 
 def gather(raw: ByteArray, places: Ints, kind: str) -> Ints:
@@ -67,6 +75,13 @@ def gather(raw: ByteArray, places: Ints, kind: str) -> Ints:
         return np.empty(0, np.int64)
     found: Ints = blocks(raw, np.dtype(kind).itemsize)[places].view(kind).astype(np.int64)
     return found
+
+
+def body_crcs(data: Buffer, starts: Ints, ends: Ints) -> Ints:
+    """Return the CRC of each body as in the header of its record."""
+    view = bytes(data) if len(data) < len(starts) * _VIEWED else memoryview(data)
+    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    return np.array(found, np.int64) & CRC_MASK
 
 
 def copy_spans(source: ByteArray, starts: Ints, lengths: Ints, target: ByteArray, places: Ints) -> None:

@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.record.layout import (
     AT,
-    CRC_MASK,
     FIXED_SIZE,
     HEADER_SIZE,
     MAGIC_BLANK,
@@ -32,14 +30,13 @@ from spark_rocket.protocol.record.layout import (
 from spark_rocket.protocol.record.parts import find_parts, heads_of
 from spark_rocket.protocol.record.property_spans import PropertySpans
 from spark_rocket.protocol.record.record import RecordView, scan_record
-from spark_rocket.protocol.record.spans import blocks, gather, walk_sizes
+from spark_rocket.protocol.record.spans import blocks, body_crcs, gather, walk_sizes
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 
 CHUNK_BYTES = 4 << 20
 _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 _HEAD_BYTES = 4096
-_SMALL_BODY_BYTES = 2_048
 _MAX_GOOD_OFFSETS = 64
 
 Ints = npt.NDArray[np.int64]
@@ -243,7 +240,7 @@ def parse(
     if not in_place[:count].all():
         count, reason = _first_false(in_place), "the record's physical offset is not its position"
     if check_crc:
-        intact = _have_crcs(data, body_starts[:count], body_ends[:count], heads["body_crc"][:count])
+        intact = body_crcs(data, body_starts[:count], body_ends[:count]) == heads["body_crc"][:count]
         if not intact.all():
             count, reason = _first_false(intact), "the body does not match the record's CRC"
     block = RecordBlock(
@@ -261,14 +258,6 @@ def parse(
         (at + sizes)[:count],
     )
     return block, reason
-
-
-def _have_crcs(data: bytes, starts: Ints, ends: Ints, crcs: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    # Copying a small body is cheaper than a view of it.
-    view = data if len(data) < len(starts) * _SMALL_BODY_BYTES else memoryview(data)
-    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    are_good: npt.NDArray[np.bool_] = (np.array(found, np.int64) & CRC_MASK) == crcs
-    return are_good
 
 
 def _first_false(flags: npt.NDArray[np.bool_]) -> int:

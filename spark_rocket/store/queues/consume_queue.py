@@ -31,6 +31,7 @@ from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 _FIRST_STEP_BYTES = 4096
 _LAST_STEP_BYTES = 256 << 10
 _WARM_BYTES = 16 << 10  # behind the writer, in memory for readers
+_AHEAD_BYTES = 64 << 10  # touched ahead of the writer, as far as they are allocated
 _NO_MAPPING = bytearray()  # replaces the mapping while there is none; limit is -1 then
 
 
@@ -236,12 +237,10 @@ class ConsumeQueue:
             step = min(max(file.allocated, _FIRST_STEP_BYTES), _LAST_STEP_BYTES)
             file.reserve(within, step - _FIRST_STEP_BYTES)
             self._cache.map(file)  # now, because nothing may fail once the records are in the log
-            file.touch(offset - file.file_from_offset, within)
+            file.touch(offset - file.file_from_offset, within + _AHEAD_BYTES)
             offset = stop
         file = self._write_at(start)
-        limit = min(file.allocated, self.position + _WARM_BYTES)
-        file.touch(self.position, limit)
-        self.limit = limit
+        self.limit = min(file.allocated, self.position + _AHEAD_BYTES)
 
     def _write_at(self, offset: int) -> MappedFile:
         """Move the writer's position to ``offset``, with only warm pages in memory and no room reserved after it."""
