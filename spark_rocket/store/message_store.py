@@ -73,7 +73,7 @@ class MessageStore:
         self._queues = ConsumeQueueTable(config)
         self._deleted = DeletedTopics(config.store_path)
         self._ends = QueueEnds(config.store_path)
-        self._reader = StoreReader(self._log, self._queues, self._deleted, config.max_filter_message_size)
+        self._reader = StoreReader(self._log, self._queues, config.max_filter_message_size)
         self._delays = DelayLevels(config.delay_levels())
         self._appender = MessageAppender(config, self._log, self._queues, self._delays, store_host, clock, on_arrive)
         # The appender's own methods: saves a call on the fast path.

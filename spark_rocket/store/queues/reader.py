@@ -20,7 +20,6 @@ from spark_rocket.store.log.record_scan import LogScan, RecordBlock, stored_at
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.old_records import OldRecords
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
-from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 _SAMPLED_ENTRIES = 64
@@ -31,12 +30,10 @@ _MAGICS = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
 class StoreReader:
     """Reader for the queues of one store."""
 
-    def __init__(
-        self, commit_log: CommitLog, queues: ConsumeQueueTable, deleted: DeletedTopics, max_filter_message_size: int
-    ) -> None:
+    def __init__(self, commit_log: CommitLog, queues: ConsumeQueueTable, max_filter_message_size: int) -> None:
         self._log = commit_log
         self._queues = queues
-        self._old = OldRecords(commit_log, deleted)
+        self._old = OldRecords(commit_log)
         self._examined = max_filter_message_size // ENTRY_SIZE
 
     # --- a run of messages --------------------------------------------------------------------------------------
