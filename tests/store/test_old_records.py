@@ -10,7 +10,6 @@ import pytest
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.record import iter_records
-from spark_rocket.store.queues.old_records import OldRecords
 from tests.store.helpers import opened, put, small
 
 

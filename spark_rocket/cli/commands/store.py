@@ -43,7 +43,6 @@ _REMEDIES = {
     errno.EIO: "The disk has a read error: copy the readable files to another disk, and use the copy.",
 }
 _PREVIEW = 60
-_KINDS = ("files", "lock", "abort", "record", "hidden", "end", "tail", "queue", "offsets", "entry", "filler", "index")
 
 
 @click.group(cls=VerbGroup)
@@ -116,12 +115,13 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
     Read-only. Exit status 1 if there are problems.
     """
     from spark_rocket.store.tools.check import check_store, remedy_of
-    from spark_rocket.store.tools.view import paths_of
+    from spark_rocket.store.tools.view import ProblemKind, paths_of
 
     notes: list[str] = []
     with Bar() as bar:
         problems = check_store(directory, config, progress=bar, notes=notes)
-    problems.sort(key=_order)
+    kinds = list(ProblemKind)
+    problems.sort(key=lambda problem: (kinds.index(problem.kind), problem.path, problem.offset))
     counts = Counter(problem.kind for problem in problems)
     for problem in problems if is_all or as_json else _first_of_each_kind(problems):
         print(json.dumps(asdict(problem), ensure_ascii=False, default=str) if as_json else problem)
@@ -134,8 +134,8 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
             print(f"remedy: {', '.join(about)}: {remedy.replace('DIR', str(directory))}")
         for note in notes:
             print(f"note: {note}")
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-        print(f"{directory}: {len(problems):,} problem(s): {kinds}" if problems else f"{directory}: no problems")
+        total = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+        print(f"{directory}: {len(problems):,} problem(s): {total}" if problems else f"{directory}: no problems")
     return 1 if problems else 0
 
 
@@ -144,11 +144,6 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]
     for key, value in pairs:
         groups.setdefault(key, {})[value] = None
     return ((key, list(values)) for key, values in groups.items())
-
-
-def _order(problem: StoreProblem) -> tuple[int, str, Path, int]:
-    known = _KINDS.index(problem.kind) if problem.kind in _KINDS else len(_KINDS)
-    return known, problem.kind, problem.path, problem.offset
 
 
 def _first_of_each_kind(problems: Iterable[StoreProblem]) -> Iterable[StoreProblem]:

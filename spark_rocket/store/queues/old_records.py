@@ -8,8 +8,8 @@ such a file is compared with its consume-queue entry and its CRC. If that fails,
 - Otherwise the record: it is omitted from the response, reading continues after it, and file and byte are logged once.
   A consumer sees a gap in the queue offsets, as after filtering by tag.
 
-An entry with a wrong position between its neighbours' records, where no record starts, cannot be told from a damaged
-record without a scan of the log, which ``rocket store check`` makes. The message is then skipped, and logged.
+An entry with a wrong position between its neighbours' records, where no record starts, looks like a damaged record.
+Only a scan of the log shows the difference (``rocket store check``), so its message is skipped, and logged, too.
 Thread-safety: for the store's one thread. Apache's broker serves the bytes unchecked; a Java client that cannot decode
 a record drops it and the rest of its response.
 """

@@ -41,7 +41,15 @@ from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck
 from spark_rocket.store.tools.check_timer import check_timer
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Progress, StoreProblem, StoreView, ViewedQueue, read_error_text, view_store
+from spark_rocket.store.tools.view import (
+    ProblemKind,
+    Progress,
+    StoreProblem,
+    StoreView,
+    ViewedQueue,
+    read_error_text,
+    view_store,
+)
 
 _BROKER = "Start and stop its broker, which fixes this."
 _REBUILD = "`rocket store rebuild DIR` rebuilds queues and index from the log."
@@ -50,21 +58,22 @@ _LOG = (
     "`rocket store dump` shows them."
 )
 REMEDIES = {
-    "lock": _BROKER,
-    "abort": _BROKER,
-    "record": _LOG,
-    "hidden": _LOG,
-    "begin": REMEDY,
-    "end": _BROKER,
-    "tail": "Start and stop its broker: it cuts the data after the end, or reports why not.",
-    "queue": _REBUILD,
-    "offsets": _LOG,
-    "entry": _REBUILD,
-    "filler": _REBUILD,
-    "index": _REBUILD,
-    "index.behind": _BROKER,
-    "checkpoint": "Delete it: the next start reads the entire log and creates it again.",
-    "timer": _BROKER,
+    ProblemKind.UNREADABLE: "Run this as the user who owns the store.",
+    ProblemKind.LOCK: _BROKER,
+    ProblemKind.ABORT: _BROKER,
+    ProblemKind.RECORD: _LOG,
+    ProblemKind.HIDDEN: _LOG,
+    ProblemKind.BEGIN: REMEDY,
+    ProblemKind.END: _BROKER,
+    ProblemKind.TAIL: "Start and stop its broker: it cuts the data after the end, or reports why not.",
+    ProblemKind.QUEUE: _REBUILD,
+    ProblemKind.OFFSETS: _LOG,
+    ProblemKind.ENTRY: _REBUILD,
+    ProblemKind.FILLER: _REBUILD,
+    ProblemKind.INDEX: _REBUILD,
+    ProblemKind.INDEX_BEHIND: _BROKER,
+    ProblemKind.CHECKPOINT: "Delete it: the next start reads the entire log and creates it again.",
+    ProblemKind.TIMER: _BROKER,
 }
 """What to do about a problem, by its kind. For ``files`` it depends on the path, see :func:`remedy_of`."""
 
@@ -95,9 +104,7 @@ def remedy_of(problem: StoreProblem, paths: StorePaths) -> str:
     """Return what to do about a problem of the store with these directories."""
     of_queue = problem.path.is_relative_to(paths.consume_queue)
     if problem.kind in REMEDIES:
-        return _REBUILD if of_queue and problem.kind == "tail" else REMEDIES[problem.kind]
-    if problem.text.startswith(read_error_text()):
-        return "Run this as the user who owns the store."
+        return _REBUILD if of_queue and problem.kind is ProblemKind.TAIL else REMEDIES[problem.kind]
     if of_queue or problem.path.is_relative_to(paths.index):
         return f"{_REBUILD} Move files that do not belong there elsewhere."
     return f"{_LOG} Move files that do not belong there elsewhere."
@@ -128,18 +135,22 @@ class _Check:
         self._damage: list[Damage] = []
         batches = view.path / "batchconsumequeue"
         self._elsewhere = {path.name for path in batches.iterdir()} if batches.is_dir() else set()
-        self._no_queues = not view.queues and any("RocksDB" in note for note in view.unchecked())
+        self._no_queues = not view.queues and view.has_rocksdb
 
-    def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
+    def _add(self, kind: ProblemKind, path: Path, text: str, offset: int = -1) -> None:
         self._problems.append(StoreProblem(kind, path, text, offset))
 
     def run(self) -> list[StoreProblem]:
         path = self._view.path
         if self._view.is_killed:
-            self._add("abort", abort_path(path), "the last owner did not stop cleanly: start and stop the broker first")
+            self._add(
+                ProblemKind.ABORT,
+                abort_path(path),
+                "the last owner did not stop cleanly: start and stop the broker first",
+            )
         lock = path / "lock"
         if lock.exists() and lock.read_bytes() != b"lock":
-            self._add("lock", lock, "its content is not the word lock")
+            self._add(ProblemKind.LOCK, lock, "its content is not the word lock")
         if self._log.files and all(file.size != self._log.file_size for file in self._log.files):
             return self._problems  # the sizes are not this store's: all other checks would be meaningless
         index = IndexCheck(self._config, self._problems, None if self._view.index_size_known else self.notes)
@@ -151,7 +162,7 @@ class _Check:
         try:
             self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
         except OSError as error:
-            self._add("timer", Path(error.filename or path / "timerlog"), read_error_text(error))
+            self._add(ProblemKind.TIMER, Path(error.filename or path / "timerlog"), read_error_text(error))
         return self._problems
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -179,16 +190,18 @@ class _Check:
         if scan.tail is not None:
             self._report(scan.tail)
         elif file is not None and file is not self._log.files[-1] and scan.end < file.file_from_offset + file.size:
-            self._add("end", file.path, "the log ends here, but files follow", scan.end)
+            self._add(ProblemKind.END, file.path, "the log ends here, but files follow", scan.end)
 
     def _report(self, damage: Damage, next_good: int = -1) -> None:
         if next_good < 0:
-            kind = "tail" if damage.is_zero else "record"
+            kind = ProblemKind.TAIL if damage.is_zero else ProblemKind.RECORD
             text = "there are nonzero bytes after the end of the log" if damage.is_zero else damage.reason
             self._add(kind, damage.path, text, damage.offset)
             return
-        self._add("record", damage.path, f"{damage.reason} ({damage.length} bytes)", damage.offset)
-        self._add("hidden", damage.path, f"intact records follow, the first at offset {next_good}", damage.offset)
+        self._add(ProblemKind.RECORD, damage.path, f"{damage.reason} ({damage.length} bytes)", damage.offset)
+        self._add(
+            ProblemKind.HIDDEN, damage.path, f"intact records follow, the first at offset {next_good}", damage.offset
+        )
 
     def _check_run(self, key: tuple[str, int], offset: int, entries: bytes) -> None:
         """Compare records of one queue with consecutive offsets with the queue's entries."""
@@ -199,14 +212,14 @@ class _Check:
             seen = self._seen[key] = _Seen(offset, offset, [])
             if offset and not self._log.min_offset:
                 seen.wrong.append(
-                    StoreProblem("offsets", path, f"the first message in the log is number {offset}, not 0")
+                    StoreProblem(ProblemKind.OFFSETS, path, f"the first message in the log is number {offset}, not 0")
                 )
         elif offset < seen.next:  # the topic was deleted and recreated: drop problems of the old one
             seen.wrong.clear()
             seen.first = offset
         elif offset > seen.next:
             text = f"messages {seen.next} to {offset - 1} are not in the log"
-            seen.wrong.append(StoreProblem("offsets", path, text))
+            seen.wrong.append(StoreProblem(ProblemKind.OFFSETS, path, text))
         seen.next = offset + count
         queue = self._view.queue(*key)
         if queue is None or not queue.is_sound:
@@ -222,7 +235,7 @@ class _Check:
             if at < count:
                 here = has[at : at + 1].tolist() or "nothing"
                 text = f"entry {offset + at} is {here}, but its record requires {must[at : at + 1].tolist()}"
-                seen.wrong.append(StoreProblem("entry", path, text, offset + at))
+                seen.wrong.append(StoreProblem(ProblemKind.ENTRY, path, text, offset + at))
 
     def _check_begin(self) -> None:
         ends = QueueEnds(self._view.path)
@@ -230,7 +243,7 @@ class _Check:
         queues = (queue for key in self._view.queues if (queue := self._view.queue(*key)) and queue.is_sound)
         lost = find_lost_begin(ends.log_begin, self._log, queues)
         if lost is not None:
-            self._add("begin", self._log.directory, str(lost), lost.start)
+            self._add(ProblemKind.BEGIN, self._log.directory, str(lost), lost.start)
 
     # --- consume queues -----------------------------------------------------------------------------------------
 
@@ -240,14 +253,16 @@ class _Check:
             path = self._config.consume_queue_path / key[0] / str(key[1])
             if queue is None:
                 if not self._no_queues and not self._view.is_killed and not is_deleted(key[0], self._known):
-                    self._add("queue", path, f"the queue is missing, but the log has messages up to {seen.next - 1}")
+                    self._add(
+                        ProblemKind.QUEUE, path, f"the queue is missing, but the log has messages up to {seen.next - 1}"
+                    )
                 continue
             self._problems += seen.wrong
             if not queue.is_sound:
                 continue
             if queue.max_offset > seen.next and not self._view.is_killed:
                 text = f"there are {queue.max_offset} entries, but the log's last message is number {seen.next - 1}"
-                self._add("entry", path, text, seen.next)
+                self._add(ProblemKind.ENTRY, path, text, seen.next)
             if queue.min_offset < seen.first:
                 self._check_old(queue, queue.min_offset, seen.first)
         for key in self._view.queues:
@@ -267,7 +282,7 @@ class _Check:
             loose &= (physical < damage.offset) | (physical >= damage.offset + damage.length)
         if loose.any():
             number = first + int(np.argmax(loose))
-            self._add("entry", queue.files.directory, f"entry {number} has no record in the log", number)
+            self._add(ProblemKind.ENTRY, queue.files.directory, f"entry {number} has no record in the log", number)
 
     def _check_surroundings(self, queue: ViewedQueue) -> None:
         files = queue.files
@@ -277,10 +292,10 @@ class _Check:
         blank = queue.min_offset * ENTRY_SIZE - first.file_from_offset
         head = first.read(0, min(max(blank, 0), first.size))
         if 0 < blank <= first.size and head != FILLER * (blank // ENTRY_SIZE) and not self._log.min_offset:
-            self._add("filler", first.path, "the bytes before the first entry are not fillers")
+            self._add(ProblemKind.FILLER, first.path, "the bytes before the first entry are not fillers")
         if not self._view.is_killed and queue.has_data_behind():
             text = "there are nonzero bytes after the last entry"
-            self._add("tail", files.directory, text, queue.max_offset)
+            self._add(ProblemKind.TAIL, files.directory, text, queue.max_offset)
 
     # --- the checkpoint -----------------------------------------------------------------------------------------
 
@@ -290,13 +305,13 @@ class _Check:
             checkpoint.load()
         except (StoreCorruptError, OSError) as error:
             text = read_error_text(error) if isinstance(error, OSError) else error.message
-            self._add("checkpoint", checkpoint.path, text)
+            self._add(ProblemKind.CHECKPOINT, checkpoint.path, text)
             return
         if not checkpoint.existed:
             if self._log.files:
-                self._add("checkpoint", checkpoint.path, "there is a log, but no checkpoint")
+                self._add(ProblemKind.CHECKPOINT, checkpoint.path, "there is a log, but no checkpoint")
             return
         for name, value in checkpoint.times.items():
             if value > self._max_timestamp and self._seen:
                 text = f"{name} {value} is ahead of the log's last message ({self._max_timestamp})"
-                self._add("checkpoint", checkpoint.path, text)
+                self._add(ProblemKind.CHECKPOINT, checkpoint.path, text)

@@ -17,7 +17,7 @@ from spark_rocket.store.index.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, I
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 from spark_rocket.store.tools.salvage import Damage
-from spark_rocket.store.tools.view import StoreProblem, ViewedFile, read_error_text
+from spark_rocket.store.tools.view import ProblemKind, StoreProblem, ViewedFile, read_error_text
 
 _ENTRIES_PER_READ = 1 << 18  # entries per read
 _NOTHING = np.zeros(0, np.int64)
@@ -69,19 +69,19 @@ class IndexCheck:
                     continue  # from a crash during creation; a broker's start removes it
                 if length != config.index_file_size:
                     text = f"it has {length} bytes, not {config.index_file_size} as by maxHashSlotNum and maxIndexNum"
-                    self._add("files", path, text)
+                    self._add(ProblemKind.FILES, path, text)
                     return
                 self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
         except OSError as error:
-            self._add("files", Path(error.filename or self._directory), read_error_text(error))
+            self._add(ProblemKind.UNREADABLE, Path(error.filename or self._directory), read_error_text(error))
             return
         self._exists = bool(paths)
         if not self._sorted:
-            self._add("index", self._directory, "entries are not in log order")
+            self._add(ProblemKind.INDEX, self._directory, "entries are not in log order")
         self._pieces = self._all_pieces()
         self._held: tuple[Ints, Ints] = (_NOTHING, _NOTHING)
 
-    def _add(self, kind: str, path: Path, text: str, offset: int = -1) -> None:
+    def _add(self, kind: ProblemKind, path: Path, text: str, offset: int = -1) -> None:
         self._problems.append(StoreProblem(kind, path, text, offset))
 
     # --- each file's own structure ------------------------------------------------------------------------------
@@ -90,7 +90,9 @@ class IndexCheck:
         path = index.file.path
         if index.count > index.capacity:
             self._add(
-                "index", path, f"the header has {index.count - 1} entries, but there is room for {index.capacity - 1}"
+                ProblemKind.INDEX,
+                path,
+                f"the header has {index.count - 1} entries, but there is room for {index.capacity - 1}",
             )
             self._sorted = False
             return
@@ -121,19 +123,21 @@ class IndexCheck:
             heads[in_order[last]] = numbers[last]
             number += len(entries)
         if wrong_link:
-            self._add("index", path, "an entry's link to the previous one of its slot is wrong", wrong_link)
+            self._add(ProblemKind.INDEX, path, "an entry's link to the previous one of its slot is wrong", wrong_link)
         if number == 1:
             return
         table = np.frombuffer(index.file.read(HEADER_SIZE, 4 * index.slots), ">i4")
         wrong = np.flatnonzero(heads != table)
         if len(wrong):
-            self._add("index", path, f"slot {int(wrong[0])} does not link to its newest entry", int(table[wrong[0]]))
+            self._add(
+                ProblemKind.INDEX, path, f"slot {int(wrong[0])} does not link to its newest entry", int(table[wrong[0]])
+            )
         used = int((heads > 0).sum())
         if index.slot_count != used:
-            self._add("index", path, f"the header has {index.slot_count} slots in use, but there are {used}")
+            self._add(ProblemKind.INDEX, path, f"the header has {index.slot_count} slots in use, but there are {used}")
         if [index.begin_offset, index.end_offset] != ends:
             text = f"the header's offsets are {index.begin_offset} and {index.end_offset}, not {ends}"
-            self._add("index", path, text)
+            self._add(ProblemKind.INDEX, path, text)
         self._end = max(self._end, index.end_offset)
 
     # --- against the log ----------------------------------------------------------------------------------------
@@ -178,7 +182,7 @@ class IndexCheck:
         self._behind += int((missing == self._end).sum())  # the next keys of the last record that is in it
         missing = missing[missing != self._end]
         if len(missing):
-            self._add("index", self._directory, "a key of a record is not in the index", int(missing[0]))
+            self._add(ProblemKind.INDEX, self._directory, "a key of a record is not in the index", int(missing[0]))
 
     def skip(self, damage: Damage) -> None:
         """Skip the entries for a damaged range, which cannot be checked."""
@@ -195,9 +199,13 @@ class IndexCheck:
                 self._loose += self._up_to(1 << 62)[0][:1].tolist()
             loose = next((offset for offset in self._loose if offset >= min_offset), None)
             if loose is not None:
-                self._add("index", self._directory, "an entry is not a key of a record", loose)
+                self._add(ProblemKind.INDEX, self._directory, "an entry is not a key of a record", loose)
         if self._behind and not is_killed:
-            self._add("index.behind", self._directory, f"the last {self._behind} keys of the log are not indexed yet")
+            self._add(
+                ProblemKind.INDEX_BEHIND,
+                self._directory,
+                f"the last {self._behind} keys of the log are not indexed yet",
+            )
 
 
 def _pairs(offsets: Ints, hashes: Ints, base: int) -> Ints:

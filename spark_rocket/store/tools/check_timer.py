@@ -13,7 +13,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.delay.timer_wheel import TimerLogDamageError, TimerWheel, build_slots, find_end
-from spark_rocket.store.tools.view import StoreProblem
+from spark_rocket.store.tools.view import ProblemKind, StoreProblem
 
 _PRECISIONS = (1_000, 500, 200, 100)
 
@@ -28,13 +28,13 @@ def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: boo
     try:
         checkpoint.load()
     except StoreCorruptError as error:
-        problems.append(StoreProblem("timer", checkpoint.path, error.message))
+        problems.append(StoreProblem(ProblemKind.TIMER, checkpoint.path, error.message))
     try:
         log.load()
     except StoreCorruptError as error:
-        return [*problems, StoreProblem("timer", log.files.directory, error.message)]
+        return [*problems, StoreProblem(ProblemKind.TIMER, log.files.directory, error.message)]
     if size not in (0, wheel.size):
-        problems.append(StoreProblem("timer", wheel.path, f"it has {size} bytes, not {wheel.size}"))
+        problems.append(StoreProblem(ProblemKind.TIMER, wheel.path, f"it has {size} bytes, not {wheel.size}"))
     flushed = checkpoint.last_timer_log_flush_pos
     if flushed < log.files.min_offset:
         log.close()
@@ -46,7 +46,7 @@ def check_timer(config: StoreConfig, max_physical_offset: int, *, is_killed: boo
             log, wheel, checkpoint.last_read_time_ms, is_readable=size == wheel.size and not is_killed
         )
     except TimerLogDamageError as damage:
-        problems.append(StoreProblem("timer", log.files.directory, str(damage)))
+        problems.append(StoreProblem(ProblemKind.TIMER, log.files.directory, str(damage)))
     log.close()
     return problems
 
@@ -67,7 +67,7 @@ def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readabl
         try:
             slots = build_slots(log, read_time // precision * precision, precision, wheel.count)
         except TimerLogDamageError as damage:
-            found = found or [StoreProblem("timer", log.files.directory, str(damage))]
+            found = found or [StoreProblem(ProblemKind.TIMER, log.files.directory, str(damage))]
             continue
         used = np.flatnonzero(slots["time"])
         if not len(used) or not is_readable:
@@ -79,6 +79,8 @@ def _check_wheel(log: TimerLog, wheel: TimerWheel, read_time: int, *, is_readabl
         if not found:
             time = int(slots["time"][used][wrong[0]]) * precision
             found = [
-                StoreProblem("timer", wheel.path, f"{len(wrong)} slots do not lead to their units, one is of {time}")
+                StoreProblem(
+                    ProblemKind.TIMER, wheel.path, f"{len(wrong)} slots do not lead to their units, one is of {time}"
+                )
             ]
     return found

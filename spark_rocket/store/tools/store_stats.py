@@ -23,7 +23,7 @@ from spark_rocket.store.log.record_scan import record_at
 from spark_rocket.store.queues.dispatch import entries_of
 from spark_rocket.store.tools.check_index import ViewedIndexFile
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Progress, StoreProblem, StoreView, ViewedQueue, read_error_text
+from spark_rocket.store.tools.view import ProblemKind, Progress, StoreProblem, StoreView, ViewedQueue, read_error_text
 
 _ENTRIES_PER_READ = 1 << 16  # entries per read
 
@@ -85,7 +85,7 @@ def store_stats(
         try:
             status = path.stat()
         except OSError as error:
-            view.problems.append(StoreProblem("files", path, read_error_text(error)))
+            view.problems.append(StoreProblem(ProblemKind.UNREADABLE, path, read_error_text(error)))
             continue
         kind = next((files for directory, files in directories.items() if directory in path.parents), None)
         for files in (stats.everything, kind) if kind is not None else (stats.everything,):
@@ -111,7 +111,7 @@ def _index_entries(view: StoreView, path: Path) -> int:
         if path.stat().st_size == config.index_file_size:
             return ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num).count - 1
     except OSError as error:
-        view.problems.append(StoreProblem("files", path, read_error_text(error)))
+        view.problems.append(StoreProblem(ProblemKind.UNREADABLE, path, read_error_text(error)))
     return 0
 
 

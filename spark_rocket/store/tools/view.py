@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
@@ -91,11 +92,33 @@ def _size(sizes: Counter[int], usual: int) -> tuple[int, bool]:
     return most, len(sizes) == 1 and sizes[most] > 1
 
 
+class ProblemKind(StrEnum):
+    """What is wrong, as ``rocket store check`` prints and sorts it."""
+
+    FILES = "files"
+    UNREADABLE = "unreadable"
+    LOCK = "lock"
+    ABORT = "abort"
+    RECORD = "record"
+    HIDDEN = "hidden"
+    BEGIN = "begin"
+    END = "end"
+    TAIL = "tail"
+    QUEUE = "queue"
+    OFFSETS = "offsets"
+    ENTRY = "entry"
+    FILLER = "filler"
+    INDEX = "index"
+    INDEX_BEHIND = "index.behind"
+    CHECKPOINT = "checkpoint"
+    TIMER = "timer"
+
+
 @dataclass(frozen=True, slots=True)
 class StoreProblem:
-    """``kind`` is a short stable word; ``offset`` is a physical offset or an entry's number, or −1."""
+    """``offset`` is a physical offset or an entry's number, or −1."""
 
-    kind: str
+    kind: ProblemKind
     path: Path
     text: str
     offset: int = -1
@@ -157,9 +180,9 @@ class ViewedFiles(MappedFileQueue):
         self._loaded = False
         self.sound = True
 
-    def _wrong(self, path: Path, text: str) -> StoreProblem:
+    def _wrong(self, path: Path, text: str, kind: ProblemKind = ProblemKind.FILES) -> StoreProblem:
         self.sound = False
-        self._problems.append(StoreProblem("files", path, text))
+        self._problems.append(StoreProblem(kind, path, text))
         return self._problems[-1]
 
     def load(self) -> None:
@@ -173,7 +196,7 @@ class ViewedFiles(MappedFileQueue):
         except FileNotFoundError:
             names = []
         except OSError as error:
-            self.unreadable.append(self._wrong(self.directory, read_error_text(error)))
+            self.unreadable.append(self._wrong(self.directory, read_error_text(error), ProblemKind.UNREADABLE))
             return
         files: list[MappedFile] = []
         for entry in names:
@@ -185,7 +208,7 @@ class ViewedFiles(MappedFileQueue):
             if length == 0 and entry is names[-1]:
                 continue  # from a crash during creation; a broker's start removes it
             if not os.access(path, os.R_OK):
-                self.unreadable.append(self._wrong(path, read_error_text()))
+                self.unreadable.append(self._wrong(path, read_error_text(), ProblemKind.UNREADABLE))
                 continue
             if length != self.file_size:
                 problem = self._wrong(path, f"it has {length} bytes, but {self._expected} {self.file_size}")
@@ -236,7 +259,7 @@ class StoreView:
         path = self.path = paths.root
         self.problems: list[StoreProblem] = []
         if not paths.commit_log.is_dir() and (path / "checkpoint").exists():
-            self.problems.append(StoreProblem("files", paths.commit_log, _NO_LOG))
+            self.problems.append(StoreProblem(ProblemKind.FILES, paths.commit_log, _NO_LOG))
         sizes = FileSizes(config, True, True, True) if config else read_file_sizes(paths)
         self.config = sizes.config.at(paths)
         self.index_size_known, self.sizes_are_known = sizes.knows_index, sizes.are_known
@@ -246,7 +269,7 @@ class StoreView:
         try:
             self.deleted.load()
         except StoreCorruptError as error:
-            self.problems.append(StoreProblem("files", self.deleted.path, error.message))
+            self.problems.append(StoreProblem(ProblemKind.FILES, self.deleted.path, error.message))
         self.log = ViewedFiles(
             self.config.commit_log_path,
             self.config.mapped_file_size_commit_log,
@@ -262,12 +285,14 @@ class StoreView:
     def _find_queues(self) -> None:
         for topic_directory in self._inside(self.config.consume_queue_path):
             if not topic_directory.is_dir():
-                self.problems.append(StoreProblem("files", topic_directory, "this is not a topic's directory"))
+                self.problems.append(
+                    StoreProblem(ProblemKind.FILES, topic_directory, "this is not a topic's directory")
+                )
                 continue
             for directory in self._inside(topic_directory):
                 if not directory.name.isdecimal() or not directory.is_dir():
                     text = "this is not a queue's directory: their names are numbers"
-                    self.problems.append(StoreProblem("files", directory, text))
+                    self.problems.append(StoreProblem(ProblemKind.FILES, directory, text))
                     continue
                 key = topic_directory.name, int(directory.name)
                 size = self.config.mapped_file_size_consume_queue
@@ -286,7 +311,7 @@ class StoreView:
         try:
             return sorted(directory.iterdir()) if directory.is_dir() else []
         except OSError as error:
-            self.problems.append(StoreProblem("files", directory, read_error_text(error)))
+            self.problems.append(StoreProblem(ProblemKind.UNREADABLE, directory, read_error_text(error)))
             return []
 
     def queue(self, topic: str, queue_id: int) -> ViewedQueue | None:
@@ -314,11 +339,17 @@ class StoreView:
         notes = [
             f"{self.path / name}: {what}; not checked" for name, what in _UNKNOWN.items() if (self.path / name).exists()
         ]
-        for place in (self.path, self.path / "config"):
-            names = [path.name for path in self._inside(place)]
-            tables = [name for name in names if "rocksdb" in name.lower() or name == "consumequeue_r"]
-            notes += [f"{place / name}: tables of RocksDB; not checked" for name in tables]
+        notes += [f"{path}: tables of RocksDB; not checked" for path in self._rocksdb()]
         return notes
+
+    @property
+    def has_rocksdb(self) -> bool:
+        """Whether Apache's broker may have the consume queues in tables of RocksDB."""
+        return bool(self._rocksdb())
+
+    def _rocksdb(self) -> list[Path]:
+        places = self._inside(self.path) + self._inside(self.path / "config")
+        return [path for path in places if "rocksdb" in path.name.lower() or path.name == "consumequeue_r"]
 
 
 def paths_of(path: Path, config: StoreConfig | None) -> StorePaths:
