@@ -21,7 +21,7 @@ from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.store.tools.check import check_store
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, messages_of
+from tests.broker.wire import Wire, messages_of
 from tests.golden import StoreName, expected, extract_store
 from tests.kit import brokers
 from tests.kit.clock import Clock
@@ -123,15 +123,7 @@ def search(wire: Wire, topic: str, queue_id: int, time: int, bound: str) -> int:
 
 
 def query(wire: Wire, topic: str, key: str, begin: int = 0, end: int = FOREVER, *, unique: bool = False) -> list[bytes]:
-    answer = wire.ask(
-        RequestCode.QUERY_MESSAGE,
-        topic=topic,
-        key=key,
-        maxNum=64,
-        beginTimestamp=begin,
-        endTimestamp=end,
-        _UNIQUE_KEY_QUERY=unique,
-    )
+    answer = wire.query(topic, key, beginTimestamp=begin, endTimestamp=end, _UNIQUE_KEY_QUERY=unique)
     return split(answer.body) if answer.code == 0 else []
 
 
@@ -157,8 +149,7 @@ def assert_all_served(wire: Wire, queues: Rows, more: dict[tuple[str, int], int]
             if (topic, queue_id) not in (more or {}) or time < times[-1]:
                 upper = max(sum(stored <= time for stored in times) - 1, 0)
                 assert search(wire, topic, queue_id, time, "UPPER") == upper
-        end = wire.ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=queue_id).ext_fields["offset"]
-        assert int(end) == len(records)
+        assert wire.end(topic, queue_id) == len(records)
 
 
 def assert_files_keep_their_rules(directory: Path) -> None:
@@ -260,16 +251,7 @@ def test_pending_messages_are_delivered_once_when_due(name: StoreName, directory
     for _ in range(2):  # at the second start there is nothing left to deliver
         with served(directory, clock) as wire:
             for queue_id in range(2):
-                late = [
-                    wire.pull_later(
-                        "GoldenDelay",
-                        offset,
-                        queue_id=queue_id,
-                        sysFlag=SUSPEND | SUBSCRIPTION,
-                        suspendTimeoutMillis=20_000,
-                    ).result(30)
-                    for offset in (3, 4)
-                ]
+                late = [wire.hold("GoldenDelay", offset, queue_id=queue_id).result(30) for offset in (3, 4)]
                 keys = [message.keys for answer in late for message in messages_of(answer)[:1]]
                 assert sorted(map(str, keys)) == [f"delay-17-{queue_id}", f"delay-18-{queue_id}"]
                 assert len(pulled(wire, "GoldenDelay", queue_id)) == 5

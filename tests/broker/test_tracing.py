@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -19,23 +18,14 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.tracing import make_provider
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.protocol.wire.codes import ResponseCode
+from tests.broker.popping import Popper
+from tests.broker.test_lifecycle import ask
 from tests.broker.wire import Wire
 
 pytestmark = pytest.mark.live
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-POP_FIELDS: dict[str, object] = {
-    "consumerGroup": "poppers",
-    "topic": "T",
-    "queueId": 0,
-    "maxMsgNums": 10,
-    "invisibleTime": 60_000,
-    "pollTime": 0,
-    "bornTime": 0,
-    "initMode": 0,
-}
 
 
 def config(directory: Path, **settings: object) -> BrokerConfig:
@@ -55,24 +45,22 @@ async def test_store_and_deliver(tmp_path: Path) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
 
-    def talk(address: str) -> None:
-        with RemotingClient() as client:
-            wire = Wire(client, address)
-            assert wire.send("T", b"plain").code == ResponseCode.SUCCESS
-            wire.pull("T", 0)
-            assert not exporter.get_finished_spans()
-            assert wire.send("T", b"traced", {"traceparent": PARENT}).code == ResponseCode.SUCCESS
-            batch = [Message("T", b"b", {"a": "b"}), Message("T", b"c", {"traceparent": PARENT})]
-            assert wire.send_batch("T", batch).code == ResponseCode.SUCCESS
-            assert wire.send("T", b"x", {"traceparent": PARENT}, queue_id=999).code != ResponseCode.SUCCESS
-            assert wire.send("T", b"x", {"traceparent": "invalid!\x02"[:8]}).code == ResponseCode.SUCCESS
-            assert len(wire.messages("T", 0, consumerGroup="readers")) == 5
-            assert wire.ask(RequestCode.POP_MESSAGE, **POP_FIELDS).code == ResponseCode.SUCCESS
+    def talk(wire: Wire) -> None:
+        assert wire.send("T", b"plain").code == ResponseCode.SUCCESS
+        wire.pull("T", 0)
+        assert not exporter.get_finished_spans()
+        assert wire.send("T", b"traced", {"traceparent": PARENT}).code == ResponseCode.SUCCESS
+        batch = [Message("T", b"b", {"a": "b"}), Message("T", b"c", {"traceparent": PARENT})]
+        assert wire.send_batch("T", batch).code == ResponseCode.SUCCESS
+        assert wire.send("T", b"x", {"traceparent": PARENT}, queue_id=999).code != ResponseCode.SUCCESS
+        assert wire.send("T", b"x", {"traceparent": "invalid!"}).code == ResponseCode.SUCCESS
+        assert len(wire.messages("T")) == 5
+        assert len(Popper(wire, "poppers", "T", queueId=0).take()) == 5
 
     broker = Broker(config(tmp_path), tracer_provider=provider)
     await broker.start()
     try:
-        await asyncio.to_thread(talk, broker.address)
+        await ask(broker, talk)
     finally:
         await broker.close()
     stores = [span for span in exporter.get_finished_spans() if span.name == "store T"]

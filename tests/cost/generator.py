@@ -59,9 +59,10 @@ class Size(Enum):
 class Case:
     """A request. ``is_beyond``: it exceeds a bound of the table, so it must be refused."""
 
-    code: int
+    subject: Any
+    """The request code, the method of the proxy or the route of the console."""
     label: str
-    make: Callable[[], RemotingCommand]
+    make: Callable[[], Any]
     size: Size = Size.SMALL
     is_beyond: bool = False
     is_number: bool = False

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.cost.generator import Case, Size
-from tests.cost.rpcs import RpcCase
 from tests.cost.servers import Line, Measured
 
 MAX_CPU_S = {Size.SMALL: 0.1, Size.FRAME: 1.0}
@@ -77,11 +76,11 @@ class Run:
         self._server = server
         self._line = line
 
-    def cases(self, name: str, cases: Iterable[Case] | Iterable[RpcCase]) -> Costs:
+    def cases(self, name: str, cases: Iterable[Case]) -> Costs:
         server = self._server
         result = Costs(name)
         before = server.memory()
-        numbers: list[Case | RpcCase] = []
+        numbers: list[Case] = []
         for case in cases:
             if case.is_number:
                 numbers.append(case)
@@ -95,14 +94,14 @@ class Run:
         result.kept = server.memory() - before
         return result
 
-    def _together(self, cases: Sequence[Case | RpcCase]) -> list[Cost]:
+    def _together(self, cases: Sequence[Case]) -> list[Cost]:
         """Measure cheap cases together, and again one by one if they cost too much together."""
         cost = self._measure("numbers at their extremes", Size.SMALL, [case.make() for case in cases])
         if not cost.is_too_much:
             return [cost]
         return [self._checked(case) for case in cases]
 
-    def _checked(self, case: Case | RpcCase) -> Cost:
+    def _checked(self, case: Case) -> Cost:
         """Measure again what costs too much: the first time, a table may be built, or memory be requested."""
         found = [self._measure(case.label, case.size, [case.make()])]
         while found[-1].is_too_much and len(found) < _REPEATS:

@@ -10,12 +10,18 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import quote, urlencode
 
-from spark_rocket.console.request_limits import ROUTE_LIMITS, Collection, Number, Parameter, RouteLimit, Text
+from spark_rocket.console.request_limits import (
+    ROUTE_LIMITS,
+    CollectionLimit,
+    NumberLimit,
+    Parameter,
+    RouteLimit,
+    TextLimit,
+)
 from spark_rocket.console.serve import MAX_HEADER_BYTES
-from tests.cost.generator import MB, Size
+from tests.cost.generator import MB, Case, Size
 from tests.cost.values import BROKER, GROUP, LONG_EXTREMES, TOPIC
 
 Route = tuple[str, str]
@@ -39,63 +45,47 @@ class HttpRequest:
     content: bytes
 
 
-@dataclass(frozen=True)
-class RouteCase:
-    """A request, as :class:`tests.cost.generator.Case`. ``is_beyond``: it exceeds a bound of ROUTE_LIMITS."""
-
-    route: Route
-    label: str
-    request: Any
-    size: Size = Size.SMALL
-    is_beyond: bool = False
-    is_number: bool = False
-
-    def make(self) -> HttpRequest:
-        made: HttpRequest = self.request()
-        return made
-
-
-def route_cases(route: Route, broker: str) -> Iterator[RouteCase]:
+def route_cases(route: Route, broker: str) -> Iterator[Case]:
     """All requests of a route. ``broker``: the address of one."""
     limit = ROUTE_LIMITS[route]
-    yield RouteCase(route, "plausible", partial(_request, route, broker, {}))
+    yield Case(route, "plausible", partial(_request, route, broker, {}))
     for name, parameter in limit.parameters.items():
         yield from _of_parameter(route, limit, broker, name, parameter)
     if limit.max_body_bytes:
         yield from _bodies(route, limit)
 
 
-def _of_parameter(route: Route, limit: RouteLimit, broker: str, name: str, parameter: Parameter) -> Iterator[RouteCase]:
+def _of_parameter(route: Route, limit: RouteLimit, broker: str, name: str, parameter: Parameter) -> Iterator[Case]:
     in_body = bool(limit.max_body_bytes) and f"{{{name}}}" not in route[1]
     longest = limit.max_body_bytes - limit.max_body_bytes // 8 if in_body else MAX_HEADER_BYTES - 4_096
-    if isinstance(parameter, Number):
+    if isinstance(parameter, NumberLimit):
         for number in LONG_EXTREMES:
             is_beyond = not parameter.least <= number <= parameter.most
             request = partial(_request, route, broker, {name: number})
-            yield RouteCase(route, f"{name}={number}", request, is_beyond=is_beyond, is_number=True)
-    elif isinstance(parameter, Text):
+            yield Case(route, f"{name}={number}", request, is_beyond=is_beyond, is_number=True)
+    elif isinstance(parameter, TextLimit):
         for size in sorted({min(parameter.most, longest), parameter.most + 1, *([MB] if in_body else [])}):
             for unit in _TEXTS if size <= parameter.most else _TEXTS[:1]:
                 request = partial(_request, route, broker, {name: (unit * size)[:size]})
                 made = request()
                 is_beyond = size > parameter.most or len(made.content) > limit.max_body_bytes
                 kind = Size.FRAME if size > MB else Size.SMALL
-                yield RouteCase(route, f"{name}: {size:,} characters of {unit!r}", request, kind, is_beyond)
+                yield Case(route, f"{name}: {size:,} characters of {unit!r}", request, kind, is_beyond)
     else:
         yield from _collection(route, limit, broker, name, parameter)
 
 
-def _collection(route: Route, limit: RouteLimit, broker: str, name: str, parameter: Collection) -> Iterator[RouteCase]:
+def _collection(route: Route, limit: RouteLimit, broker: str, name: str, parameter: CollectionLimit) -> Iterator[Case]:
     fill = MB // len(json.dumps(_entry(route, name, 100_000)))
     for count in sorted({1, min(parameter.most, fill), parameter.most + 1, fill}):
         request = partial(_with_entries, route, broker, name, count)
         raw = len(request().content)
         is_beyond = count > parameter.most or raw > limit.max_body_bytes
         kind = Size.SMALL if raw <= 1.1 * MB else Size.FRAME
-        yield RouteCase(route, f"{name}: {count:,} entries", request, kind, is_beyond)
+        yield Case(route, f"{name}: {count:,} entries", request, kind, is_beyond)
     deep = {name: [[[1] * 10] * 100] * (parameter.most * parameter.each // 1_000 + 2)}
     if parameter.most * parameter.each < 50_000:
-        yield RouteCase(route, f"{name}: lists of lists", partial(_request, route, broker, deep), is_beyond=True)
+        yield Case(route, f"{name}: lists of lists", partial(_request, route, broker, deep), is_beyond=True)
 
 
 def _with_entries(route: Route, broker: str, name: str, count: int) -> HttpRequest:
@@ -114,7 +104,7 @@ def _entry(route: Route, name: str, at: int) -> object:
     return f"10.0.{at >> 8 & 255}.{at & 255}"
 
 
-def _bodies(route: Route, limit: RouteLimit) -> Iterator[RouteCase]:
+def _bodies(route: Route, limit: RouteLimit) -> Iterator[Case]:
     most = limit.max_body_bytes
     units = {"spaces": b" ", "brackets": b"[", "lists": b"[],"}
     for size in sorted({most, most + 1, MB}):
@@ -122,7 +112,7 @@ def _bodies(route: Route, limit: RouteLimit) -> Iterator[RouteCase]:
         for label, unit in units.items() if size <= most else [("spaces", b" ")]:
             raw = b"[" + (unit * (size // len(unit) + 1))[: size - 2] + b"]"
             request = partial(_request, route, "x", {}, raw)
-            yield RouteCase(route, f"body of {size:,} bytes, {label}", request, kind, size > most)
+            yield Case(route, f"body of {size:,} bytes, {label}", request, kind, size > most)
 
 
 def _request(route: Route, broker: str, changed: dict[str, object], content: bytes | None = None) -> HttpRequest:
@@ -142,6 +132,6 @@ def _plausible(name: str, parameter: Parameter, broker: str) -> object:
         return broker
     if name == "brokers":
         return [broker]
-    if isinstance(parameter, Collection):
+    if isinstance(parameter, CollectionLimit):
         return {} if name == "properties" else []
-    return PLAUSIBLE.get(name, 1 if isinstance(parameter, Number) else "x")
+    return PLAUSIBLE.get(name, 1 if isinstance(parameter, NumberLimit) else "x")

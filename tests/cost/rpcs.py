@@ -14,7 +14,7 @@ from typing import Any
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
 from spark_rocket.proxy.transport.limits import MAX_REQUEST_BYTES
-from tests.cost.generator import MB, Size
+from tests.cost.generator import MB, Case, Size
 from tests.cost.values import BROKER, GROUP, INT_EXTREMES, LONG_EXTREMES, TOPIC, Variant, colliding
 from tests.proxy.caller import METHODS
 
@@ -40,22 +40,10 @@ class RpcRequest:
     raw: bytes
 
 
-@dataclass(frozen=True)
-class RpcCase:
-    """A request, as :class:`tests.cost.generator.Case`. ``is_beyond``: it exceeds a bound of METHOD_LIMITS."""
-
-    method: str
-    label: str
-    make: Callable[[], RpcRequest]
-    size: Size = Size.SMALL
-    is_beyond: bool = False
-    is_number: bool = False
-
-
 VARIANTS = (Variant.KNOWN, Variant.UNIQUE, Variant.COLLIDING)
 
 
-def rpc_cases(method: str, variants: tuple[Variant, ...] = VARIANTS) -> Iterator[RpcCase]:
+def rpc_cases(method: str, variants: tuple[Variant, ...] = VARIANTS) -> Iterator[Case]:
     """All requests of a method, with these entries in collections."""
     limit = METHOD_LIMITS[method]
     yield _case(method, "plausible", limit, lambda request: None)
@@ -180,16 +168,16 @@ def _request(method: str, change: Callable[[Any], None]) -> RpcRequest:
 def _case(
     method: str, label: str, limit: MethodLimit, change: Callable[[Any], None], *,
     is_beyond: bool = False, is_number: bool = False,
-) -> RpcCase:  # fmt: skip
+) -> Case:  # fmt: skip
     """A case that knows whether its bytes or fields are too many."""
     if is_number:
-        return RpcCase(method, label, partial(_request, method, change), is_number=True)
+        return Case(method, label, partial(_request, method, change), is_number=True)
     request = plausible(method)
     change(request)
     size = request.ByteSize()
     too_much = is_beyond or size > max_bytes(limit) or fields_of(request) > limit.max_fields
     kind = Size.SMALL if size <= 1.1 * MB else Size.FRAME
-    return RpcCase(method, label, partial(_request, method, change), kind, too_much)
+    return Case(method, label, partial(_request, method, change), kind, too_much)
 
 
 def max_bytes(limit: MethodLimit) -> int:
@@ -198,7 +186,7 @@ def max_bytes(limit: MethodLimit) -> int:
 
 def _collection(
     method: str, limit: MethodLimit, path: str, field: Any, variants: tuple[Variant, ...]
-) -> Iterator[RpcCase]:
+) -> Iterator[Case]:
     entries = limit.max_entries.get(path)
     for variant in variants:
         if variant is not Variant.KNOWN and field.enum_type is not None:
@@ -251,7 +239,7 @@ def _entry(entry: Any, field: Any, index: int, variant: Variant) -> None:
         _fill(entry, index, variant)
 
 
-def _texts(method: str, limit: MethodLimit, path: str, field: Any) -> Iterator[RpcCase]:
+def _texts(method: str, limit: MethodLimit, path: str, field: Any) -> Iterator[Case]:
     bound = max_bytes(limit)
     for size in sorted({min(bound, 256 * 1024) - 1024, MB, bound - 1024 if bound > MB else MB}):
         units = ["x"] if size > MB else ["x", "a||b,", "%RETRY%"]
@@ -259,7 +247,7 @@ def _texts(method: str, limit: MethodLimit, path: str, field: Any) -> Iterator[R
             change = partial(_set_text, path=path, unit=unit, size=size, is_bytes=field.type == field.TYPE_BYTES)
             kind = Size.FRAME if size > MB else Size.SMALL
             label = f"{path}: {size:,} characters of {unit!r}"
-            yield RpcCase(method, label, partial(_request, method, change), kind, size > bound)
+            yield Case(method, label, partial(_request, method, change), kind, size > bound)
 
 
 def _set_text(request: Any, path: str, unit: str, size: int, *, is_bytes: bool) -> None:
@@ -267,7 +255,7 @@ def _set_text(request: Any, path: str, unit: str, size: int, *, is_bytes: bool) 
     _set(request, path, text.encode() if is_bytes else text)
 
 
-def _raw(method: str, limit: MethodLimit) -> Iterator[RpcCase]:
+def _raw(method: str, limit: MethodLimit) -> Iterator[Case]:
     """Bytes without regard to the method's fields."""
     bound = max_bytes(limit)
     unknown = b"\xf8\x07\x01"  # field 127
@@ -277,7 +265,7 @@ def _raw(method: str, limit: MethodLimit) -> Iterator[RpcCase]:
             count = size // len(unit)
             is_beyond = len(unit) * count > bound or (unit is unknown and count > limit.max_fields)
             make = partial(_bytes, method, unit, count)
-            yield RpcCase(method, f"{size:,} bytes of {label}", make, is_beyond=is_beyond)
+            yield Case(method, f"{size:,} bytes of {label}", make, is_beyond=is_beyond)
 
 
 def _bytes(method: str, unit: bytes, count: int) -> RpcRequest:

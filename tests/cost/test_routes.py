@@ -12,9 +12,9 @@ from spark_rocket.console.app import make_app
 from spark_rocket.console.request_limits import ROUTE_LIMITS
 from spark_rocket.console.settings import ConsoleSettings
 from tests.cost import routes
-from tests.cost.generator import MB, Size
+from tests.cost.generator import MB, Case, Size
 from tests.cost.route_line import answer_of
-from tests.cost.routes import RouteCase, route_cases
+from tests.cost.routes import route_cases
 
 _NOWHERE = "127.0.0.1:1"
 _ALL = [pytest.param(route, id=" ".join(route)) for route in ROUTE_LIMITS]
@@ -51,11 +51,11 @@ def test_a_request_beyond_a_bound_is_refused_before_its_handler() -> None:
         for case in route_cases(route, _NOWHERE)
         if case.is_beyond and case.size is Size.SMALL and f"{MB:,}" not in case.label
     ]
-    assert {case.route for case in cases} == {route for route, limit in ROUTE_LIMITS.items() if limit.parameters}
+    assert {case.subject for case in cases} == {route for route, limit in ROUTE_LIMITS.items() if limit.parameters}
     assert asyncio.run(_not_refused(cases)) == []
 
 
-async def _not_refused(cases: list[RouteCase]) -> list[str]:
+async def _not_refused(cases: list[Case]) -> list[str]:
     transport = httpx.ASGITransport(make_app(ConsoleSettings(_NOWHERE)))
     wrong = []
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
@@ -65,5 +65,5 @@ async def _not_refused(cases: list[RouteCase]) -> list[str]:
             made = case.make()
             answer = answer_of(await client.request(made.method, made.url, headers=headers, content=made.content))
             if not answer.is_refusal:
-                wrong.append(f"{case.route}: {case.label}: {answer}")
+                wrong.append(f"{case.subject}: {case.label}: {answer}")
     return wrong

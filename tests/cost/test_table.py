@@ -92,7 +92,7 @@ def test_a_request_beyond_a_bound_is_refused_by_name(cluster: LocalCluster, serv
                 continue
             answer = line.ask(case.make())
             if not _is_refused(answer):
-                wrong.append(f"{RequestCode(case.code).name}: {case.label}: {answer}")
+                wrong.append(f"{RequestCode(case.subject).name}: {case.label}: {answer}")
         assert wrong == []
         prepared(admin)
 
