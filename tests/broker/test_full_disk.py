@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 import pytest
 
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.bodies.client import ConsumerData
+from spark_rocket.protocol.wire.codes import RequestCode as Code
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
 from spark_rocket.remoting.client.remoting_client import RemotingClient
@@ -65,10 +67,10 @@ def served(tmp_path: Path, disk: Disk) -> Iterator[LocalCluster]:
 def wire(served: LocalCluster) -> Iterator[Wire]:
     with RemotingClient() as client:
         wire = Wire(client, served.broker_address)
-        wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"known"}')
-        create_topic(wire, "Known")
+        wire.create_group("known")
+        wire.create_topic("Known")
         wire.send("Known", b"x")
-        commit(wire, 1)
+        wire.commit("known", "Known", 1)
         yield wire
 
 
@@ -88,82 +90,56 @@ def failed(answer: RemotingCommand) -> RemotingCommand | None:
     return answer if answer.code == ResponseCode.SYSTEM_ERROR else None
 
 
-def create_topic(wire: Wire, topic: str) -> RemotingCommand:
-    return wire.ask(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        topic=topic,
-        defaultTopic="TBW102",
-        readQueueNums=1,
-        writeQueueNums=1,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        topicSysFlag=0,
-        order=False,
-    )
+def json_of(value: object) -> bytes:
+    return json.dumps(value).encode()
 
 
-def commit(wire: Wire, offset: int) -> RemotingCommand:
-    asked = {"consumerGroup": "known", "topic": "Known", "queueId": 0, "commitOffset": offset}
-    return wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked)
-
-
-def reset(wire: Wire) -> RemotingCommand:
-    return wire.ask(
-        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
-        topic="Known",
-        group="known",
-        timestamp=0,
-        isForce=True,
-        offset=0,
-        queueId=0,
-    )
-
-
-def topic_list(wire: Wire) -> RemotingCommand:
-    topic = {"topicName": "Listed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
-    return wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, json.dumps({"topicConfigList": [topic]}).encode())
-
-
-def group_list(wire: Wire) -> RemotingCommand:
-    body = json.dumps({"groupConfigList": [{"groupName": "listed"}]}).encode()
-    return wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body)
-
-
-def set_mode(wire: Wire) -> RemotingCommand:
-    body = {"topic": "Known", "consumerGroup": "known", "mode": "POP", "popShareQueueNum": 0}
-    return wire.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, json.dumps(body).encode())
-
-
-def clone(wire: Wire) -> RemotingCommand:
-    fields = {"srcGroup": "known", "destGroup": "copy", "topic": "Known", "offline": False}
-    return wire.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
-
-
+TOPIC = {"topicName": "Listed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
+MODE = {"topic": "Known", "consumerGroup": "known", "mode": "POP", "popShareQueueNum": 0}
+CLONE = {"srcGroup": "known", "destGroup": "copy", "topic": "Known", "offline": False}
+#: A change, its file, and a text that is in the file afterwards, or not.
 CHANGES: dict[str, tuple[Callable[[Wire], RemotingCommand], str, str, bool]] = {
-    "create topic": (lambda wire: create_topic(wire, "New"), "topics.json", '"New"', True),
-    "create topics": (topic_list, "topics.json", '"Listed"', True),
-    "delete topic": (
-        lambda wire: wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Known"),
+    "create topic": (lambda wire: wire.create_topic("New"), "topics.json", '"New"', True),
+    "create topics": (
+        lambda wire: wire.ask(Code.UPDATE_AND_CREATE_TOPIC_LIST, json_of({"topicConfigList": [TOPIC]})),
         "topics.json",
-        '"Known"',
-        False,
+        '"Listed"',
+        True,
     ),
+    "delete topic": (lambda wire: wire.delete_topic("Known"), "topics.json", '"Known"', False),
     "create group": (
-        lambda wire: wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"new"}'),
+        lambda wire: wire.ask(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json_of({"groupName": "new"})),
         "subscriptionGroup.json",
         '"new"',
         True,
     ),
-    "create groups": (group_list, "subscriptionGroup.json", '"listed"', True),
+    "create groups": (
+        lambda wire: wire.ask(
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, json_of({"groupConfigList": [{"groupName": "listed"}]})
+        ),
+        "subscriptionGroup.json",
+        '"listed"',
+        True,
+    ),
     "delete group": (
-        lambda wire: wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="known", cleanOffset=True),
+        lambda wire: wire.ask(Code.DELETE_SUBSCRIPTIONGROUP, groupName="known", cleanOffset=True),
         "subscriptionGroup.json",
         '"known"',
         False,
     ),
-    "reset": (reset, "consumerOffset.json", "{0:0", True),
-    "clone": (clone, "consumerOffset.json", '"Known@copy"', True),
-    "request mode": (set_mode, "messageRequestMode.json", "POP", True),
+    "reset": (
+        lambda wire: wire.reset("known", "Known", timestamp=0, offset=0, queueId=0),
+        "consumerOffset.json",
+        "{0:0",
+        True,
+    ),
+    "clone": (lambda wire: wire.ask(Code.CLONE_GROUP_OFFSET, **CLONE), "consumerOffset.json", '"Known@copy"', True),
+    "request mode": (
+        lambda wire: wire.ask(Code.SET_MESSAGE_REQUEST_MODE, json_of(MODE)),
+        "messageRequestMode.json",
+        "POP",
+        True,
+    ),
 }
 
 
@@ -193,10 +169,10 @@ def test_a_change_that_is_acknowledged_is_on_disk(name: str, wire: Wire, served:
 def test_a_failed_change_is_written_when_there_is_disk_space(disk: Disk, wire: Wire, served: LocalCluster) -> None:
     """A new request is not needed."""
     disk.full = True
-    assert create_topic(wire, "New").code == ResponseCode.SYSTEM_ERROR
+    assert wire.create_topic("New").code == ResponseCode.SYSTEM_ERROR
     disk.full = False
     until(lambda: '"New"' in written(served, "topics.json"))
-    assert create_topic(wire, "New").code == ResponseCode.SUCCESS
+    assert wire.create_topic("New").code == ResponseCode.SUCCESS
     assert wire.send("New").code == ResponseCode.SUCCESS
 
 
@@ -208,16 +184,15 @@ def test_commits_are_errors_while_offsets_cannot_be_written(disk: Disk, wire: Wi
 
     until(lambda: saved() == 1)  # so that no earlier commit is written on the full disk
     disk.full = True
-    assert commit(wire, 2).code == ResponseCode.SUCCESS  # answered at once: nothing has failed so far
+    assert wire.commit("known", "Known", 2).code == ResponseCode.SUCCESS  # answered at once: nothing has failed so far
     until(lambda: "consumerOffset.json" in disk.refused)
-    answer = until(lambda: failed(commit(wire, 3)))
+    answer = until(lambda: failed(wire.commit("known", "Known", 3)))
     assert answer is not None
     assert "consumerOffset.json could not be written: No space left on device" in (answer.remark or "")
-    asked = {"consumerGroup": "known", "topic": "Known", "queueId": 0}
-    assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).ext_fields["offset"] == "3"  # it counts all the same
+    assert wire.committed("known", "Known") == 3  # it counts all the same
     disk.full = False
     until(lambda: saved() == 3)
-    until(lambda: commit(wire, 4).code == ResponseCode.SUCCESS)
+    until(lambda: wire.commit("known", "Known", 4).code == ResponseCode.SUCCESS)
     until(lambda: saved() == 4)
 
 
@@ -238,8 +213,7 @@ def test_messages_of_a_topic_that_cannot_be_written_are_refused(disk: Disk, wire
 def test_a_heartbeat_needs_no_room(disk: Disk, wire: Wire) -> None:
     """The next one creates its additional topics again."""
     disk.full = True
-    data = {"clientID": "c", "consumerDataSet": [{"groupName": "other", "subscriptionDataSet": []}]}
-    assert wire.ask(RequestCode.HEART_BEAT, json.dumps(data).encode()).code == ResponseCode.SUCCESS
+    assert wire.beat(ConsumerData("other")).code == ResponseCode.SUCCESS
 
 
 def test_a_deletion_that_cannot_be_recorded_changes_nothing(
@@ -250,13 +224,13 @@ def test_a_deletion_that_cannot_be_recorded_changes_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(DeletedTopics, "add", full)
-        answer = wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Known")
+        answer = wire.delete_topic("Known")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "topic Known cannot be deleted: No space left on device" in (answer.remark or "")
     assert wire.bodies("Known") == [b"x"]
-    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="Known").code == ResponseCode.SUCCESS
-    assert wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="Known").code == ResponseCode.SUCCESS
-    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="Known").code == ResponseCode.TOPIC_NOT_EXIST
+    assert wire.topic_config("Known") is not None
+    assert wire.delete_topic("Known").code == ResponseCode.SUCCESS
+    assert wire.topic_config("Known") is None
 
 
 async def test_failing_writes_are_logged_once_and_so_is_their_end(

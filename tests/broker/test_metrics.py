@@ -27,7 +27,7 @@ from spark_rocket.model import Message
 from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
 from spark_rocket.namesrv.server import NameServerMetrics
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.exposition import Exposition, Metric
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
@@ -115,7 +115,7 @@ def test_metrics_of_received_messages(endpoint: Endpoint, wire: Wire, topic: str
 def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
     for _ in range(5):
         wire.send(topic, b"x" * 100, queue_id=1)
-    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
+    wire.create_group(group)
     wire.commit(group, topic, 1, 1)
     wire.pull(topic, 1, consumerGroup=group, queue_id=1, maxMsgNums=2)
     samples = endpoint.samples()
@@ -149,7 +149,7 @@ def test_the_age_of_a_lag_is_that_of_its_oldest_message(
 
 
 def test_dead_letters_and_retries(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
-    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
+    wire.create_group(group)
     wire.send(topic, b"x")
     (record,) = wire.messages(topic, consumerGroup=group)
     for level in (1, -1):
@@ -164,13 +164,13 @@ def test_dead_letters_and_retries(endpoint: Endpoint, wire: Wire, topic: str, gr
 
 
 def test_counts_go_with_their_topic_and_group(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
-    wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": group}).encode())
+    wire.create_group(group)
     wire.send(topic, b"x")
     wire.pull(topic, 0, consumerGroup=group)
     assert value(endpoint.samples(), "rocketmq_messages_out_total", consumer_group=group) == 1
     wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, cleanOffset="true")
     assert group not in endpoint.get("/metrics")[1].decode()
-    wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+    wire.delete_topic(topic)
     assert f'"{topic}"' not in endpoint.get("/metrics")[1].decode()
 
 
@@ -258,13 +258,10 @@ def test_reasons_for_not_being_ready(endpoint: Endpoint, wire: Wire, parts: Brok
         assert (status, ready["status"], ready["reasons"]) == (503, "DOWN", ["the disk is full"])
         assert value(endpoint.samples(), "rocket_ready") == 0
         assert endpoint.json("/health")[0] == 200
-    wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4")
-    try:
+    with wire.settings(brokerPermission=4):
         status, ready = endpoint.json("/ready")
         assert status == 503
         assert "brokerPermission is 4" in ready["reasons"][0]
-    finally:
-        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6").code == ResponseCode.SUCCESS
     assert endpoint.json("/ready")[0] == 200
 
 

@@ -13,7 +13,7 @@ from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.broker.test_delayed import later
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire, messages_of
+from tests.broker.wire import Wire, messages_of
 from tests.kit.brokers import served
 from tests.kit.clock import START, Clock
 
@@ -31,7 +31,7 @@ def test_timed_messages_are_delivered_at_their_millisecond(tmp_path: Path, clock
     with served(tmp_path, clock) as (server, wire):
         wire.send("Late", b"b", {"TIMER_DELIVER_MS": str(START + 1700), "TAGS": "t"}, queue_id=1)
         wire.send("Late", b"a", {"TIMER_DELAY_MS": "1300"}, queue_id=1)
-        pull = wire.pull_later("Late", 0, queue_id=1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=30_000)
+        pull = wire.hold("Late", 0, queue_id=1)
         clock.now = START + 1299
         server.wake()
         assert not pull.done()
@@ -82,10 +82,10 @@ def test_invalid_recalls_at_the_broker(tmp_path: Path, clock: Clock) -> None:
         missing = (ResponseCode.TOPIC_NOT_EXIST, "recall failed, the topic[None] not exist")
         assert recall(wire, "None", "x") == missing
         assert wire.messages(TIMER) == []
-        server.run(lambda: setattr(server.config, "allow_recall_when_broker_not_writeable", False))
-        server.run(lambda: setattr(server.config, "broker_permission", 4))
+        wire.configure(allowRecallWhenBrokerNotWriteable=False)
+        wire.configure(brokerPermission=4)
         assert tried("Late", "b", soon)[0] == ResponseCode.SERVICE_NOT_AVAILABLE
-        server.run(lambda: setattr(server.config, "recall_message_enable", False))
+        wire.configure(recallMessageEnable=False)
         forbidden = (ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
         assert tried("Late", "b", soon) == forbidden
 

@@ -23,6 +23,11 @@ from tests.kit.waiting import until, until_async
 pytestmark = pytest.mark.live
 
 
+def registration_of(config: BrokerConfig, topics: TopicConfigManager) -> NameServerRegistration:
+    addresses = {"broker_addr": "127.0.0.1:1", "ha_server_addr": "127.0.0.1:2"}
+    return NameServerRegistration(config, topics, **addresses, on_master=lambda *_: None)
+
+
 async def test_all_topics_are_registered_every_period() -> None:
     """Topics change without a pause: another change follows each registration."""
     everything, alone = 0, 0
@@ -49,9 +54,7 @@ async def test_all_topics_are_registered_every_period() -> None:
     config = BrokerConfig(namesrv_addr=f"127.0.0.1:{server.port}", register_name_server_period=20)
     topics = TopicConfigManager(config, lambda: 1)
     topics.ensure("t")
-    registration = NameServerRegistration(
-        config, topics, broker_addr="127.0.0.1:1", ha_server_addr="127.0.0.1:2", on_master=lambda *_: None
-    )
+    registration = registration_of(config, topics)
     registration.start()
     async with asyncio.timeout(60):
         await third.wait()  # a name server that hears of single topics only forgets the broker after 120 s
@@ -68,11 +71,8 @@ def test_a_broker_without_write_permission_registers_its_topics_without_it(
         return route.queue_datas[0].perm
 
     assert perm() == 6
-    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=4").code == 0
-    try:
+    with wire.settings(brokerPermission=4):
         until(lambda: perm() == 4)
-    finally:
-        assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerPermission=6").code == 0
 
 
 # --- registrations that do not fit into a frame -------------------------------------------------------------------
@@ -95,9 +95,7 @@ async def registering(
     config = BrokerConfig.from_properties({"namesrvAddr": server.address, **settings})
     topics = TopicConfigManager(config, lambda: 1)
     topics.table.update((name, new_topic(name, 4)) for name in names)
-    registration = NameServerRegistration(
-        config, topics, broker_addr="127.0.0.1:1", ha_server_addr="127.0.0.1:2", on_master=lambda *_: None
-    )
+    registration = registration_of(config, topics)
     registration.start()
     async with asyncio.timeout(60):
         await registration.register()
@@ -165,13 +163,7 @@ async def test_the_size_of_a_route_is_bounded(brokers: int) -> None:
     )
     await server.start()
     config = BrokerConfig(namesrv_addr=f"127.0.0.1:{server.port}")
-    registration = NameServerRegistration(
-        config,
-        TopicConfigManager(config, lambda: 1),
-        broker_addr="127.0.0.1:1",
-        ha_server_addr="127.0.0.1:2",
-        on_master=lambda *_: None,
-    )
+    registration = registration_of(config, TopicConfigManager(config, lambda: 1))
     try:
         if len(body) > 2 << 20:
             with pytest.raises(RocketError, match="A route has"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.retention import Retention
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
-from tests.broker.wire import SUBSCRIPTION, SUSPEND, Wire
+from tests.broker.wire import HELD, Wire
 from tests.kit.brokers import parts_of
 from tests.kit.waiting import until
 from tests.store.helpers import small
@@ -83,7 +82,7 @@ def offset(wire: Wire, code: int, topic: str, **more: object) -> int:
 
 def keep(wire: Wire, size: int) -> None:
     """Change a setting while the broker runs, and wait until it is effective."""
-    assert wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedSize=%d" % size).code == ResponseCode.SUCCESS
+    assert wire.configure(fileReservedSize=size).code == ResponseCode.SUCCESS
 
 
 def test_a_consumer_of_deleted_messages_gets_the_first_remaining_offset(
@@ -100,9 +99,9 @@ def test_a_consumer_of_deleted_messages_gets_the_first_remaining_offset(
     until(lambda: insides.store.min_physical_offset > 0)
     low = offset(here, RequestCode.GET_MIN_OFFSET, topic)
     assert middle < low < 100
-    assert offset(here, RequestCode.GET_MAX_OFFSET, topic) == 100
+    assert here.end(topic) == 100
     for begin in (0, middle, low - 1):
-        gone = here.pull(topic, begin, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000)
+        gone = here.pull(topic, begin, **HELD)
         assert (gone.code, gone.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL")
         assert gone.ext_fields["nextBeginOffset"] == gone.ext_fields["minOffset"] == str(low)
         assert gone.ext_fields["maxOffset"] == "100"
@@ -111,9 +110,8 @@ def test_a_consumer_of_deleted_messages_gets_the_first_remaining_offset(
     assert offset(here, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, timestamp=0) == low
     earliest = here.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=topic, queueId=0)
     assert int(earliest.ext_fields["timestamp"]) == left[0].store_timestamp
-    by_key = {"topic": topic, "maxNum": 10, "beginTimestamp": 0, "endTimestamp": 1 << 62}
-    assert here.ask(RequestCode.QUERY_MESSAGE, key="k0", **by_key).code == ResponseCode.QUERY_NOT_FOUND
-    assert here.ask(RequestCode.QUERY_MESSAGE, key="k99", **by_key).code == ResponseCode.SUCCESS
+    assert here.query(topic, "k0").code == ResponseCode.QUERY_NOT_FOUND
+    assert here.query(topic, "k99").code == ResponseCode.SUCCESS
     assert here.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=0).code != ResponseCode.SUCCESS
     until(lambda: len(list((broker.store_dir / "commitlog").iterdir())) <= 2)  # one is made ahead
 
@@ -128,17 +126,16 @@ def test_a_queue_without_remaining_messages_keeps_its_end(
     keep(here, 1)
     until(lambda: insides.store.min_physical_offset > 0)
     for _ in range(2):
-        assert offset(here, RequestCode.GET_MIN_OFFSET, old) == offset(here, RequestCode.GET_MAX_OFFSET, old) == 3
+        assert offset(here, RequestCode.GET_MIN_OFFSET, old) == here.end(old) == 3
         earliest = here.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic=old, queueId=0)
         assert earliest.ext_fields["timestamp"] == "-1"
         assert here.pull(old, 3).code == ResponseCode.PULL_NOT_FOUND
         assert here.pull(old, 1).ext_fields["nextBeginOffset"] == "3"
         assert here.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == ResponseCode.SUCCESS
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(here.pull, old, 3, sysFlag=SUBSCRIPTION | SUSPEND, suspendTimeoutMillis=20_000)
-        until(lambda: insides.held_pulls.count)
-        assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
-        assert waiting.result(20).code == ResponseCode.SUCCESS
+    waiting = here.hold(old, 3)
+    until(lambda: insides.held_pulls.count)
+    assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
+    assert waiting.result(20).code == ResponseCode.SUCCESS
 
 
 def test_sends_are_refused_while_the_disk_is_too_full(
@@ -158,7 +155,7 @@ def test_sends_are_refused_while_the_disk_is_too_full(
     assert table["commitLogDiskRatio"] == table["consumeQueueDiskRatio"] == "0.91"
     assert table[f"commitLogDiskRatio_{broker.store_dir / 'commitlog'}"] == "0.91"
     assert table["commitLogDirCapacity"] == "Total : 31.2 MiB, Free : 2.8 MiB."
-    assert here.ask(RequestCode.UPDATE_BROKER_CONFIG, b"diskSpaceWarningLevelRatio=95").code == ResponseCode.SUCCESS
+    assert here.configure(diskSpaceWarningLevelRatio=95).code == ResponseCode.SUCCESS
     until(lambda: insides.store.write_error is None)
     assert here.send(topic).code == ResponseCode.SUCCESS
 
@@ -187,7 +184,7 @@ def test_expired_files_go_by_request(broker: LocalCluster, insides: BrokerParts,
     insides.store.flush()
     assert here.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
     assert insides.store.min_physical_offset == 0  # nothing is three days old
-    assert here.ask(RequestCode.UPDATE_BROKER_CONFIG, b"fileReservedTime=0").code == ResponseCode.SUCCESS
+    assert here.configure(fileReservedTime=0).code == ResponseCode.SUCCESS
     assert here.ask(RequestCode.DELETE_EXPIRED_COMMITLOG).code == ResponseCode.SUCCESS
     assert insides.store.min_physical_offset == insides.store.max_physical_offset // SIZE * SIZE
     assert offset(here, RequestCode.GET_MIN_OFFSET, topic) > 0

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.wire.bodies.config import TopicConfig, TopicConfigSerializeWrapper
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests import golden
@@ -36,22 +35,9 @@ def give_back(wire: Wire, message: MessageExt | int, **more: object) -> tuple[in
     return answer.code, answer.remark
 
 
-def topics(wire: Wire) -> dict[str, TopicConfig]:
-    return wire.read(TopicConfigSerializeWrapper, RequestCode.GET_ALL_TOPIC_CONFIG).topic_config_table
-
-
 def sent(wire: Wire, properties: dict[str, str] | None = None, topic: str = "Orders") -> MessageExt:
     wire.send(topic, b"body", properties or {}, h=7)
     return wire.messages(topic)[-1]
-
-
-@contextmanager
-def told(wire: Wire, **group: object) -> Iterator[None]:
-    """The group with other settings."""
-    text = ",".join(f'"{name}":{str(value).lower()}' for name, value in group.items())
-    body = f'{{"groupName":"{GROUP}",{text}}}'.encode()
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body).code == ResponseCode.SUCCESS
-    yield
 
 
 def test_a_returned_message_is_redelivered_16_times_and_then_a_dead_letter(
@@ -86,8 +72,7 @@ def test_a_returned_message_is_redelivered_16_times_and_then_a_dead_letter(
     assert wire.messages(RETRY, 16) == []
     assert wire.messages(DLQ)[0].reconsume_times == 17
     assert wire.messages(DLQ)[0].properties == {**message.properties, "DELAY": "0"}
-    made = topics(wire)
-    assert (made[DLQ].read_queue_nums, made[DLQ].write_queue_nums, made[DLQ].perm) == (1, 1, 6)
+    assert wire.topic_config(DLQ) == TopicConfig(DLQ, 1, 1, 6)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +97,8 @@ def test_how_long_it_waits(broker: tuple[Served, Wire], fields: dict[str, object
 def test_the_groups_own_limit(broker: tuple[Served, Wire]) -> None:
     """For clients that send none, and those before 3.4.9, whose number is meaningless."""
     _, wire = broker
-    with told(wire, retryMaxTimes=0):
-        give_back(wire, sent(wire))
+    wire.create_group(GROUP, retryMaxTimes=0)
+    give_back(wire, sent(wire))
     assert len(wire.messages(DLQ)) == 1
     ext = {"offset": str(sent(wire).physical_offset), "group": GROUP, "delayLevel": "0", "maxReconsumeTimes": "9"}
     old = RemotingCommand.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
@@ -125,24 +110,24 @@ def test_the_groups_own_limit(broker: tuple[Served, Wire]) -> None:
 def test_a_group_without_retries(broker: tuple[Served, Wire]) -> None:
     _, wire = broker
     message = sent(wire)
-    with told(wire, retryQueueNums=0):
-        assert give_back(wire, message) == (0, None)
-    assert {RETRY, DLQ}.isdisjoint(topics(wire))
+    wire.create_group(GROUP, retryQueueNums=0)
+    assert give_back(wire, message) == (0, None)
+    assert (wire.topic_config(RETRY), wire.topic_config(DLQ)) == (None, None)
     assert wire.messages(SCHEDULE, queue_id=2) == []
 
 
 def test_a_group_with_many_retry_queues(broker: tuple[Served, Wire]) -> None:
     _, wire = broker
     message = sent(wire)
-    with told(wire, retryQueueNums=3):
-        for _ in range(40):
-            assert give_back(wire, message, delayLevel=1)[0] == 0
+    wire.create_group(GROUP, retryQueueNums=3)
+    for _ in range(40):
+        assert give_back(wire, message, delayLevel=1)[0] == 0
     waiting = [*wire.messages(SCHEDULE), *wire.messages(SCHEDULE, 32)]
     assert {one.properties["REAL_QID"] for one in waiting} == {"0", "1", "2"}
 
 
 def test_what_is_refused(broker: tuple[Served, Wire]) -> None:
-    server, wire = broker
+    _, wire = broker
     message = sent(wire)
     assert give_back(wire, 10_000_000) == (1, "look message by offset failed, 10000000")
     assert give_back(wire, -1) == (1, "look message by offset failed, -1")
@@ -150,15 +135,13 @@ def test_what_is_refused(broker: tuple[Served, Wire]) -> None:
     code, remark = give_back(wire, message, originTopic="Another")
     assert (code, remark) == (1, "look message by offset failed to check the topic name Another, it is Orders")
     assert give_back(wire, message, group="not a group!")[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    server.run(lambda: setattr(server.config, "auto_create_subscription_group", False))
+    wire.configure(autoCreateSubscriptionGroup=False)
     assert give_back(wire, message, group="New")[0] == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert wire.send("%RETRY%New").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-    assert wire.ask(RequestCode.GET_TOPIC_CONFIG, topic="%RETRY%New").code == ResponseCode.TOPIC_NOT_EXIST
-    server.run(lambda: setattr(server.config, "broker_permission", 4))
-    assert give_back(wire, message)[0] == ResponseCode.NO_PERMISSION
-    server.run(lambda: setattr(server.config, "broker_permission", 6))
-    change = {"topic": RETRY, "defaultTopic": "TBW102", "readQueueNums": 1, "writeQueueNums": 1, "perm": 4}
-    wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **change, topicFilterType="SINGLE_TAG")
+    assert wire.topic_config("%RETRY%New") is None
+    with wire.settings(brokerPermission=4):
+        assert give_back(wire, message)[0] == ResponseCode.NO_PERMISSION
+    wire.create_topic(RETRY, perm=4)
     assert give_back(wire, message) == (ResponseCode.NO_PERMISSION, f"the topic[{RETRY}] sending message is forbidden")
     missing = wire.ask(RequestCode.CONSUMER_SEND_MSG_BACK, group=GROUP, delayLevel=0)
     assert missing.code == ResponseCode.SYSTEM_ERROR
@@ -227,8 +210,7 @@ def test_it_is_stored_as_apaches_broker_stores_it(tmp_path: Path) -> None:
                 here = wire.messages(there["topic"], 2 + dead)[0]
                 dead += 1
             else:
-                queue_end = int(wire.ask(RequestCode.GET_MAX_OFFSET, topic=SCHEDULE, queueId=0).ext_fields["offset"])
-                here = wire.messages(SCHEDULE, queue_end - 1)[0]
+                here = wire.messages(SCHEDULE, wire.end(SCHEDULE) - 1)[0]
                 retried += 1
             assert here.properties == there["properties"]
             assert (here.reconsume_times, here.born_timestamp) == (there["reconsumeTimes"], there["bornTimestamp"])

@@ -11,7 +11,6 @@ import pytest
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     BrokerStatsDataBody,
@@ -159,8 +158,7 @@ def test_progress_of_all_groups(wire: Wire, topic: str, group: str) -> None:
 
 @pytest.mark.live
 def test_all_producers(wire: Wire, group: str) -> None:
-    heartbeat = HeartbeatData(client_id="1.2.3.4@5", producer_data_set=[ProducerData(group)])
-    wire.ask(RequestCode.HEART_BEAT, heartbeat.to_json())
+    wire.beat(producers=[group], client_id="1.2.3.4@5")
     table = wire.read(ProducerTableInfo, RequestCode.GET_ALL_PRODUCER_INFO).data
     (one,) = table[group]
     assert (one.client_id, one.language) == ("1.2.3.4@5", "PYTHON")
@@ -201,16 +199,7 @@ def test_topics_of_the_system(wire: Wire) -> None:
 def test_queues_without_a_topic_are_deleted_when_asked(wire: Wire, parts: BrokerParts, topic: str) -> None:
     wire.send(topic, b"stays")
     gone = f"{topic}-gone"
-    wire.ask(
-        RequestCode.UPDATE_AND_CREATE_TOPIC,
-        topic=gone,
-        defaultTopic="TBW102",
-        readQueueNums=1,
-        writeQueueNums=1,
-        perm=6,
-        topicFilterType="SINGLE_TAG",
-        order=False,
-    )
+    wire.create_topic(gone)
     wire.send(gone, b"goes")
     del parts.topics.table[gone]
     assert wire.ask(RequestCode.CLEAN_UNUSED_TOPIC).code == ResponseCode.SUCCESS

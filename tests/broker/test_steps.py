@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +14,8 @@ from spark_rocket.broker import steps
 from spark_rocket.broker.assembly import BrokerParts
 from spark_rocket.broker.state.offsets import ConsumerOffsetManager
 from spark_rocket.broker.steps import in_steps
+from spark_rocket.protocol.wire.bodies.client import ConsumerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, StateLimit
 from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES
 from tests.broker.wire import Wire
@@ -132,13 +131,9 @@ def test_other_requests_are_answered_while_large_ones_wait(
     fields = {"topic": topic, "group": group, "consumerGroup": group, "producerGroup": group, "timestamp": "0"}
     fields |= {"srcGroup": group, "destGroup": group, "isForce": "true", "queueId": "0"}
     wire.create_group(group)
-    wire.ask(RequestCode.HEART_BEAT, _heartbeat(group))
-
-    def ask(code: RequestCode) -> Future[RemotingCommand]:
-        return wire.client.invoke_async(wire.address, RemotingCommand.request(code, dict(fields)), timeout=30.0)
-
+    wire.beat(ConsumerData(group), producers=[group])
     with large_response_running(parts):
-        waiting = {code: ask(code) for code in LARGE}
+        waiting = {code: wire.ask_later(code, **fields) for code in LARGE}
         assert wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == ResponseCode.SUCCESS
         assert [code.name for code, answer in waiting.items() if answer.done()] == []
     assert {code.name: answer.result(30).code for code, answer in waiting.items()} == {code.name: 0 for code in LARGE}
@@ -149,16 +144,9 @@ def test_other_requests_are_answered_while_large_ones_wait(
 def test_too_many_large_requests_are_refused(wire: Wire, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts.later.large, "limit", StateLimit(1, None, 10, "when sent"))
     with large_response_running(parts):
-        first = wire.client.invoke_async(
-            wire.address, RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG, {}), timeout=30.0
-        )
+        first = wire.ask_later(RequestCode.GET_ALL_TOPIC_CONFIG)
         answer = wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert "too many large responses: at most 1 per connection" in (answer.remark or "")
     assert first.result(30).code == ResponseCode.SUCCESS
     assert wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET).code == ResponseCode.SUCCESS
-
-
-def _heartbeat(group: str) -> bytes:
-    text = '{"clientID":"c","producerDataSet":[{"groupName":"%s"}],"consumerDataSet":[{"groupName":"%s"}]}'
-    return (text % (group, group)).encode()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire
+from tests.kit.brokers import LoopThread
 from tests.ports import listening
 
 pytestmark = pytest.mark.live
@@ -47,50 +48,43 @@ def port() -> Iterator[int]:
     network.close()
 
 
-def serve(directory: Path, port: int, talk: Callable[[], None], **settings: object) -> None:
-    """Send requests on a thread while the broker runs."""
-
-    async def scenario() -> None:
-        properties = {"storePathRootDir": directory / "store", "listenPort": port, "diskSpaceWarningLevelRatio": 100}
-        broker = Broker(BrokerConfig.from_properties({**properties, **settings}))
-        await broker.start()
-        try:
-            await asyncio.to_thread(talk)
-        finally:
-            await broker.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+@contextmanager
+def serving(directory: Path, port: int, **settings: object) -> Iterator[None]:
+    """A broker on its own thread."""
+    properties = {"storePathRootDir": directory / "store", "listenPort": port, "diskSpaceWarningLevelRatio": 100}
+    loop = LoopThread()
+    broker = loop.run(lambda: Broker(BrokerConfig.from_properties({**properties, **settings})))
+    loop.do(broker.start())
+    try:
+        yield
+    finally:
+        loop.do(broker.close())
+        loop.stop_loop()
 
 
 def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None:
-    def talk() -> None:
-        with RemotingClient() as client:
-            vip, usual = Wire(client, f"{HOST}:{port - 2}"), Wire(client, f"{HOST}:{port}")
-            usual.send("T", b"x")
-            usual.send("T", b"later", {"DELAY": "1"})
-            usual.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
-            usual.commit("g", "T", 1)
-            answers = {code: vip.ask(code) for code in ASKED_BY_SLAVES}
-            assert {answer.code for answer in answers.values()} == {ResponseCode.SUCCESS}
-            bodies = {code: bytes(answer.body) for code, answer in answers.items()}
-            assert "T" in json.loads(bodies[RequestCode.GET_ALL_TOPIC_CONFIG])["topicConfigTable"]
-            assert "g" in json.loads(bodies[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG])["subscriptionGroupTable"]
-            assert b'"T@g":{0:1}' in bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]
-            assert vip.send("U", b"from a Java client with vipChannelEnabled").code == ResponseCode.SUCCESS
-            assert usual.bodies("U") == [b"from a Java client with vipChannelEnabled"]
-
-    serve(tmp_path, port, talk)
+    with serving(tmp_path, port), RemotingClient() as client:
+        vip, usual = Wire(client, f"{HOST}:{port - 2}"), Wire(client, f"{HOST}:{port}")
+        usual.send("T", b"x")
+        usual.send("T", b"later", {"DELAY": "1"})
+        usual.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
+        usual.commit("g", "T", 1)
+        answers = {code: vip.ask(code) for code in ASKED_BY_SLAVES}
+        assert {answer.code for answer in answers.values()} == {ResponseCode.SUCCESS}
+        bodies = {code: bytes(answer.body) for code, answer in answers.items()}
+        assert "T" in json.loads(bodies[RequestCode.GET_ALL_TOPIC_CONFIG])["topicConfigTable"]
+        assert "g" in json.loads(bodies[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG])["subscriptionGroupTable"]
+        assert b'"T@g":{0:1}' in bodies[RequestCode.GET_ALL_CONSUMER_OFFSET]
+        assert vip.send("U", b"from a Java client with vipChannelEnabled").code == ResponseCode.SUCCESS
+        assert usual.bodies("U") == [b"from a Java client with vipChannelEnabled"]
 
 
 def test_without_its_vip_port_the_broker_serves_and_warns(
     tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def talk() -> None:
+    with socket.create_server((HOST, port - 2)), caplog.at_level(logging.WARNING), serving(tmp_path, port):
         with RemotingClient() as client:
             assert Wire(client, f"{HOST}:{port}").send("T", b"x").code == ResponseCode.SUCCESS
-
-    with socket.create_server((HOST, port - 2)), caplog.at_level(logging.WARNING):
-        serve(tmp_path, port, talk)
     (line,) = [record.getMessage() for record in caplog.records if str(port - 2) in record.getMessage()]
     assert "the port is in use" in line
     assert "Apache slaves copy this broker's log, but not its topics, groups and offsets" in line
@@ -103,8 +97,8 @@ def test_without_the_setting(
 ) -> None:
     """The neighbor of a port that the system chose may be in use by another server."""
     before = listening(os.getpid())
-    opened: set[int] = set()
-    serve(tmp_path, port, lambda: opened.update(listening(os.getpid()) - before), **settings)
+    with serving(tmp_path, port, **settings):
+        opened = listening(os.getpid()) - before
     assert len(opened) == 2  # listenPort and haListenPort
     assert caplog.records == []
 
@@ -113,7 +107,7 @@ def test_its_access_control_is_the_other_ports(tmp_path: Path, port: int) -> Non
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text("accounts:\n- {accessKey: slave-key, secretKey: sl4ve-s3cr3t, admin: true}\n", encoding="utf-8")
 
-    def talk() -> None:
+    with serving(tmp_path, port, aclEnable=True, aclFile=accounts):
         signed = RemotingClient(credentials=Credentials("slave-key", "sl4ve-s3cr3t"))
         with signed, RemotingClient() as nobody:
             for at in (port, port - 2):
@@ -122,18 +116,14 @@ def test_its_access_control_is_the_other_ports(tmp_path: Path, port: int) -> Non
                     assert Wire(signed, f"{HOST}:{at}").ask(code).code == ResponseCode.SUCCESS
                 assert Wire(nobody, f"{HOST}:{at}").send_batch("T", [Message("T", b"x")]).code != ResponseCode.SUCCESS
 
-    serve(tmp_path, port, talk, aclEnable=True, aclFile=accounts)
-
 
 def test_its_tls_is_the_other_ports(tmp_path: Path, port: int) -> None:
     authority = CertificateAuthority(tmp_path)
     settings = tls_of(authority, authority.issue("server", (HOST,)))
 
-    def talk() -> None:
+    with serving(tmp_path, port, **{**settings.properties(), "tls.server.mode": TlsMode.ENFORCING.value}):
         with RemotingClient(tls=settings) as client:
             assert Wire(client, f"{HOST}:{port - 2}").ask(RequestCode.GET_ALL_TOPIC_CONFIG).code == ResponseCode.SUCCESS
         with socket.create_connection((HOST, port - 2), 30) as plain:
             plain.sendall(bytes.fromhex("000000010000") + b"{}")  # the beginning of a plaintext frame
             assert plain.recv(1) == b""
-
-    serve(tmp_path, port, talk, **{**settings.properties(), "tls.server.mode": TlsMode.ENFORCING.value})
