@@ -6,20 +6,16 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.broker.state.config_files import change_properties
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.client.remoting_client import RemotingClient
-from tests.broker.wire import Wire
-from tests.kit.brokers import LoopThread
+from tests.kit.brokers import running
 
 pytestmark = pytest.mark.live
 
@@ -43,19 +39,6 @@ def conf(tmp_path: Path) -> Path:
     return path
 
 
-@contextmanager
-def serving(config: BrokerConfig) -> Iterator[Wire]:
-    loop = LoopThread()
-    broker = loop.run(lambda: Broker(config))
-    loop.do(broker.start())
-    try:
-        with RemotingClient() as client:
-            yield Wire(client, broker.address)
-    finally:
-        loop.do(broker.close())
-        loop.stop_loop()
-
-
 def test_changes_are_in_the_file_and_survive_a_restart(
     conf: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -64,7 +47,7 @@ def test_changes_are_in_the_file_and_survive_a_restart(
     link.parent.mkdir()
     link.symlink_to(conf)
     changes = {"traceOn": "false", "regionId": "a b", "useEpollNativeSelector": "true", "fileReservedTime": "24"}
-    with caplog.at_level(logging.INFO), serving(BrokerConfig.from_file(link)) as wire:
+    with caplog.at_level(logging.INFO), running(BrokerConfig.from_file(link)) as wire:
         answer = wire.configure(**changes)
         assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, None)
         after = before.replace("traceOn : \\\n   true\n", "traceOn=false\n").replace("Time=48", "Time=24")
@@ -74,13 +57,13 @@ def test_changes_are_in_the_file_and_survive_a_restart(
     assert conf.with_name("broker.conf.bak").read_text(encoding="utf-8") == before
     assert "traceOn=false regionId=a b useEpollNativeSelector=true fileReservedTime=24" in caplog.text
     assert "s3cr3t" not in caplog.text
-    with serving(BrokerConfig.from_file(link)) as wire:
+    with running(BrokerConfig.from_file(link)) as wire:
         assert {**changes, "brokerName": "mine"}.items() <= wire.shown().items()
 
 
 def test_many_at_once_are_all_there(conf: Path) -> None:
     names = ("maxPullBytes", "maxPullMsgNums", "popPollingSize", "popPollingMapSize", "maxPopPollingSize")
-    with serving(BrokerConfig.from_file(conf)) as wire:
+    with running(BrokerConfig.from_file(conf)) as wire:
         texts = [f"{name}={number}".encode() for number, name in enumerate(names, 1000)]
         for future in [wire.ask_later(RequestCode.UPDATE_BROKER_CONFIG, text) for text in texts]:
             assert future.result(30).code == ResponseCode.SUCCESS
@@ -98,7 +81,7 @@ def test_a_failed_write_changes_nothing(conf: Path, fault: str) -> None:
     else:
         conf.with_name("broker.conf.tmp").mkdir()
     content = conf.read_bytes() if conf.exists() else None
-    with serving(config) as wire:
+    with running(config) as wire:
         answer = wire.configure(traceOn=False)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert str(conf) in (answer.remark or "")
@@ -108,13 +91,13 @@ def test_a_failed_write_changes_nothing(conf: Path, fault: str) -> None:
 
 def test_a_misspelt_one_is_reported_and_not_written(conf: Path) -> None:
     before = conf.read_bytes()
-    with serving(BrokerConfig.from_file(conf)) as wire:
+    with running(BrokerConfig.from_file(conf)) as wire:
         assert "Did you mean 'traceOn'?" in (wire.configure(traceon=False).remark or "")
     assert conf.read_bytes() == before
 
 
 def test_without_a_file_the_response_reports_the_loss_at_the_stop(tmp_path: Path) -> None:
-    with serving(BrokerConfig.from_properties({"storePathRootDir": tmp_path, "listenPort": 0})) as wire:
+    with running(BrokerConfig.from_properties({"storePathRootDir": tmp_path, "listenPort": 0})) as wire:
         answer = wire.configure(traceOn=False)
         assert answer.code == ResponseCode.SUCCESS
         assert "the change is lost on restart" in (answer.remark or "")

@@ -66,7 +66,7 @@ def test_a_recalled_message_is_not_delivered(tmp_path: Path, clock: Clock) -> No
 
 
 def test_invalid_recalls_at_the_broker(tmp_path: Path, clock: Clock) -> None:
-    with served(tmp_path, clock, recallMessageEnable=True, brokerName="b") as (server, wire):
+    with served(tmp_path, clock, recallMessageEnable=True, brokerName="b") as (_, wire):
         wire.send("Late", b"a")
         illegal = ResponseCode.ILLEGAL_OPERATION
         soon = str(START + 5000)

@@ -7,12 +7,11 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.server import Broker
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.model import Message
 from spark_rocket.protocol.auth import Credentials
@@ -22,7 +21,7 @@ from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire
-from tests.kit.brokers import LoopThread
+from tests.kit.brokers import running
 from tests.ports import listening
 
 pytestmark = pytest.mark.live
@@ -48,26 +47,17 @@ def port() -> Iterator[int]:
     network.close()
 
 
-@contextmanager
-def serving(directory: Path, port: int, **settings: object) -> Iterator[None]:
-    """A broker on its own thread."""
+def serving(directory: Path, port: int, **settings: object) -> AbstractContextManager[Wire]:
     properties = {"storePathRootDir": directory / "store", "listenPort": port, "diskSpaceWarningLevelRatio": 100}
-    loop = LoopThread()
-    broker = loop.run(lambda: Broker(BrokerConfig.from_properties({**properties, **settings})))
-    loop.do(broker.start())
-    try:
-        yield
-    finally:
-        loop.do(broker.close())
-        loop.stop_loop()
+    return running(BrokerConfig.from_properties({**properties, **settings}))
 
 
 def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None:
-    with serving(tmp_path, port), RemotingClient() as client:
-        vip, usual = Wire(client, f"{HOST}:{port - 2}"), Wire(client, f"{HOST}:{port}")
+    with serving(tmp_path, port) as usual:
+        vip = Wire(usual.client, f"{HOST}:{port - 2}")
         usual.send("T", b"x")
         usual.send("T", b"later", {"DELAY": "1"})
-        usual.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"g"}')
+        usual.create_group("g")
         usual.commit("g", "T", 1)
         answers = {code: vip.ask(code) for code in ASKED_BY_SLAVES}
         assert {answer.code for answer in answers.values()} == {ResponseCode.SUCCESS}
@@ -82,9 +72,9 @@ def test_a_slave_of_apaches_is_answered_there(tmp_path: Path, port: int) -> None
 def test_without_its_vip_port_the_broker_serves_and_warns(
     tmp_path: Path, port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.create_server((HOST, port - 2)), caplog.at_level(logging.WARNING), serving(tmp_path, port):
-        with RemotingClient() as client:
-            assert Wire(client, f"{HOST}:{port}").send("T", b"x").code == ResponseCode.SUCCESS
+    taken = socket.create_server((HOST, port - 2))
+    with taken, caplog.at_level(logging.WARNING), serving(tmp_path, port) as wire:
+        assert wire.send("T", b"x").code == ResponseCode.SUCCESS
     (line,) = [record.getMessage() for record in caplog.records if str(port - 2) in record.getMessage()]
     assert "the port is in use" in line
     assert "Apache slaves copy this broker's log, but not its topics, groups and offsets" in line

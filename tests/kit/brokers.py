@@ -66,6 +66,22 @@ class LoopThread:
         self.loop.close()
 
 
+@contextmanager
+def running(config: BrokerConfig) -> Iterator[Wire]:
+    """A broker by its configuration, and a wire to it."""
+    loop = LoopThread()
+    broker = loop.run(lambda: Broker(config))
+    try:
+        loop.do(broker.start())
+        try:
+            with RemotingClient() as client:
+                yield Wire(client, broker.address)
+        finally:
+            loop.do(broker.close())
+    finally:
+        loop.stop_loop()
+
+
 class Served(LoopThread):
     """A broker on a thread whose clock is the test's."""
 
