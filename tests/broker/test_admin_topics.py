@@ -180,16 +180,15 @@ def test_names_of_retry_topics_may_be_longer() -> None:
 
 def test_groups_are_created_listed_and_deleted(wire: Wire, topic: str, group: str) -> None:
     config = SubscriptionGroupConfig(group, retry_max_times=3)
-    assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json()).code == 0
+    wire.create_group(group, retryMaxTimes=3)
     assert wire.read(SubscriptionGroupConfig, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group) == config
-    table = wire.read(SubscriptionGroupWrapper, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG).subscription_group_table
-    assert table[group] == config
-    assert "TOOLS_CONSUMER" in table
+    every = wire.read(SubscriptionGroupWrapper, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert every.subscription_group_table[group] == config
+    assert "TOOLS_CONSUMER" in every.subscription_group_table
     wire.commit(group, topic, 1)
     assert wire.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName=group, removeOffset=True).code == 0
     assert wire.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group=group).code == 26
-    asked = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": False}
-    assert wire.ask(RequestCode.QUERY_CONSUMER_OFFSET, **asked).code == ResponseCode.QUERY_NOT_FOUND
+    assert wire.committed(group, topic, setZeroIfNotFound=False) is None
 
 
 def test_settings_of_a_group_for_clients_of_5x(wire: Wire, group: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.errors import RocketError
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
@@ -81,8 +81,7 @@ def test_connections_leave_descriptors_for_the_store(tmp_path: Path) -> None:
             store(100)  # six files of the log, five of the queue
             assert wire.send("Another").code == ResponseCode.SUCCESS  # its topic is written to the disk, too
             wire.create_group("g")
-            asked = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
-            assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **asked).code == ResponseCode.SUCCESS
+            assert wire.commit("g", "T", 1).code == ResponseCode.SUCCESS
             assert len(wire.messages("T", 0, maxMsgNums=32)) == 32
             for name in ("broker", "name server", "HA port of", "metrics"):
                 assert re.search(rf"The {name}.* rejected the connection of", cluster.log), name

@@ -66,21 +66,12 @@ def exchange(connection: socket.socket, raw: bytes, told: list[RemotingCommand] 
     opaque = RemotingCommand.decode(raw[4:]).opaque
     connection.sendall(raw)
     while True:
-        length = int.from_bytes(_read(connection, 4), "big")
-        answer = RemotingCommand.decode(_read(connection, length))
+        length = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+        answer = RemotingCommand.decode(connection.recv(length, socket.MSG_WAITALL))
         if answer.is_response and answer.opaque == opaque:
             return answer
         if told is not None:
             told.append(answer)
-
-
-def _read(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        piece = connection.recv(count - len(data))
-        assert piece, "the broker closed the connection"
-        data += piece
-    return data
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import ConfigError
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.golden import extract_store
 from tests.kit.brokers import served
 from tests.kit.clock import Clock
@@ -38,8 +38,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert wire.send("T", b"m", queue_id=queue_id, d=4).code == ResponseCode.SUCCESS
         wire.send("T", b"later", {"DELAY": "3"})
         server.run(lambda: parts.groups.find("g"))
-        place = {"consumerGroup": "g", "topic": "T", "queueId": 0}
-        assert wire.ask(RequestCode.UPDATE_CONSUMER_OFFSET, commitOffset=1, **place).code == ResponseCode.SUCCESS
+        assert wire.commit("g", "T", 1).code == ResponseCode.SUCCESS
     return directory
 
 

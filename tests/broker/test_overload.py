@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +17,6 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
-from spark_rocket.protocol.wire.bodies.client import HeartbeatData, ProducerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible
@@ -30,11 +29,10 @@ from tests.kit.clock import Clock
 BUSY = ResponseCode.SYSTEM_BUSY
 REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
 FULL = "[OVERLOAD]system busy, start flow control for a while"
-HEARTBEAT = HeartbeatData(client_id="c", producer_data_set=[ProducerData("producers")]).to_json()
 
 
 def heartbeat(wire: Wire) -> int:
-    return wire.ask(RequestCode.HEART_BEAT, HEARTBEAT).code
+    return wire.beat(producers=["producers"]).code
 
 
 # --- the disk -------------------------------------------------------------------------------------------------------
@@ -94,8 +92,7 @@ def test_a_broker_that_is_to_fail_slowly(tmp_path: Path, clock: Clock, monkeypat
         assert [wire.send("T").code for _ in range(4)] == [0] * 4
         limits = server.broker.parts.overload.limits
         assert {queue.max_wait for queue in limits.queues.values()} == {0.0}
-        answer = wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerFastFailureEnable=true\nmaxConnections=7")
-        assert answer.code == 0
+        assert wire.configure(brokerFastFailureEnable=True, maxConnections=7).code == 0
         assert limits.queues["send"].max_wait == 2.0
         assert limits.max_connections == 7
         assert [wire.send("T").code for _ in range(3)] == [0, 0, BUSY]
@@ -144,18 +141,17 @@ class Trouble:
         self._loop = parts.loop
         self._monkeypatch = monkeypatch
 
-    def on_loop(self, call: Callable[[], None]) -> None:
-        async def run() -> None:
-            call()
-
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result(30)
+    def on_loop(self, call: Callable[..., object], *arguments: object) -> None:
+        done: Future[object] = Future()
+        self._loop.call_soon_threadsafe(lambda: done.set_result(call(*arguments)))
+        done.result(30)
 
     def memory(self, size: int) -> None:
         self._monkeypatch.setattr(self.overload, "_memory", lambda: size)
         self.on_loop(self.overload.check_memory)
 
     def unread(self, too_much: bool) -> None:
-        self.on_loop(lambda: self.overload.unread(too_much))
+        self.on_loop(self.overload.unread, too_much)
 
 
 @pytest.fixture

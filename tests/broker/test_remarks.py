@@ -74,11 +74,8 @@ def test_a_refusal_has_apaches_remark(
 
 
 def test_a_broker_accepts_sends_from_its_start_time(wire: Wire, topic: str) -> None:
-    wire.ask(Code.UPDATE_BROKER_CONFIG, b"startAcceptSendRequestTimeStamp=4102444800123")
-    try:
-        remark = wire.send(topic).remark or ""
-    finally:
-        wire.ask(Code.UPDATE_BROKER_CONFIG, b"startAcceptSendRequestTimeStamp=0")
+    with wire.settings(startAcceptSendRequestTimeStamp=4_102_444_800_123):
+        remark = wire.send(topic).remark
     there = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(4_102_444_800))
     assert remark == f"broker unable to service, until {there},123"
 

@@ -19,13 +19,12 @@ from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, SendStatus
-from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.members import BrokerMember
-from tests.broker.wire import Wire
+from tests.broker.wire import Wire, messages_of
 from tests.kit.waiting import until
 
 PATIENCE = 60.0
@@ -143,11 +142,7 @@ def knows_topic(slave: BrokerMember) -> bool:
 
 def max_offsets(address: str) -> dict[int, int]:
     with RemotingClient() as client:
-        answers = {
-            queue_id: Wire(client, address).ask(RequestCode.GET_MAX_OFFSET, topic=TOPIC, queueId=queue_id)
-            for queue_id in range(QUEUES)
-        }
-    return {queue_id: int(answer.ext_fields["offset"]) for queue_id, answer in answers.items()}
+        return {queue_id: Wire(client, address).end(TOPIC, queue_id) for queue_id in range(QUEUES)}
 
 
 def stored(address: str) -> dict[int, dict[int, bytes]]:
@@ -169,14 +164,12 @@ def stored(address: str) -> dict[int, dict[int, bytes]]:
 def _pulled(wire: Wire, queue_id: int, offset: int) -> list[MessageExt]:
     answer = wire.pull(TOPIC, offset, queue_id=queue_id, maxMsgNums=1000)
     assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND), answer
-    return decode_messages(bytes(answer.body))
+    return messages_of(answer)
 
 
 def log_end(address: str) -> int:
     with RemotingClient() as client:
-        answer = Wire(client, address).ask(RequestCode.GET_BROKER_RUNTIME_INFO)
-    text = bytes(answer.body).decode()
-    return int(text.partition('"commitLogMaxOffset":"')[2].partition('"')[0])
+        return int(Wire(client, address).runtime()["commitLogMaxOffset"])
 
 
 def assert_slaves_follow(cluster: LocalCluster) -> None:

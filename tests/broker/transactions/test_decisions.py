@@ -13,7 +13,7 @@ from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.broker.transactions.scene import COMMIT, HALF, MINUTES, OP, ROLLBACK, UNKNOWN, Producer, bodies, progress
-from tests.broker.wire import BROKER_PROPERTIES, SUBSCRIPTION, SUSPEND, Wire, messages_of
+from tests.broker.wire import BROKER_PROPERTIES, Wire, messages_of
 from tests.kit.clock import START, Clock
 
 pytestmark = pytest.mark.live
@@ -42,8 +42,7 @@ def test_a_commit_from_the_half_message_to_the_consumer(serve: Any, tmp_path: Pa
         assert (half.sys_flag, half.prepared_transaction_offset) == (0, 0)
         assert bodies(wire) == [b"before"]
 
-        more = {"sysFlag": SUSPEND | SUBSCRIPTION, "suspendTimeoutMillis": 30_000, "tags": "t"}
-        pull = wire.pull_later("Tx", 1, queue_id=1, **more)
+        pull = wire.hold("Tx", 1, queue_id=1, tags="t")
         clock.now += 1234
         producer.commit_half(sent)
         (message,) = messages_of(pull.result(20))
