@@ -97,7 +97,7 @@ def json_of(value: object) -> bytes:
 TOPIC = {"topicName": "Listed", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}
 MODE = {"topic": "Known", "consumerGroup": "known", "mode": "POP", "popShareQueueNum": 0}
 CLONE = {"srcGroup": "known", "destGroup": "copy", "topic": "Known", "offline": False}
-#: A change, its file, and a text that is in the file afterwards, or not.
+#: A change, its file, and a string that is in the file afterwards, or not.
 CHANGES: dict[str, tuple[Callable[[Wire], RemotingCommand], str, str, bool]] = {
     "create topic": (lambda wire: wire.create_topic("New"), "topics.json", '"New"', True),
     "create topics": (
