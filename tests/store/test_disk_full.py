@@ -116,7 +116,9 @@ def test_a_topic_with_a_failed_deletion_survives_a_kill(
     again.close()
 
 
-def test_the_index_waits_for_room(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_waits_for_room(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     store = make_store()
     for i in range(150):
         put(store, "T", 0, b"", b"KEYS\x01k%d" % i)
@@ -126,7 +128,9 @@ def test_the_index_waits_for_room(make_store: MakeStore, monkeypatch: pytest.Mon
         for i in range(150, 400):
             put(store, "T", 0, b"", b"KEYS\x01k%d" % i)
         disk.left = 0
-        store.query_message("T", "k399", 1, 0, 1 << 62)
+        for _ in range(3):
+            store.query_message("T", "k399", 1, 0, 1 << 62)
+    assert caplog.text.count("cannot write the index") <= 1, "not again for each attempt"
     assert len(store.query_message("T", "k399", 1, 0, 1 << 62).records) == 1
 
 

@@ -307,6 +307,30 @@ def test_an_unreadable_list_of_deleted_topics(filled: StoreConfig, monkeypatch: 
     assert "Delete" not in error.value.remedy
 
 
+@pytest.mark.parametrize(
+    ("pattern", "number", "fill", "abort"),
+    [
+        pytest.param("consumequeue/T/1/*", 0, None, False, id="the first file of a queue"),
+        pytest.param("consumequeue/T/1/*", -1, None, False, id="the last file of a queue"),
+        pytest.param("consumequeue/T/2/*", -1, b"\0", False, id="zeros in a queue"),
+        pytest.param("consumequeue/T/2/*", -1, b"\xff", True, id="garbage in a queue"),
+        pytest.param("index/*", 0, None, False, id="the first file of the index"),
+        pytest.param("checkpoint", 0, b"", False, id="an empty checkpoint"),
+    ],
+)
+def test_derived_files_that_are_lost_or_damaged_are_rebuilt(
+    filled: StoreConfig, pattern: str, number: int, fill: bytes | None, abort: bool
+) -> None:
+    path = sorted(filled.store_path.glob(pattern))[number]
+    if fill is None:
+        path.unlink()
+    else:
+        path.write_bytes(fill * path.stat().st_size)
+    if abort:
+        killed(filled)
+    assert read_all(filled) == ALL
+
+
 def test_wrong_sizes_in_the_settings_are_named(filled: StoreConfig) -> None:
     for setting in ("mapped_file_size_commit_log", "mapped_file_size_consume_queue", "max_index_num"):
         wrong = replace(filled, **{setting: getattr(filled, setting) * 2})
