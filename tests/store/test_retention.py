@@ -69,6 +69,13 @@ def test_what_goes_when(
     assert it.store.min_physical_offset == SIZE * removed
 
 
+def test_size_counts_to_the_byte(it: Trimmable) -> None:
+    end = it.store.max_physical_offset
+    for reserved, removed in ((end - 4 * SIZE, 4), (end - 5 * SIZE + 1, 0), (end - 5 * SIZE, 1)):
+        it.store.retention.config = replace(it.config, file_reserved_size=reserved)
+        assert it.run().removed == removed
+
+
 def test_a_file_is_as_old_as_what_was_stored_after_it(it: Trimmable) -> None:
     for path in it.config.commit_log_path.iterdir():
         os.utime(path, (1, 1))  # what a restore from a copy may do
