@@ -72,14 +72,6 @@ def test_a_batch_that_does_not_fit_goes_to_the_next_file_as_a_whole(make_store: 
     assert bodies(store, "T", 0)[1:] == [b"y" * 100] * 20
 
 
-def test_a_batch_crosses_consume_queue_files(store: MessageStore) -> None:
-    per_file = store.config.mapped_file_size_consume_queue // 20
-    put(store, "T", 0, b"first")
-    put_batch(store, "T", 0, [(0, b"%d" % i, b"") for i in range(per_file * 3)])
-    assert put(store, "T", 0, b"last").queue_offset == per_file * 3 + 1
-    assert bodies(store, "T", 0) == [b"first", *(b"%d" % i for i in range(per_file * 3)), b"last"]
-
-
 def batch_of(count: int, body: bytes = b"", properties: bytes = b"") -> bytes:
     return encode_batch_body([(0, body, properties)] * count)
 

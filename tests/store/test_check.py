@@ -15,9 +15,8 @@ from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
 from spark_rocket.store.tools.check import check_store, remedy_of
 from spark_rocket.store.tools.view import ProblemKind, StoreProblem
-from tests.golden import extract_store
 from tests.kit.clock import START, Clock
-from tests.store.helpers import close_right, golden, opened, overwrite, put, put_batch, small
+from tests.store.helpers import close_right, opened, overwrite, put, put_batch, small
 from tests.store.timer_rig import Rig, small_timer
 
 
@@ -58,13 +57,6 @@ def test_nothing_is_wrong_and_nothing_is_changed(config: StoreConfig) -> None:
     assert check_store(config.store_path, config, progress=lambda done, total: steps.append((done, total))) == []
     assert {path: path.read_bytes() for path in config.store_path.rglob("*") if path.is_file()} == before
     assert steps[-1][0] == steps[-1][1]
-
-
-@pytest.mark.parametrize("name", ["clean", "killed"])
-def test_golden_stores(name: str, tmp_path: Path) -> None:
-    directory = extract_store(name, tmp_path)  # type: ignore[arg-type]
-    found = {problem.kind for problem in check_store(directory, golden(directory))}
-    assert found == (set() if name == "clean" else {"abort"})
 
 
 def test_sizes_are_taken_from_the_files(config: StoreConfig) -> None:

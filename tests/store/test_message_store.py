@@ -64,23 +64,6 @@ def test_host_kinds_and_long_topics(
     close_right(store)
 
 
-def test_files_roll_over_and_all_messages_are_readable(make_store: MakeStore) -> None:
-    store = make_store()
-    sent: dict[int, list[bytes]] = {0: [], 1: []}
-    for i in range(300):
-        body = bytes([i % 251]) * (i * 7 % 2000)
-        put(store, "T", i % 2, body, b"KEYS\x01k%d" % i)
-        sent[i % 2].append(body)
-    for queue_id in (0, 1):
-        assert bodies(store, "T", queue_id) == sent[queue_id]
-        assert bodies(store, "T", queue_id, max_msgs=7) == sent[queue_id]
-    assert len(list(store.config.commit_log_path.iterdir())) > 5
-    assert len(list((store.config.consume_queue_path / "T" / "0").iterdir())) > 5
-    store.close()
-    store = make_store()
-    assert bodies(store, "T", 1) == sent[1]
-
-
 def test_a_record_exactly_fills_its_file(make_store: MakeStore) -> None:
     """8 bytes must stay free after a record: with one byte more it goes to the next file."""
     store = make_store()
@@ -134,18 +117,6 @@ def test_get_statuses(store: MessageStore) -> None:
     assert get(6) == (GetMessageStatus.OFFSET_OVERFLOW_BADLY, 5, 0)
     assert get(-1) == (GetMessageStatus.OFFSET_TOO_SMALL, 0, 0)
     assert get(0, queue_id=9) == (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0)
-
-
-@pytest.mark.parametrize("count", [10, 200])  # the ways of few and of many entries
-def test_limits_by_count_and_bytes(store: MessageStore, count: int) -> None:
-    for _ in range(count):
-        put(store, "T", 0, b"x" * 100)
-    size = 91 + 1 + 100
-    assert store.get_message("T", 0, 0, 5, 1 << 20).count == 5
-    assert store.get_message("T", 0, 0, count, size * 3).count == 3
-    assert store.get_message("T", 0, 0, count, size * 3 - 1).count == 2
-    assert store.get_message("T", 0, 0, count, 1).count == 1  # always one, however large
-    assert len(store.get_message("T", 0, 2, count, 1 << 20).records) == size * (count - 2)
 
 
 @pytest.mark.parametrize("count", [20, 300])
