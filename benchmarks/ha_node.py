@@ -12,8 +12,8 @@ import sys
 import time
 
 from benchmarks.store import BORN, TOPIC, batch_body
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.store import PutStatus

@@ -3,8 +3,8 @@
 =========  ===========================================================================================================
 form       a line
 =========  ===========================================================================================================
-``text``   ``2026-11-21T23:20:52.123Z WARNING broker.server the disk is full path=/store used=0.97``
-``json``   ``{"time": "…Z", "level": "WARNING", "logger": "spark_rocket.broker.server", "message": "…", "path": "…"}``
+``text``   ``2026-11-21T23:20:52.123Z WARNING broker.broker the disk is full path=/store used=0.97``
+``json``   ``{"time": "…Z", "level": "WARNING", "logger": "spark_rocket.broker.broker", "message": "…", "path": "…"}``
 =========  ===========================================================================================================
 
 Times are UTC. Fields come from ``extra=fields(path=…)``. Control characters are escaped, so that data of a peer cannot

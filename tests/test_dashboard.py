@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.metrics.table import METRICS
-from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
+from spark_rocket.namesrv.name_server import METRICS as NAMESRV_METRICS
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS
 from spark_rocket.remoting.http.monitor import MONITOR_METRICS
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS

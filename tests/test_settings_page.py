@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.known_settings import KNOWN_UNUSED, REFUSED
 from spark_rocket.cli.main import rocket
 from spark_rocket.namesrv.kv_config import KVConfigManager
-from spark_rocket.namesrv.processor import NamesrvProcessor
+from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.java_properties import parse_properties
 from spark_rocket.protocol.setting import Setting, settings_of, text_of

@@ -13,7 +13,7 @@ import socket
 from ipaddress import ip_address
 
 from spark_rocket.broker.replication.master import bind_ha_port
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.durability import BrokerRole
 from spark_rocket.remoting.address import format_address, parse_address

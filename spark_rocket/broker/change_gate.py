@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.registration import NameServerRegistration
-from spark_rocket.broker.saving import StateSaver
-from spark_rocket.broker.state.topics import TopicConfigManager
-from spark_rocket.broker.tasks import BackgroundTasks
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
+from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -31,14 +31,13 @@ class ChangeGate:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        tasks: BackgroundTasks,
+        environment: BrokerEnvironment,
         topics: TopicConfigManager,
         saver: StateSaver,
         registration: NameServerRegistration,
     ) -> None:
-        self._loop = loop
-        self._tasks = tasks
+        self._loop = environment.loop
+        self._tasks = environment.tasks
         self._topics = topics
         self._saver = saver
         self._registration = registration
@@ -49,10 +48,8 @@ class ChangeGate:
         self._unsaved: set[str] = set()
         self._turn: asyncio.Future[str] | None = None
         self._changed: set[str] = set()
-        topics.on_change = self._topic_changed
-        saver.on_written = self._file_written
 
-    def _topic_changed(self, topic: str) -> None:
+    def topic_changed(self, topic: str) -> None:
         self.on_topic(topic)
         if self._turn is None:  # one future for all changes in this iteration of the loop
             self._turn = self._loop.create_future()
@@ -83,10 +80,6 @@ class ChangeGate:
 
         self._tasks.spawn(wait())
 
-    def _file_written(self, name: str) -> None:
-        if name == "topics":
-            self._unsaved.clear()
-
     def when_settled(
         self,
         channel: Channel,
@@ -102,7 +95,7 @@ class ChangeGate:
         written and ``must_be_saved``, it becomes SYSTEM_ERROR.
         """
         waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
-        if not self._unsaved.isdisjoint(topics):
+        if any(map(self._is_unsaved, topics)):
             waiting.append(self._saver.saved("topics"))
         if files:
             waiting.append(self._saver.saved(*files))
@@ -129,11 +122,17 @@ class ChangeGate:
         problem = await self._saver.saved(file)
         return _unsaved(response, problem) if problem else response
 
+    def _is_unsaved(self, topic: str) -> bool:
+        """Whether the last change of a topic could not be written, and no later write of the file has succeeded."""
+        if self._unsaved and not self._saver.problem("topics"):
+            self._unsaved.clear()
+        return topic in self._unsaved
+
     def refuse_unsaved(self, topic: str) -> None:
         """Raise RefusedError for a topic whose last change could not be written, before a message is stored in it."""
-        if topic in self._unsaved:
+        if self._is_unsaved(topic):
             raise RefusedError(
-                f"{self._saver.problem('topics') or 'topics.json could not be written'}.",
+                f"{self._saver.problem('topics')}.",
                 ResponseCode.SYSTEM_ERROR,
                 remedy=f"The broker retries the write; topic {topic} accepts messages once it has succeeded.",
             )

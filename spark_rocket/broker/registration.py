@@ -30,8 +30,8 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.topics import PERM_READ_WRITE, TopicConfigManager
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.topic_config_manager import PERM_READ_WRITE, TopicConfigManager
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, QueueData, TopicRouteData

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.stats import BrokerStats, TopicCounts
-from spark_rocket.broker.state.topics import SIMPLE_QUEUES, TopicConfigManager
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import TopicCounts
+from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.broker.state.topic_config_manager import SIMPLE_QUEUES
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import DLQ_PREFIX, NOT_ALLOWED_SEND, RETRY_PREFIX, topic_problem
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
@@ -57,19 +57,15 @@ class SendTarget:
 class SendTargets:
     """The targets of one broker. ``cached``: those whose checks depend neither on the clock nor on a setting."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    host: str
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    stats: BrokerStats
-    changes: ChangeGate
+    environment: BrokerEnvironment
+    tables: BrokerTables
+    change_gate: ChangeGate
     cached: dict[str, SendTarget] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.changes.on_topic = self._forget
+        self.topics, self.groups, self.stats = self.tables.topics, self.tables.groups, self.tables.stats
 
-    def _forget(self, topic: str) -> None:
+    def forget(self, topic: str) -> None:
         self.cached.pop(topic, None)
 
     def clear(self) -> None:
@@ -81,15 +77,17 @@ class SendTargets:
         target = self.cached.get(topic)
         if target is not None:
             return target
-        config = self.config
-        if self.clock() < config.start_accept_send_request_time_stamp:
+        config = self.environment.config
+        if self.environment.clock() < config.start_accept_send_request_time_stamp:
             raise RefusedError(
                 f"broker unable to service, until {_human_time(config.start_accept_send_request_time_stamp)}",
                 ResponseCode.SYSTEM_ERROR,
             )
         known = self.topics.get(topic)
         if not config.broker_permission & PERM_WRITE and known is not None and known.order:
-            raise RefusedError(f"the broker[{self.host}] sending message is forbidden", ResponseCode.NO_PERMISSION)
+            raise RefusedError(
+                f"the broker[{self.environment.host}] sending message is forbidden", ResponseCode.NO_PERMISSION
+            )
         problem = topic_problem(topic)
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
@@ -105,7 +103,7 @@ class SendTargets:
                 f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not supported.",
                 ResponseCode.NO_PERMISSION,
             )
-        self.changes.refuse_unsaved(found.topic_name)
+        self.change_gate.refuse_unsaved(found.topic_name)
         target = SendTarget(found, self.stats.topic(found.topic_name))
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
             self.cached[topic] = target
@@ -120,7 +118,7 @@ class SendTargets:
             return None
         self.stats.group(group, topic).dead_letters += 1
         dead = self.topics.ensure(DLQ_PREFIX + group)
-        self.changes.refuse_unsaved(dead.topic_name)
+        self.change_gate.refuse_unsaved(dead.topic_name)
         return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def _group_of_retry_topic(self, name: str) -> str:

@@ -37,7 +37,7 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
 
 if TYPE_CHECKING:
-    from spark_rocket.broker.state.config import BrokerConfig
+    from spark_rocket.broker.state.broker_config import BrokerConfig
     from spark_rocket.store.results import GetMessageResult
 
 MAX_SPANS_PER_RESPONSE = 100

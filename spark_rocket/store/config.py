@@ -1,6 +1,6 @@
 """Settings of a store: RocketMQ's names in snake case, with Apache's defaults.
 
-They are a part of the broker's settings (broker/state/config.py): ``broker.conf`` has their names in camel case, so
+They are a part of the broker's settings (``BrokerConfig``): ``broker.conf`` has their names in camel case, so
 ``flush_disk_type`` is ``flushDiskType``. ``fileReservedSize`` is specific to this project.
 
 Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.client.core.client_config import find_credentials
 from spark_rocket.errors import BrokerError, RemotingError, StateError

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from spark_rocket.broker.cluster_layout import ClusterMember
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import StateError
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import text_of

@@ -14,12 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import StateError
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.testing.processes import STOP_SECONDS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.replication import slave as slave_module
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient

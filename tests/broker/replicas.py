@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import TypeVar
 
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.store import PutStatus
 from spark_rocket.store.tools.check import check_store
 from tests.kit.waiting import until_async as until

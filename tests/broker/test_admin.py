@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.processors import query as query_processor
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from spark_rocket.broker.state.topics import alter_attributes
+from spark_rocket.broker.state.topic_config_manager import alter_attributes
 from spark_rocket.model import topic_problem
 from spark_rocket.protocol.wire.bodies.config import (
     CreateTopicListRequestBody,
@@ -110,7 +110,7 @@ def test_a_system_topic_is_not_deleted(wire: Wire, topic: str) -> None:
 
 def test_tables_are_sent_in_parts(wire: Wire, topic: str, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As clients and slaves ask for them since 5.3."""
-    monkeypatch.setattr("spark_rocket.broker.state.tables.PAGE_ENTRIES", 3)
+    monkeypatch.setattr("spark_rocket.broker.state.versioned_table.PAGE_ENTRIES", 3)
     wire.pull(topic, 0, consumerGroup=group)
     for code, member, total, position in (
         (RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "totalTopicNum", "topicSeq"),

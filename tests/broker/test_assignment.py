@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.processors.assignment import _STRATEGIES, MAX_ASSIGNED_QUEUES, _allocate_for_pop, _Queues
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
 from tests.broker.state_box import Box

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.config_files import change_properties
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

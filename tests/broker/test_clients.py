@@ -9,10 +9,10 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.state import clients as clients_module
-from spark_rocket.broker.state import queue_locks
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.queue_locks import RebalanceLockManager
+from spark_rocket.broker.state import client_manager as clients_module
+from spark_rocket.broker.state import rebalance_lock_manager
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.rebalance_lock_manager import RebalanceLockManager
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
@@ -218,7 +218,7 @@ def test_expired_locks_are_removed_and_others_bounded(
 def test_many_expired_locks_are_removed_in_several_calls(
     locks: RebalanceLockManager, clock: Clock, channel: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_locks, "_MAX_EXPIRED", 5)
+    monkeypatch.setattr(rebalance_lock_manager, "_MAX_EXPIRED", 5)
     for group in ("g", "h", "i"):
         locks.lock(group, [MessageQueue("T", "b", number) for number in range(4)], "a", channel)
     clock.now += 60_001

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig, nearest_setting
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig, nearest_setting
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.store.paths import StorePaths

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.delivery.delayed import DelayRules, PendingPlace
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.delivery.delay_rules import DelayRules, PendingPlace
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import Message

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient

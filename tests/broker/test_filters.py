@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.delivery import filters
 from spark_rocket.broker.delivery.filters import get_matching
 from spark_rocket.errors import StoreCorruptError

@@ -22,7 +22,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
-from tests.kit.waiting import until
+from tests.kit.waiting import until, until_async
 
 pytestmark = pytest.mark.live
 
@@ -240,16 +240,14 @@ async def test_failing_writes_are_logged_once_and_so_is_their_end(
     file = ConfigFile(tmp_path / "s.json", lambda: dict(state), lambda stored: None)
     loop = asyncio.get_running_loop()
     saver = ConfigSaver(loop, {"s": file}, retry_seconds=0.001)
-    written, retried = asyncio.Event(), asyncio.Event()
+    retried = asyncio.Event()
     disk.on_refused = lambda: len(disk.refused) == 3 and loop.call_soon_threadsafe(retried.set)
-    saver.on_written = lambda name: written.set()
     disk.full = True
     assert await saver.save("s", {"n": 7}) == "s.json could not be written: No space left on device"
     assert saver.problem("s")
     await asyncio.wait_for(retried.wait(), 20)
     disk.full = False
-    await asyncio.wait_for(written.wait(), 20)
-    assert saver.problem("s") == ""
+    await until_async(lambda: saver.problem("s") == "")
     assert await saver.file_saved("s") == ""
     saver.close()
     assert json.loads(file.path.read_text()) == {"n": 7}  # what was asked for, and nothing later

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.messages import decode_messages

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.addresses import advertised_ip
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError, RocketError, StateError, StoreError, StoreLockedError
 from spark_rocket.model import Message
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -283,7 +283,7 @@ def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path, clock: C
         pull.channel.is_paused = True
         wire.send("T", b"meanwhile")
         assert not later.done()
-        assert parts.held_pulls.count == 1  # held again for a moment, instead of written to a closed connection
+        assert parts.pull_request_hold.count == 1  # held again for a moment, instead of written to a closed connection
         pull.channel.is_paused = False
         assert bodies_of(later.result(30)) == [b"meanwhile"]
 

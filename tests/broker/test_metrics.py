@@ -15,17 +15,17 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.processors.statistics import VERSION_TEXT
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.client.core.metrics import CLIENT_METRICS
 from spark_rocket.errors import StoreNotWritableError
 from spark_rocket.model import Message
-from spark_rocket.namesrv.server import METRICS as NAMESRV_METRICS
-from spark_rocket.namesrv.server import NameServerMetrics
+from spark_rocket.namesrv.name_server import METRICS as NAMESRV_METRICS
+from spark_rocket.namesrv.name_server import NameServerMetrics
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy.metrics import METRICS as PROXY_METRICS

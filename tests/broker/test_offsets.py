@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.config import ConsumerOffsetSerializeWrapper
 from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import spark_rocket.broker.overload as overload_module
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.overload import KINDS, BrokerOverload, anonymous_memory, default_limit
-from spark_rocket.broker.state.config import BrokerConfig
+import spark_rocket.broker.broker_overload as overload_module
+from spark_rocket.broker.broker_overload import KINDS, BrokerOverload, anonymous_memory, default_limit
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import BrokerError, RefusedError
 from spark_rocket.model import Message
@@ -116,7 +116,7 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
             server.run(lambda given=given: real(*given))  # type: ignore[misc]
         assert [sends[n].result(30).code for n in range(3)] == [0, 0, 0]
         assert wire.send("T").code == 0
-        assert server.broker.parts.durability.waiting == 0
+        assert server.broker.parts.durability_gate.waiting == 0
         assert server.broker.parts.overload.stats.refused == {("send", "put"): 2}
 
 

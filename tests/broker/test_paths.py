@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.datasource.options.parsers import can_be_written
 from spark_rocket.errors import RocketError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.pop.acks import GATHER_MS
-from spark_rocket.broker.state.topics import new_topic
+from spark_rocket.broker.state.topic_config_manager import new_topic
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import real_topic
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig

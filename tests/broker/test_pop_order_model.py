@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from spark_rocket.broker.delivery.filters import ALL
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import PopRequest
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 
 MESSAGES = 40

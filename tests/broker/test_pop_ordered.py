@@ -157,7 +157,7 @@ def test_order_and_blocks_outlast_a_stop(tmp_path: Path) -> None:
 
 def test_a_kill_loses_nothing_and_keeps_the_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At any time: all messages from the first unacked one on are delivered again, in order."""
-    monkeypatch.setattr("spark_rocket.broker.server._ORDER_SAVE_SECONDS", 3_600)
+    monkeypatch.setattr("spark_rocket.broker.broker._ORDER_SAVE_SECONDS", 3_600)
     clock = Clock()
     images: list[tuple[Path, bytes, bytes, Taken]] = []
     with served(tmp_path / "store", clock, flushConsumerOffsetInterval=3_600_000, **GOLDEN_SIZES) as (server, wire):

@@ -8,7 +8,7 @@ import pytest
 
 from spark_rocket.broker.pop import turns
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES, QueueTurns, parts_of, place_of
-from spark_rocket.broker.state.topics import new_topic
+from spark_rocket.broker.state.topic_config_manager import new_topic
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.request_limits.state import CONSUMER_OFFSETS, STATE_LIMITS

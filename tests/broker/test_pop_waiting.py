@@ -8,11 +8,11 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.pop.pop_long_polling_service import Held, PollingKey, PollingKind, PopLongPollingService
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES
-from spark_rocket.broker.pop.waiting import Held, PollingKey, PollingKind, PopLongPollingService
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 

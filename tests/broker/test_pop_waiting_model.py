@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.pop.pop_long_polling_service import Held, PopLongPollingService
 from spark_rocket.broker.pop.requests import PopRequest
-from spark_rocket.broker.pop.waiting import Held, PopLongPollingService
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.server import Broker
+from spark_rocket.broker.broker import Broker
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.errors import RocketError
@@ -59,7 +59,7 @@ class Promoted(Pair):
         return [message.body for message in decode_messages(found.records, "a")]
 
     def wake(self) -> None:
-        for driver in self.master.parts.timers.by_topic.values():
+        for driver in self.master.parts.delivery_timers.by_topic.values():
             self.loop.call_soon_threadsafe(driver.wake)
 
 

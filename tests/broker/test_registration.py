@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.registration import NameServerRegistration
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.topics import TopicConfigManager, new_topic
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, new_topic
 from spark_rocket.errors import RocketError
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.protocol.wire.bodies.route import QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.broker import addresses
+from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.replication.master import bind_ha_port
-from spark_rocket.broker.server import Broker
 from spark_rocket.errors import ConfigError
 from spark_rocket.store.tools.check import check_store
 from tests.broker.replicas import FILE, Replicas, caught_up, fill, following, ha_address, problem

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.client import Reader
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -133,7 +133,7 @@ def test_a_queue_without_remaining_messages_keeps_its_end(
         assert here.pull(old, 1).ext_fields["nextBeginOffset"] == "3"
         assert here.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == ResponseCode.SUCCESS
     waiting = here.hold(old, 3)
-    until(lambda: insides.held_pulls.count)
+    until(lambda: insides.pull_request_hold.count)
     assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
     assert waiting.result(20).code == ResponseCode.SUCCESS
 

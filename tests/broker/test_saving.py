@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.server import Broker
+from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.state.config_files import ConfigFile
 from tests.broker.test_lifecycle import config
 from tests.kit.brokers import served

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
-from spark_rocket.broker.server import Broker
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.errors import RemotingConnectError, RocketError
@@ -373,9 +373,10 @@ def test_a_master_with_invalid_responses_changes_nothing(tmp_path: Path, caplog:
         assert set(slave.topics.table) == {"t", "u"}
         assert set(slave.groups.table) == {"g"}
         assert slave.offsets.query("g", "t", 0) == 5, "the first, but none that may be of what the log does not have"
-        assert slave.schedule.snapshot()["offsetTable"] == {}, "the log does not have what was delivered"
+        delays = slave.schedule_message_service
+        assert delays.snapshot()["offsetTable"] == {}, "the log does not have what was delivered"
         end[0] = 0
-        until(lambda: slave.schedule.snapshot()["offsetTable"] == {1: 3})
+        until(lambda: delays.snapshot()["offsetTable"] == {1: 3})
         assert slave.offsets.query("g", "t", 0) == 7
         assert any("works again" in line for line in caplog.messages)
     fake.close()

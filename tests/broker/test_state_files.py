@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker import steps
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.tables import MAX_TABLE_BYTES
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
+from spark_rocket.broker.state.versioned_table import MAX_TABLE_BYTES
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.wire.bodies.assignment import SetMessageRequestModeRequestBody
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig

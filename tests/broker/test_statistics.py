@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, SEND_BACKS, BrokerStats, StatsWindows
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.state.broker_stats import (
+    BROKER,
+    BYTES,
+    DAY,
+    HOUR,
+    MESSAGES,
+    SEND_BACKS,
+    BrokerStats,
+    StatsWindows,
+)
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker import steps
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.protocol.wire.bodies.client import ConsumerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -117,11 +117,11 @@ def test_topics_and_groups_of_offsets_are_those_of_the_table() -> None:
 @contextmanager
 def large_response_running(parts: BrokerParts) -> Iterator[None]:
     """Other large responses wait until the end of the block."""
-    asyncio.run_coroutine_threadsafe(parts.later.one_large.acquire(), parts.loop).result(10)
+    asyncio.run_coroutine_threadsafe(parts.deferred.one_large.acquire(), parts.loop).result(10)
     try:
         yield
     finally:
-        parts.loop.call_soon_threadsafe(parts.later.one_large.release)
+        parts.loop.call_soon_threadsafe(parts.deferred.one_large.release)
 
 
 @pytest.mark.live
@@ -137,12 +137,12 @@ def test_other_requests_are_answered_while_large_ones_wait(
         assert wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == ResponseCode.SUCCESS
         assert [code.name for code, answer in waiting.items() if answer.done()] == []
     assert {code.name: answer.result(30).code for code, answer in waiting.items()} == {code.name: 0 for code in LARGE}
-    assert parts.later.large.total == 0
+    assert parts.deferred.large.total == 0
 
 
 @pytest.mark.live
 def test_too_many_large_requests_are_refused(wire: Wire, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts.later.large, "limit", StateLimit(1, None, 10, "when sent"))
+    monkeypatch.setattr(parts.deferred.large, "limit", StateLimit(1, None, 10, "when sent"))
     with large_response_running(parts):
         first = wire.ask_later(RequestCode.GET_ALL_TOPIC_CONFIG)
         answer = wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)

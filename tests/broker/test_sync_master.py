@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.server import Broker
+from spark_rocket.broker.broker import Broker
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.broker.replicas import Replicas, caught_up, fill, following, settings, started, talk

@@ -195,7 +195,7 @@ def test_invalid_settings(tmp_path: Path) -> None:
 
 
 def test_code_26_shows_no_passwords_and_25_sets_nothing(tmp_path: Path) -> None:
-    from spark_rocket.broker.state.config import BrokerConfig
+    from spark_rocket.broker.state.broker_config import BrokerConfig
 
     text = "tls.server.certPath=c.pem\ntls.server.keyPath=k.pem\ntls.server.keyPassword=hunter2\n"
     config = BrokerConfig.from_text(text)

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from spark_rocket.broker import tracing as tracing_module
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.tracing import make_provider
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import Message

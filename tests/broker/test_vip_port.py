@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.model import Message
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

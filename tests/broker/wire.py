@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.delivery.long_polling import HeldPull
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.delivery.pull_request_hold_service import HeldPull
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import parse_properties
@@ -259,7 +259,7 @@ def _text(value: object) -> str:
 
 def held_by(parts: BrokerParts, topic: str) -> list[HeldPull]:
     """The held pulls of a topic."""
-    return [pull for key, pulls in list(parts.held_pulls._by_queue.items()) if key[0] == topic for pull in pulls]
+    return [pull for key, pulls in list(parts.pull_request_hold._by_queue.items()) if key[0] == topic for pull in pulls]
 
 
 def held_pulls(wire: Wire, parts: BrokerParts, topic: str) -> int:
@@ -274,6 +274,6 @@ def time_is_up(parts: BrokerParts, topic: str) -> None:
     def expire() -> None:
         for pull in held_by(parts, topic):
             cast("partial[None]", pull.respond).args[2].until = 0.0  # one with an SQL92 filter looks at it too
-            parts.held_pulls._expire(pull)
+            parts.pull_request_hold._expire(pull)
 
     parts.loop.call_soon_threadsafe(expire)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.servers.foreground import NO_PORT, Started, metrics_port, start_monitor
-from spark_rocket.namesrv.server import NameServer, NameServerMetrics
+from spark_rocket.namesrv.name_server import NameServer, NameServerMetrics
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.certificates import CertificateAuthority
 from tests.cli.conftest import Run

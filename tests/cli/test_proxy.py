@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.servers.foreground import NO_PORT, metrics_port
 from spark_rocket.cli.servers.serve_proxy import worker_config
 from spark_rocket.cli.servers.up_children import proxy_config

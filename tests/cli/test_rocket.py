@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.broker.addresses import advertised_ip
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli import main
 from spark_rocket.cli.servers.serve import snippet
 from spark_rocket.client import Admin

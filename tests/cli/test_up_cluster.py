@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.cluster_layout import cluster_members
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli import main
 from spark_rocket.cli.servers.options import UpOptions
 from spark_rocket.cli.servers.up_cluster import shared_settings, write_conf

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.client import (
     ConsumeConcurrentlyStatus,
     LitePullConsumer,

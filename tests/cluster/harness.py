@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.client import Producer
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, SendStatus

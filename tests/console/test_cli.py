@@ -21,7 +21,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.servers.console import console
 from spark_rocket.cli.servers.up_children import console_account, start_console
 from spark_rocket.console.passwords import is_right

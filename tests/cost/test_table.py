@@ -7,10 +7,10 @@ from itertools import chain
 
 import pytest
 
-from spark_rocket.broker.processors.base import Processor
-from spark_rocket.broker.server import Broker
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.processors.processor import Processor
 from spark_rocket.namesrv.kv_config import KVConfigManager
-from spark_rocket.namesrv.processor import NamesrvProcessor
+from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.codes import RequestCode

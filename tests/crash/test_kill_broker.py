@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RemotingError
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

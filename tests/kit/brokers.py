@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.clients import monotonic_ms
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import monotonic_ms
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.store.message_store import now_ms
@@ -104,7 +104,7 @@ class Served(LoopThread):
 
     def wake(self) -> None:
         """Let the drivers see that the clock was moved, until they have nothing left to do."""
-        drivers = self.broker.parts.timers.by_topic.values()
+        drivers = self.broker.parts.delivery_timers.by_topic.values()
         for driver in drivers:
             self.run(driver.wake)
         while self.run(lambda: any(driver.due is not None and driver.due <= self.clock() for driver in drivers)):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.namesrv.kv_config import KVConfigManager
-from spark_rocket.namesrv.processor import NamesrvProcessor
+from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody

@@ -21,7 +21,7 @@ from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.files import replace_file
 from spark_rocket.namesrv import kv_config
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
@@ -210,5 +210,5 @@ def consuming(directory: Path, clock: Clock | None = None, **settings: object) -
         yield world
         world.run(world.renewals.close)
         world.settle_all()
-        held = world.run(lambda: (world.parts.held_pops.count, world.parts.held_pulls.count))
+        held = world.run(lambda: (world.parts.pop_long_polling.count, world.parts.pull_request_hold.count))
         assert held == (0, 0), "ended calls are held"

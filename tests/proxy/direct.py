@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.broker.state.topics import new_topic
+from spark_rocket.broker.state.topic_config_manager import new_topic
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions

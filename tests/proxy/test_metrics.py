@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark_rocket.namesrv.server import NameServer
+from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.metrics import ProxyMetrics
 from spark_rocket.proxy.proxy_config import ProxyConfig

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionProducer
 from spark_rocket.model import Message, SendResult
@@ -188,11 +188,11 @@ def test_messages_for_a_broken_connection_go_to_others(
     cluster: LocalCluster, parts: BrokerParts, group: str, topic: str, producer: Producer
 ) -> None:
     """The broker holds the receives on: what it answers is given back."""
-    before = parts.held_pops.count
+    before = parts.pop_long_polling.count
     with Caller(cluster.grpc_endpoint, "leaving@1") as caller:
         consumer = Consumer(caller, group, topic)
         calls = [caller.stream("ReceiveMessage", consumer.request()) for _ in range(2)]
-        until(lambda: parts.held_pops.count == before + 2)
+        until(lambda: parts.pop_long_polling.count == before + 2)
         calls[0].cancel()
     producer.send(Message.of(topic, b"late"))
     with Caller(cluster.grpc_endpoint, "staying@1") as caller:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.record.compression import compress_body

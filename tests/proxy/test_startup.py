@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.errors import ConfigError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.proxy_config import ProxyConfig

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods import client_registry as clients_module

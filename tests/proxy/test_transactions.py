@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_rocket.broker.assembly import BrokerParts
+from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods.transactions import make_transaction_id, parse_transaction_id
 from tests.broker.wire import Wire

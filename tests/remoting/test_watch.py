@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from spark_rocket.errors import RemotingTooMuchRequestError
-from spark_rocket.namesrv.server import name_server_limits
+from spark_rocket.namesrv.name_server import name_server_limits
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits

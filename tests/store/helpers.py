@@ -16,7 +16,7 @@ from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import MessageStore, PutResult, PutStatus, StoreConfig
 from spark_rocket.store.config import DEFAULT_DELAY_LEVELS, parse_delay_levels
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import LogScan

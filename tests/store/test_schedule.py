@@ -15,8 +15,8 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import decode_record, view_record
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.redelivery import RETRY_MS, redeliver
+from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.layout import tags_code
 from tests.golden import expected, extract_store
 from tests.kit.clock import START, Clock

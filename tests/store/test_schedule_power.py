@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.tools.check import check_store
 from tests.kit.clock import Clock
 from tests.store.helpers import DELAYS, bodies, flush_log, opened, put, small

@@ -14,13 +14,12 @@ Corresponds to CommitLog.handleDiskFlushAndHA.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.replication.master import ReplicationMaster
-from spark_rocket.broker.state.config import BrokerConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.store.message_store import MessageStore
 
@@ -30,10 +29,9 @@ StoredCallback = Callable[[ResponseCode], None]
 class DurabilityGate:
     """Runs a callback when a message is durable or its timeout has expired."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, store: MessageStore, replication: ReplicationMaster, config: BrokerConfig
-    ) -> None:
-        self._loop = loop
+    def __init__(self, environment: BrokerEnvironment, store: MessageStore, replication: ReplicationMaster) -> None:
+        config = environment.config
+        self._loop = environment.loop
         self._store = store
         self._replication = replication
         self._sync_flush, self._sync_master = config.durability

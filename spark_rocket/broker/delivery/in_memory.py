@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.store.message_store import MessageStore
 
 

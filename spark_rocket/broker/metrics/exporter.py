@@ -1,6 +1,6 @@
 """A broker's data for /metrics, /health and /ready.
 
-The counters are those of ``state.stats``. Lags and ends are computed for each scrape, in small steps between which
+The counters are those of ``BrokerStats``. Lags and ends are computed for each scrape, in small steps between which
 requests are served. Each step reads the present tables, so values of one scrape may be milliseconds apart.
 
 The store time of a lag's oldest message is read from the log and cached until another message is the oldest.
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.processors.statistics import VERSION_TEXT
-from spark_rocket.broker.state.stats import MESSAGE_TYPES
+from spark_rocket.broker.state.broker_stats import MESSAGE_TYPES
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
 from spark_rocket.protocol.wire.codes import PERM_WRITE
 from spark_rocket.remoting.exposition import Exposition, label_text
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
 
 if TYPE_CHECKING:
-    from spark_rocket.broker.assembly import BrokerParts
-    from spark_rocket.broker.server import Broker
+    from spark_rocket.broker.broker import Broker
+    from spark_rocket.broker.broker_parts import BrokerParts
 
 _SYSTEM_GROUP = "cid_rmq_sys_"
 _SIZE_BOUNDS = {10: 1 << 10, 12: 1 << 12, 19: 1 << 19, 20: 1 << 20, 21: 1 << 21, 22: 1 << 22}
@@ -149,14 +149,14 @@ class _Scrape:
         add("rocketmq_storage_dispatch_behind_bytes", disk, 0)
         first = store.first_store_time()
         add("rocketmq_storage_message_reserve_time", disk, max(parts.clock() - first, 0) if first > 0 else 0)
-        if parts.pop is not None:
-            add("rocketmq_pop_revive_retry_messages_total", node, parts.pop.reviver.revived)
+        if parts.pop_service is not None:
+            add("rocketmq_pop_revive_retry_messages_total", node, parts.pop_service.reviver.revived)
         for topic, count in stats.committed.items():
             add("rocketmq_commit_messages_total", f"{node},{label_text({'topic': topic})}", count)
         for topic, count in stats.rolled_back.items():
             add("rocketmq_rollback_messages_total", f"{node},{label_text({'topic': topic})}", count)
-        add("rocket_held_pulls", node, parts.held_pulls.count)
-        add("rocket_held_pops", node, parts.held_pops.count)
+        add("rocket_held_pulls", node, parts.pull_request_hold.count)
+        add("rocket_held_pops", node, parts.pop_long_polling.count)
         add("rocket_pull_misses_total", node, stats.get_misses)
         for address, registered in parts.registration.states().items():
             add("rocket_name_server_registered", f"{node},{label_text({'name_server': address})}", int(registered))
@@ -175,7 +175,7 @@ class _Scrape:
     def _runtime(self) -> None:
         parts = self._parts
         store, config = parts.store, parts.config
-        host = parts.store_host[0]
+        host = parts.environment.host
         puts_a_second, gets_a_second = parts.stats.minute_rates()
         labels = label_text({"cluster": config.broker_cluster_name, "brokerIP": host, "broker": config.broker_name})
         self._add("rocketmq_broker_tps", labels, puts_a_second)

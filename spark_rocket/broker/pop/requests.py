@@ -10,7 +10,7 @@ How a POP_MESSAGE is processed (processors/pop.py):
    ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
 
 Ordered pops (all calls from ``PopService``, with the queue's real topic) go through ``order``
-(:class:`~spark_rocket.broker.pop.order.ConsumerOrderInfoManager`):
+(:class:`~spark_rocket.broker.pop.consumer_order_info_manager.ConsumerOrderInfoManager`):
 
 * before a pop of a queue: ``is_blocked``; a blocked queue is skipped and does not count in ``rest_num``;
 * after it: ``popped`` stores the offsets and returns the queue's part of orderCountInfo. No check point is written,

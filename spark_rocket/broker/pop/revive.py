@@ -37,6 +37,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.pop.check_points import (
     REVIVE_GROUP,
     TAG_ACK,
@@ -48,11 +49,7 @@ from spark_rocket.broker.pop.check_points import (
     decode_check_point,
 )
 from spark_rocket.broker.pop.revive_log import ReviveLog
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id, normal_topic, pack_host, retry_topic
@@ -76,24 +73,18 @@ class PopReviver:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        host: tuple[str, int],
+        environment: BrokerEnvironment,
         store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        stats: BrokerStats,
+        tables: BrokerTables,
         log: ReviveLog,
         timer: TimerMessageStore,
         late_acks: Callable[[Key], list[int]],
     ) -> None:
-        self._config = config
-        self._host = pack_host(host)
+        self._config = environment.config
+        self._host = pack_host(environment.store_host)
         self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
+        self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
+        self._stats = tables.stats
         self._log = log
         self._timer = timer
         self._late_acks = late_acks

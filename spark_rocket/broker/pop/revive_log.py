@@ -1,6 +1,6 @@
 """The revive log: writes and reads check points and acks, and recovers groups' offsets from them after a kill.
 
-Check points and acks are timed messages (delivery/delayed.py): they are stored in ``rmq_sys_wheel_timer`` and move into
+Check points and acks are timed messages (``DelayRules``): they are stored in ``rmq_sys_wheel_timer`` and move into
 their queue of the revive log when they are due. Acks are due when the check point's messages become visible, the check
 point one second earlier, or at once if that time has passed. So acks follow their check point, even if both were rolled
 over in the timer. A late ack also goes through the timer because its check point may still be there. Apache's broker
@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.pop.check_points import (
     ACK_INTERVAL,
     TAG_ACK,
@@ -38,9 +39,8 @@ from spark_rocket.broker.pop.check_points import (
     encode_ack,
     encode_check_point,
 )
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StoreCorruptError
 from spark_rocket.model import REVIVE_PREFIX, TIMER_TOPIC
 from spark_rocket.protocol.filter.tags import java_hash
@@ -56,25 +56,26 @@ _READ_BYTES = 1 << 18
 
 
 class ReviveLog:
-    """The revive log of one broker. ``on_timed``: called with the time (ms) when a record will enter it."""
+    """The revive log of one broker."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: tuple[str, int],
+        environment: BrokerEnvironment,
         store: MessageStore,
         topics: TopicConfigManager,
+        expect: Callable[[str, int], None],
     ) -> None:
+        """``expect``: called with the timer's topic and the time (ms) when a record will enter the log."""
+        config = environment.config
         self.topic = REVIVE_PREFIX + config.broker_cluster_name
         revive_topic = topics.get(self.topic)
         self.queues = 8 if revive_topic is None else revive_topic.write_queue_nums
-        self.on_timed: Callable[[int], None] = lambda due: None
+        self._expect = expect
         self.position = store.max_physical_offset
         """Flush the commit log up to here before groups' offsets are saved; after a kill, up to its end."""
         self._store = store
-        self._clock = clock
-        self._host = pack_host(host)
+        self._clock = environment.clock
+        self._host = pack_host(environment.store_host)
         self._precision = config.timer_precision
         self._codes = {tag: java_hash(tag.decode()) for tag in (TAG_CHECK_POINT, TAG_ACK, TAG_BATCH_ACK)}
         self._place = b"\x02REAL_TOPIC\x01%s\x02REAL_QID\x01" % self.topic.encode()
@@ -118,7 +119,7 @@ class ReviveLog:
             born_host=self._host,
         )
         self.position = max(self.position, result.end_physical_offset)
-        self.on_timed(out)
+        self._expect(TIMER_TOPIC, out)
         return result
 
     def end(self, queue_id: int) -> int:

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
@@ -42,7 +41,7 @@ from spark_rocket.remoting.server.channel import Channel
 
 if TYPE_CHECKING:
     from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
-    from spark_rocket.broker.acl.control import AccessControl
+    from spark_rocket.broker.acl.access_control import AccessControl
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +50,8 @@ _log = logging.getLogger(__name__)
 class AccountProcessor(Processor):
     """Reads and changes of accounts and permissions by administrators."""
 
-    config: BrokerConfig
-    address: str
     access_control: AccessControl | None
     """None without ``aclEnable``."""
-    later: DeferredResponses
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -116,7 +112,7 @@ class AccountProcessor(Processor):
             header = GetBrokerAclConfigResponseHeader(
                 version=dumps_fastjson(version).decode(),
                 broker_name=self.config.broker_name,
-                broker_addr=self.address,
+                broker_addr=self.environment.address,
                 cluster_name=self.config.broker_cluster_name,
                 all_acl_file_version=dumps_fastjson({str(control.path): version}).decode(),
             )
@@ -168,4 +164,4 @@ class AccountProcessor(Processor):
                 remark = f"{self.config.acl_path} cannot be written: {error.strerror}"
                 return RemotingCommand.response(request, failed, remark)
 
-        self.later.respond(channel, request, respond())
+        self.deferred.respond(channel, request, respond())

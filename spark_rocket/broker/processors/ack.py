@@ -25,11 +25,10 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 from dataclasses import dataclass
 
-from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.processors.base import Processor, handles
+from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.processors.pop import check_invisible_time
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.topics import TopicConfigManager, illegal_queue
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.topic_config_manager import illegal_queue
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
 from spark_rocket.protocol.wire.bodies.consumer import BatchAck, BatchAckMessageRequestBody
@@ -38,7 +37,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
 from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 _MAX_BITS = 1 << 16
 
@@ -47,10 +45,7 @@ _MAX_BITS = 1 << 16
 class AckMessageProcessor(Processor):
     """Acks, and changes of the invisible time."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicConfigManager
-    pops: PopService
+    pop_service: PopService
 
     @handles(RequestCode.ACK_MESSAGE)
     def ack(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -63,7 +58,7 @@ class AckMessageProcessor(Processor):
                 ResponseCode.NO_MESSAGE,
             )
         receipt = _receipt(header.extra_info)
-        self.pops.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
+        self.pop_service.ack(header.consumer_group, header.topic, header.queue_id, receipt, header.offset)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.BATCH_ACK_MESSAGE)
@@ -110,7 +105,7 @@ class AckMessageProcessor(Processor):
             broker_name,
             ack.queue_id,
         )
-        self.pops.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
+        self.pop_service.ack_many(ack.consumer_group, topic, ack.queue_id, receipt, bits)
 
     @handles(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -119,8 +114,8 @@ class AckMessageProcessor(Processor):
         first, end = self._span(header.topic, header.queue_id)
         if not first <= header.offset < end:
             return RemotingCommand.response(request, ResponseCode.NO_MESSAGE)
-        check_invisible_time(self.pops, header.invisible_time)
-        changed = self.pops.change_invisible(
+        check_invisible_time(self.pop_service, header.invisible_time)
+        changed = self.pop_service.change_invisible(
             header.consumer_group,
             header.topic,
             header.queue_id,

@@ -31,14 +31,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.registration import NameServerRegistration
-from spark_rocket.broker.saving import StateSaver
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig, MessageRequestMode
-from spark_rocket.broker.state.groups import MessageRequestModeManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.broker_config import MessageRequestMode
+from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MAX_RETRY_TOPIC_LENGTH, RETRY_PREFIX, MessageQueue, group_problem, topic_problem
 from spark_rocket.protocol.wire.bodies.assignment import (
@@ -67,15 +63,8 @@ MAX_ASSIGNED_QUEUES = 16_384  # of one response
 class QueryAssignmentProcessor(Processor):
     """Queue assignments and request modes of groups."""
 
-    config: BrokerConfig
-    monotonic: Callable[[], int]
-    topics: TopicConfigManager
-    clients: ClientManager
-    modes: MessageRequestModeManager
     registration: NameServerRegistration
     saver: StateSaver
-    changes: ChangeGate
-    later: DeferredResponses
     _routes: dict[str, tuple[float, Sequence[QueueData]]] = field(init=False, default_factory=dict)
     """Topic -> time of the last request to a name server, and the queues of other brokers."""
     _route_entries: int = field(init=False, default=0)
@@ -92,20 +81,20 @@ class QueryAssignmentProcessor(Processor):
             problem = problem or f"Invalid mode {mode.mode[:40]!r}: use PULL or POP."
         if problem is not None:
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
-        self.modes.put(mode)
+        self.tables.message_request_modes.put(mode)
         self.saver.save("modes")
-        return self.changes.respond(channel, request, files=["modes"])
+        return self.change_gate.respond(channel, request, files=["modes"])
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     def all_modes(self, channel: Channel, request: RemotingCommand) -> None:
         async def respond() -> RemotingCommand:
-            snapshot = self.modes.snapshot()
+            snapshot = self.tables.message_request_modes.snapshot()
             return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
 
-        self.later.respond_in_steps(channel, request, respond())
+        self.deferred.respond_in_steps(channel, request, respond())
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
-        found = self.modes.get(topic, group)
+        found = self.tables.message_request_modes.get(topic, group)
         if found is not None:
             return found
         config = self.config
@@ -120,7 +109,7 @@ class QueryAssignmentProcessor(Processor):
         if len(asked.topic) > MAX_RETRY_TOPIC_LENGTH:  # it would be cached
             raise RefusedError(f"topic {asked.topic[:40]!r}... is too long", ResponseCode.INVALID_PARAMETER)
         asked_at = self._routes.get(asked.topic, _NO_ROUTE)[0]
-        if not self.config.name_servers or self.monotonic() - asked_at < _ROUTE_MS:
+        if not self.config.name_servers or self.environment.monotonic() - asked_at < _ROUTE_MS:
             return self._assignment(request, asked)
 
         async def respond() -> RemotingCommand:
@@ -128,7 +117,7 @@ class QueryAssignmentProcessor(Processor):
             return self._assignment(request, asked)
 
         request.body = b""  # the view would keep the complete receive buffer in memory
-        self.later.respond(channel, request, respond())
+        self.deferred.respond(channel, request, respond())
         return None
 
     async def _ask_route(self, topic: str) -> None:
@@ -142,7 +131,7 @@ class QueryAssignmentProcessor(Processor):
         if len(self._routes) >= _MAX_ROUTES or self._route_entries > _MAX_ROUTE_ENTRIES:
             self._routes.clear()
             self._route_entries = len(others)
-        self._routes[topic] = self.monotonic(), others
+        self._routes[topic] = self.environment.monotonic(), others
 
     def _queues(self, topic: str) -> _Queues:
         """The readable queues of the topic on all brokers, in the order that all clients use."""

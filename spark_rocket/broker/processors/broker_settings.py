@@ -11,10 +11,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.config import BrokerConfig, shown_text
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_config import shown_text
 from spark_rocket.broker.state.config_files import change_properties
-from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import DYNAMIC_SETTINGS, SettingsUpdate
@@ -30,10 +29,7 @@ _log = logging.getLogger(__name__)
 class SettingsProcessor(Processor):
     """Reads and changes of settings at run time."""
 
-    config: BrokerConfig
-    topics: TopicConfigManager
     on_change: Callable[[], None]
-    later: DeferredResponses
     _changing: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG)
@@ -57,7 +53,7 @@ class SettingsProcessor(Processor):
             except ConfigError as error:
                 raise _refusal(error) from None
 
-        self.later.respond(channel, request, write())
+        self.deferred.respond(channel, request, write())
         return None
 
     def _settings_changed(self, channel: Channel, request: RemotingCommand, update: SettingsUpdate) -> RemotingCommand:

@@ -11,16 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.delivery.filters import parse_filter
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.clients import ClientInfo, ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.queue_locks import RebalanceLockManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.client_manager import ClientInfo
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
@@ -52,17 +46,8 @@ from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 
-@dataclass(eq=False)
 class ClientManageProcessor(Processor):
     """Members of groups, and their locks."""
-
-    config: BrokerConfig
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    clients: ClientManager
-    locks: RebalanceLockManager
-    changes: ChangeGate
-    later: DeferredResponses
 
     @handles(RequestCode.HEART_BEAT)
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -92,7 +77,7 @@ class ClientManageProcessor(Processor):
             return None
         # The consumer requests the route of its retry topic next, so the topic is registered first.
         # If the file cannot be written, the first heartbeat after a restart creates the topic again.
-        return self.changes.when_settled(channel, response, retry_topics, must_be_saved=False)
+        return self.change_gate.when_settled(channel, response, retry_topics, must_be_saved=False)
 
     @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -108,7 +93,7 @@ class ClientManageProcessor(Processor):
             notify=settings is None or settings.notify_consumer_ids_changed_enable,
         )
         if was_live and group not in self.clients.consumers:
-            self.locks.release_group(group)
+            self.tables.rebalance_locks.release_group(group)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
@@ -139,7 +124,7 @@ class ClientManageProcessor(Processor):
             )
             return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-        self.later.respond_in_steps(channel, request, respond())
+        self.deferred.respond_in_steps(channel, request, respond())
 
     @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> None:
@@ -152,11 +137,11 @@ class ClientManageProcessor(Processor):
             body = ProducerConnection(connection_set=await _connections(members))
             return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-        self.later.respond_in_steps(channel, request, respond())
+        self.deferred.respond_in_steps(channel, request, respond())
 
     @handles(RequestCode.GET_ALL_PRODUCER_INFO)
     def all_producers(self, channel: Channel, request: RemotingCommand) -> None:
-        self.later.respond_in_steps(channel, request, self._all_producers(request))
+        self.deferred.respond_in_steps(channel, request, self._all_producers(request))
 
     async def _all_producers(self, request: RemotingCommand) -> RemotingCommand:
         table: dict[str, list[ProducerInfo]] = {}
@@ -169,13 +154,13 @@ class ClientManageProcessor(Processor):
     @handles(RequestCode.LOCK_BATCH_MQ)
     def lock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, LockBatchRequestBody)
-        held = self.locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
+        held = self.tables.rebalance_locks.lock(body.consumer_group, body.mq_set, body.client_id, channel)
         return RemotingCommand.response(request, body=LockBatchResponseBody(lock_ok_mq_set=held).to_json())
 
     @handles(RequestCode.UNLOCK_BATCH_MQ)
     def unlock(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         body = body_of(request, LockBatchRequestBody)
-        self.locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        self.tables.rebalance_locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return RemotingCommand.response(request)
 
     @handles(RequestCode.CHECK_CLIENT_CONFIG)

@@ -14,16 +14,9 @@ Corresponds to the same requests in org.apache.rocketmq.broker.processor.AdminBr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
@@ -52,33 +45,20 @@ from spark_rocket.protocol.wire.headers.admin import (
     QueryTopicsByConsumerRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 _ALL_QUEUES = 1_024
 _MAX_QUEUES = 4_096
 _MAX_ROWS = 80_000
 
 
-@dataclass(eq=False)
 class ConsumeStatsProcessor(Processor):
     """Progress and lag of groups."""
-
-    config: BrokerConfig
-    clock: Callable[[], int]
-    address: str
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
-    clients: ClientManager
-    stats: BrokerStats
-    later: DeferredResponses
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> None:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
         config = self.topics.known(topic, f"topic[{topic}] not exist")
-        self.later.respond_in_steps(channel, request, self._topic_stats(request, config))
+        self.deferred.respond_in_steps(channel, request, self._topic_stats(request, config))
 
     async def _topic_stats(self, request: RemotingCommand, config: TopicConfig) -> RemotingCommand:
         store, topic = self.store, config.topic_name
@@ -98,7 +78,7 @@ class ConsumeStatsProcessor(Processor):
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Report the lag of a group. It may have thousands of topics, so other requests are processed in between."""
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
-        self.later.respond_in_steps(channel, request, self._consume_stats(request, header))
+        self.deferred.respond_in_steps(channel, request, self._consume_stats(request, header))
 
     async def _consume_stats(self, request: RemotingCommand, header: GetConsumeStatsRequestHeader) -> RemotingCommand:
         group = header.consumer_group
@@ -118,10 +98,10 @@ class ConsumeStatsProcessor(Processor):
     def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
         """Report the lag of all groups. There may be thousands, so other requests are processed in between."""
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
-        self.later.respond_in_steps(channel, request, self._all_consume_stats(request, ordered))
+        self.deferred.respond_in_steps(channel, request, self._all_consume_stats(request, ordered))
 
     async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
-        body = ConsumeStatsList(broker_addr=self.address)
+        body = ConsumeStatsList(broker_addr=self.environment.address)
         rows = 0
         async for group in in_steps(sorted(self.groups.table)):
             of_group = []
@@ -164,7 +144,7 @@ class ConsumeStatsProcessor(Processor):
     def time_span(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
         config = self.topics.known(header.topic, f"topic[{header.topic}] not exist")
-        self.later.respond_in_steps(channel, request, self._time_span(request, config, header.group))
+        self.deferred.respond_in_steps(channel, request, self._time_span(request, config, header.group))
 
     async def _time_span(self, request: RemotingCommand, config: TopicConfig, group: str) -> RemotingCommand:
         topic = config.topic_name

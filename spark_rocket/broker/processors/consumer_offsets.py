@@ -20,12 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.in_memory import first_is_in_memory
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, encoded, handles
-from spark_rocket.broker.saving import StateSaver
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.deferred_responses import encoded
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
@@ -42,21 +39,13 @@ from spark_rocket.protocol.wire.headers.pull import (
     UpdateConsumerOffsetRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 
 @dataclass(eq=False)
 class OffsetProcessor(Processor):
     """Reads, commits and copies of offsets."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
     saver: StateSaver
-    has_master: bool
-    later: DeferredResponses
 
     @handles(RequestCode.QUERY_CONSUMER_OFFSET)
     def query_consumer_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -68,7 +57,7 @@ class OffsetProcessor(Processor):
             minimum = self.store.get_min_offset(header.topic, header.queue_id)
             in_memory = minimum <= 0 and first_is_in_memory(self.store, self.config, header.topic, header.queue_id)
             if header.set_zero_if_not_found is False or not in_memory:
-                if self.has_master and not self.offsets.table:
+                if self.config.is_slave and not self.offsets.table:
                     # With 22 the group would start over, and might skip messages that it has not read.
                     raise RefusedError(
                         "this slave has not received any offsets from its master yet: retry, or request it from the "
@@ -132,7 +121,7 @@ class OffsetProcessor(Processor):
     @handles(RequestCode.CLONE_GROUP_OFFSET)
     def clone_offset(self, channel: Channel, request: RemotingCommand) -> None:
         header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
-        self.later.respond_in_steps(channel, request, self._clone_offset(request, header), file="offsets")
+        self.deferred.respond_in_steps(channel, request, self._clone_offset(request, header), file="offsets")
 
     async def _clone_offset(self, request: RemotingCommand, header: CloneGroupOffsetRequestHeader) -> RemotingCommand:
         topics = [header.topic] if header.topic else sorted(self.offsets.topics_of(header.src_group))
@@ -147,7 +136,7 @@ class OffsetProcessor(Processor):
             snapshot = await self.offsets.snapshot_in_steps()
             return await encoded(request, None, lambda: snapshot)
 
-        self.later.respond_in_steps(channel, request, respond())
+        self.deferred.respond_in_steps(channel, request, respond())
 
 
 def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:

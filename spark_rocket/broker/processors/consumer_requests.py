@@ -19,13 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.clients import ClientInfo, ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.client_manager import ClientInfo
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import MessageQueue
@@ -39,23 +35,14 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetConsumerStatusRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 _often = RateLimited(logging.getLogger(__name__))
 _RELAY_TIMEOUT_S = 10.0
 _STATUS_TIMEOUT_S = 5.0
 
 
-@dataclass(eq=False)
 class ConsumerRequestProcessor(Processor):
     """Forwards requests of tools to consumers: offsets (223), state (307), one message (309)."""
-
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    clients: ClientManager
-    later: DeferredResponses
 
     @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def consumer_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -68,7 +55,7 @@ class ConsumerRequestProcessor(Processor):
         members = [
             member for member in live.members if not header.client_addr or header.client_addr == member.client_id
         ]
-        self.later.relay(channel, request, self._statuses(request, header, members), 1 + len(members))
+        self.deferred.relay(channel, request, self._statuses(request, header, members), 1 + len(members))
         return None
 
     async def _statuses(
@@ -120,7 +107,7 @@ class ConsumerRequestProcessor(Processor):
         if target is None:
             raise RefusedError(f"The Consumer <{group}> <{client_id}> not online", ResponseCode.SYSTEM_ERROR)
         work = self._relayed(request, target, f"<{group}> <{client_id}>")
-        self.later.relay(channel, request, work, 1 + len(request.body) // 1024)
+        self.deferred.relay(channel, request, work, 1 + len(request.body) // 1024)
         return None
 
     async def _relayed(self, request: RemotingCommand, target: Channel, consumer: str) -> RemotingCommand:

@@ -7,29 +7,19 @@ Corresponds to AdminBrokerProcessor.{deleteExpiredCommitLog, cleanExpiredConsume
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
 class DeletionProcessor(Processor):
     """Deletions on request."""
-
-    clock: Callable[[], int]
-    store: MessageStore
-    topics: TopicConfigManager
-    later: DeferredResponses
 
     @handles(RequestCode.DELETE_EXPIRED_COMMITLOG)
     def delete_expired_log(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -46,7 +36,7 @@ class DeletionProcessor(Processor):
 
     @handles(RequestCode.CLEAN_UNUSED_TOPIC)
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> None:
-        self.later.respond_in_steps(channel, request, self._clean_unused_topics(request))
+        self.deferred.respond_in_steps(channel, request, self._clean_unused_topics(request))
 
     async def _clean_unused_topics(self, request: RemotingCommand) -> RemotingCommand:
         unused = []

@@ -8,17 +8,13 @@ END_TRANSACTION is also refused if the offset has no half message, and for a sec
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_rocket.broker.delivery.delayed import PendingPlace
-from spark_rocket.broker.delivery.timers import DeliveryTimers
-from spark_rocket.broker.processors.base import Processor, handles
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.stats import BrokerStats
+from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.transactions.half_messages import IMMUNITY, Half
-from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
 from spark_rocket.protocol.ids import decode_offset_msg_id
@@ -29,7 +25,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ResumeCheckHalfMessageRequestHeader
 from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 
@@ -37,12 +32,8 @@ from spark_rocket.store.results import PutStatus
 class EndTransactionProcessor(Processor):
     """Decisions about half messages."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    store: MessageStore
     transactions: TransactionalMessageService
-    timers: DeliveryTimers
-    stats: BrokerStats
+    delivery_timers: DeliveryTimers
 
     @handles(RequestCode.END_TRANSACTION)
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -85,7 +76,7 @@ class EndTransactionProcessor(Processor):
         result = self.transactions.resume(self.store.look_message_by_offset(offset))
         if result.status is not PutStatus.PUT_OK:
             raise _refused(f"Put message back to {HALF_TOPIC} failed. {result.reason}")
-        self.timers.expect(PendingPlace(HALF_TOPIC, 0, self.clock()))
+        self.delivery_timers.expect(HALF_TOPIC, self.clock())
         return RemotingCommand.response(request)
 
     def _is_too_late(self, half: Half) -> bool:

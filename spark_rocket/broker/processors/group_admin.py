@@ -10,13 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, encoded, handles
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.tables import int_problem
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
+from spark_rocket.broker.processors.deferred_responses import encoded
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import group_problem
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupList
@@ -39,22 +36,17 @@ _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")
 class GroupAdminProcessor(Processor):
     """Administration of groups."""
 
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
-    order: ConsumerOrderInfoManager
-    stats: BrokerStats
-    changes: ChangeGate
-    later: DeferredResponses
+    order_info: ConsumerOrderInfoManager
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups([body_of(request, SubscriptionGroupConfig)])
-        return self.changes.respond(channel, request, files=["groups"])
+        return self.change_gate.respond(channel, request, files=["groups"])
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups(body_of(request, SubscriptionGroupList).group_config_list)
-        return self.changes.respond(channel, request, files=["groups"])
+        return self.change_gate.respond(channel, request, files=["groups"])
 
     def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
         for group in groups:
@@ -73,7 +65,7 @@ class GroupAdminProcessor(Processor):
         is_paged = "groupSeq" in request.ext_fields
         snapshot = partial(groups.page, header.group_seq, header.max_group_num) if is_paged else groups.snapshot
         ext = {"totalGroupNum": str(len(groups.table))}
-        self.later.respond_in_steps(channel, request, encoded(request, ext, snapshot))
+        self.deferred.respond_in_steps(channel, request, encoded(request, ext, snapshot))
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -93,8 +85,8 @@ class GroupAdminProcessor(Processor):
         clean = header.clean_offset or request.ext_fields.get("removeOffset") == "true"
         if clean:
             self.offsets.remove_group(header.group_name)
-            self.order.remove_group(header.group_name)
-        return self.changes.respond(channel, request, files=["groups", "offsets"] if clean else ["groups"])
+            self.order_info.remove_group(header.group_name)
+        return self.change_gate.respond(channel, request, files=["groups", "offsets"] if clean else ["groups"])
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:

@@ -12,13 +12,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
@@ -28,7 +23,6 @@ from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, Response
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ResetOffsetRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 _CPP = ("CPP", LanguageCode.CPP)
 
@@ -37,21 +31,14 @@ _CPP = ("CPP", LanguageCode.CPP)
 class OffsetResetProcessor(Processor):
     """Resets of a group to a time or an offset."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
-    clients: ClientManager
-    held_pulls: PullRequestHoldService
-    later: DeferredResponses
+    pull_request_hold: PullRequestHoldService
 
     @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> None:
         """Reset a group to a time or an offset; respond when that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
         config = self.topics.known(header.topic, f"Topic {header.topic} does not exist")
-        self.later.respond_in_steps(channel, request, self._reset(request, header, config), file="offsets")
+        self.deferred.respond_in_steps(channel, request, self._reset(request, header, config), file="offsets")
 
     async def _reset(
         self, request: RemotingCommand, header: ResetOffsetRequestHeader, config: TopicConfig
@@ -90,7 +77,7 @@ class OffsetResetProcessor(Processor):
             raise RefusedError(f"Topic {topic} was changed meanwhile: retry", ResponseCode.SYSTEM_ERROR)
         for queue_id, offset in moved.items():
             self.offsets.reset(group, topic, queue_id, offset)
-        self.held_pulls.wake_topic(topic)  # held pulls get the reset now
+        self.pull_request_hold.wake_topic(topic)  # held pulls get the reset now
         return {self._queue(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
 
     async def _reset_members(

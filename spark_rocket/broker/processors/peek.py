@@ -27,21 +27,18 @@ PollingInfoProcessor}.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import PullFilter
-from spark_rocket.broker.overload import BrokerOverload
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.pop_long_polling_service import Held, PollingKey, PollingKind, PopLongPollingService
 from spark_rocket.broker.pop.turns import QueueTurns, place_of
-from spark_rocket.broker.pop.waiting import Held, PollingKey, PollingKind, PopLongPollingService
-from spark_rocket.broker.processors.base import Processor, handles, respond_to_held
+from spark_rocket.broker.processors.deferred_responses import respond_to_held
 from spark_rocket.broker.processors.pop import check_queue, pop_filter
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
@@ -55,7 +52,6 @@ from spark_rocket.protocol.wire.headers.consumer import (
     PopMessageResponseHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageStatus
 
 _RETRY_FIRST_SHARE = 0.2
@@ -66,15 +62,8 @@ _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLO
 class PeekProcessor(Processor):
     """PEEK_MESSAGE, NOTIFICATION and POLLING_INFO: reads that leave messages visible."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    host: str
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
-    order: ConsumerOrderInfoManager
-    held: PopLongPollingService
+    order_info: ConsumerOrderInfoManager
+    pop_long_polling: PopLongPollingService
     overload: BrokerOverload
     _turns: QueueTurns = field(init=False, default_factory=QueueTurns)
 
@@ -83,7 +72,7 @@ class PeekProcessor(Processor):
         header = PollingInfoRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
         self._check_reader(topic, queue_id, group, ResponseCode.SYSTEM_ERROR)
-        waiting = self.held.polling_num(topic, group, max(queue_id, -1))
+        waiting = self.pop_long_polling.polling_num(topic, group, max(queue_id, -1))
         return RemotingCommand.response(request, 0, None, PollingInfoResponseHeader(polling_num=waiting).to_ext())
 
     @handles(RequestCode.NOTIFICATION)
@@ -108,7 +97,7 @@ class PeekProcessor(Processor):
                 header.topic, header.consumer_group, queue_id, PollingKind.NOTIFICATION, wanted.tag_codes
             )
             again = partial(self._again, channel, request, header, wanted)
-            held = self.held.hold_at(place, channel, request, header.born_time, header.poll_time, again)
+            held = self.pop_long_polling.hold_at(place, channel, request, header.born_time, header.poll_time, again)
             if held is Held.HELD:
                 return None
             response.polling_full = held is Held.FULL
@@ -132,7 +121,7 @@ class PeekProcessor(Processor):
 
     def _finds(self, header: NotificationRequestHeader, topic: str, queue_id: int, wanted: PullFilter) -> bool:
         """Whether a queue has a message: the given one, or if it is negative, one of this part of the topic."""
-        order, now, group = self.order, self.clock(), header.consumer_group
+        order, now, group = self.order_info, self.clock(), header.consumer_group
         if queue_id >= 0:
             part: Sequence[int] = (queue_id,)
         else:

@@ -12,16 +12,12 @@ AdminBrokerProcessor.{getAllDelayOffset, getTimerCheckPoint, getTimerMetrics}.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from spark_rocket.broker.delivery.delayed import DelayRules
-from spark_rocket.broker.delivery.durability_gate import DurabilityGate
-from spark_rocket.broker.delivery.timers import DeliveryTimers
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.delivery.delay_rules import DelayRules
+from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
@@ -35,9 +31,8 @@ from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHead
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _TAG = "_RECALL_TAG_"
@@ -47,16 +42,10 @@ _TAG = "_RECALL_TAG_"
 class PendingMessageProcessor(Processor):
     """Recalls, counts and progress of delayed and timed messages."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    store: MessageStore
-    topics: TopicConfigManager
-    delays: DelayRules
-    schedule: ScheduleMessageService
-    timer: TimerMessageStore | None
-    timers: DeliveryTimers
-    durability: DurabilityGate
-    later: DeferredResponses
+    delay_rules: DelayRules
+    schedule_message_service: ScheduleMessageService
+    timer_store: TimerMessageStore | None
+    delivery_timers: DeliveryTimers
 
     @handles(RequestCode.RECALL_MESSAGE)
     def recall_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -72,7 +61,7 @@ class PendingMessageProcessor(Processor):
             "BORN_TIMESTAMP": str(now),
             "PGROUP": header.producer_group or "",
         }
-        waiting = self.delays.apply(properties, handle.topic, 0)
+        waiting = self.delay_rules.apply(properties, handle.topic, 0)
         if waiting is None:
             raise _recall_refused("timestamp invalid")
         result = self.store.put_message(
@@ -85,11 +74,11 @@ class PendingMessageProcessor(Processor):
         )
         if result.status is not PutStatus.PUT_OK:
             raise RefusedError(f"recall failed, execute error: {result.reason}", ResponseCode.SYSTEM_ERROR)
-        self.timers.expect(waiting)
+        self.delivery_timers.expect(waiting.topic, waiting.due)
         ext = {"msgId": handle.message_id, "MSG_REGION": config.region_id}
         response = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
-        if self.durability.waits:
-            self.durability.when_stored(result.end_physical_offset, partial(self._write_recall, channel, response))
+        if self.durability_gate.waits:
+            self.durability_gate.when_stored(result.end_physical_offset, partial(self._write_recall, channel, response))
             return None
         return response
 
@@ -124,7 +113,7 @@ class PendingMessageProcessor(Processor):
 
     @handles(RequestCode.GET_TIMER_METRICS)
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> None:
-        self.later.respond_in_steps(channel, request, self._timer_metrics(request, self._running_timer()))
+        self.deferred.respond_in_steps(channel, request, self._timer_metrics(request, self._running_timer()))
 
     async def _timer_metrics(self, request: RemotingCommand, timer: TimerMessageStore) -> RemotingCommand:
         counts: dict[int, int] = {}
@@ -139,20 +128,20 @@ class PendingMessageProcessor(Processor):
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        return RemotingCommand.response(request, body=dumps_fastjson(self.schedule.snapshot()))
+        return RemotingCommand.response(request, body=dumps_fastjson(self.schedule_message_service.snapshot()))
 
     @handles(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_check_point(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         return RemotingCommand.response(request, body=self._running_timer().checkpoint())
 
     def _running_timer(self) -> TimerMessageStore:
-        if self.timer is None:
+        if self.timer_store is None:
             raise RefusedError(
                 "this broker has no timer",
                 ResponseCode.SYSTEM_ERROR,
                 remedy="Send the request to a master with timerWheelEnable=true.",
             )
-        return self.timer
+        return self.timer_store
 
 
 def _recall_refused(why: str, code: ResponseCode = ResponseCode.ILLEGAL_OPERATION) -> RefusedError:

@@ -23,21 +23,18 @@ Corresponds to org.apache.rocketmq.broker.processor.PopMessageProcessor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
-from spark_rocket.broker.overload import BrokerOverload
 from spark_rocket.broker.pop.acks import MAX_POPPED
+from spark_rocket.broker.pop.pop_long_polling_service import Held, PopLongPollingService
+from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.requests import PopRequest, PopResult
-from spark_rocket.broker.pop.service import PopService
-from spark_rocket.broker.pop.waiting import Held, PopLongPollingService
-from spark_rocket.broker.processors.base import Processor, handles, respond_to_held
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager, illegal_queue
+from spark_rocket.broker.processors.deferred_responses import respond_to_held
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, illegal_queue
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCode
@@ -56,15 +53,9 @@ _MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLO
 class PopMessageProcessor(Processor):
     """POP_MESSAGE: responds with messages, or holds the request until there are some."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    host: str
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    pops: PopService
-    held: PopLongPollingService
+    pop_service: PopService
+    pop_long_polling: PopLongPollingService
     overload: BrokerOverload
-    stats: BrokerStats
 
     @handles(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -90,7 +81,7 @@ class PopMessageProcessor(Processor):
                 f"attemptId has more than {_MAX_ATTEMPT_CHARACTERS} characters",
                 ResponseCode.INVALID_PARAMETER,
             )
-        check_invisible_time(self.pops, header.invisible_time)
+        check_invisible_time(self.pop_service, header.invisible_time)
         check_queue(self.topics, header.topic, header.queue_id, header.consumer_group)
         settings = self.groups.to_consume(header.consumer_group)
         wanted = pop_filter(header.exp_type, header.exp)
@@ -111,18 +102,18 @@ class PopMessageProcessor(Processor):
 
     def _run(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> RemotingCommand | None:
         """Respond, or hold the request if there are no messages."""
-        result = self.pops.pop(pop)
+        result = self.pop_service.pop(pop)
         if result.count:
             if result.rest_num > 0 or result.is_cut:
-                self.held.more(pop.topic, pop.queue_id, pop.group)
+                self.pop_long_polling.more(pop.topic, pop.queue_id, pop.group)
             return _response(request, ResponseCode.SUCCESS, "FOUND", result, pop)
         self.stats.get_misses += 1
-        held = self.held.hold(channel, request, pop, partial(self._again, channel, request, pop))
+        held = self.pop_long_polling.hold(channel, request, pop, partial(self._again, channel, request, pop))
         if held is Held.HELD:
             if (
                 result.passed and result.rest_num > 0
             ) or result.is_cut:  # continue after the messages that did not match
-                self.held.more(pop.topic, pop.queue_id, pop.group)
+                self.pop_long_polling.more(pop.topic, pop.queue_id, pop.group)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
         return _response(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)

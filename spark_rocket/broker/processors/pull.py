@@ -32,29 +32,22 @@ Corresponds to org.apache.rocketmq.broker.processor.PullMessageProcessor.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
 from spark_rocket.broker.delivery.in_memory import is_in_memory
-from spark_rocket.broker.delivery.long_polling import HeldPull, PullRequestHoldService
-from spark_rocket.broker.overload import BrokerOverload
-from spark_rocket.broker.processors.base import Processor, handles, respond_to_held
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.delivery.pull_request_hold_service import HeldPull, PullRequestHoldService
+from spark_rocket.broker.processors.deferred_responses import respond_to_held
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_SQL92
 from spark_rocket.protocol.wire.codes import PERM_READ, SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.layout import ENTRY_SIZE
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus
 
 if TYPE_CHECKING:
@@ -115,17 +108,8 @@ class _Pull:
 class PullMessageProcessor(Processor):
     """PULL_MESSAGE: responds with records, or holds the request until there are some."""
 
-    loop: asyncio.AbstractEventLoop
-    config: BrokerConfig
-    host: str
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
-    clients: ClientManager
-    held: PullRequestHoldService
+    pull_request_hold: PullRequestHoldService
     overload: BrokerOverload
-    stats: BrokerStats
     tracing: BrokerTracing | None
 
     @handles(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
@@ -242,7 +226,7 @@ class PullMessageProcessor(Processor):
         if code == ResponseCode.PULL_NOT_FOUND and held_ms:
             tag_codes = pull.wanted.tag_codes or ()
             pull.weight = 1 + len(tag_codes) // 16 + len(request.ext_fields.get("subscription") or "") // 128
-            if self.held.has_room(channel, pull.weight, self.config.max_held_pulls):
+            if self.pull_request_hold.has_room(channel, pull.weight, self.config.max_held_pulls):
                 self._hold(channel, request, pull, held_ms / 1000)
                 return None
         suggested = 0
@@ -280,7 +264,7 @@ class PullMessageProcessor(Processor):
 
     def _waits_on(self, channel: Channel, request: RemotingCommand, pull: _Pull, result: GetMessageResult) -> bool:
         """Hold a woken pull again, after the messages that did not match; False if it cannot be held."""
-        left = pull.until - self.loop.time()
+        left = pull.until - self.environment.loop.time()
         at_end = result.next_begin_offset == result.max_offset
         if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end or left <= 0:
             return False
@@ -289,7 +273,7 @@ class PullMessageProcessor(Processor):
         return True
 
     def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
-        pull.until = self.loop.time() + seconds
+        pull.until = self.environment.loop.time() + seconds
         self._hold_for(channel, request, pull, seconds)
 
     def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
@@ -297,7 +281,7 @@ class PullMessageProcessor(Processor):
         request.ext_fields = {}
         again = partial(self._again, channel, request, pull)
         held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again, pull.weight)
-        self.held.hold(held, seconds)
+        self.pull_request_hold.hold(held, seconds)
 
     def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
         """Run a held pull again. With a tag filter this is the last run."""

@@ -17,13 +17,9 @@ import asyncio
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
@@ -39,30 +35,21 @@ from spark_rocket.protocol.wire.headers.messages import (
     ViewMessageRequestHeader,
 )
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _MAX_ENTRIES = 1_000
 _INDEX_TIMEOUT_S = 1.0
 
 
-@dataclass(eq=False)
 class QueryMessageProcessor(Processor):
     """Lookups of messages and consume queue entries."""
-
-    loop: asyncio.AbstractEventLoop
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicConfigManager
-    clients: ClientManager
-    later: DeferredResponses
 
     @handles(RequestCode.QUERY_MESSAGE)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         header = QueryMessageRequestHeader.from_ext(request.ext_fields)
         if self.store.is_indexed or request.is_oneway:
             return self._find(request, header)
-        self.later.respond(channel, request, self._find_when_indexed(request, header))
+        self.deferred.respond(channel, request, self._find_when_indexed(request, header))
         return None
 
     async def _find_when_indexed(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:
@@ -70,7 +57,7 @@ class QueryMessageProcessor(Processor):
         indexed = asyncio.Event()
 
         def set_indexed() -> None:
-            self.loop.call_soon_threadsafe(indexed.set)
+            self.environment.loop.call_soon_threadsafe(indexed.set)
 
         self.store.when_indexed(set_indexed, _INDEX_TIMEOUT_S)
         with suppress(TimeoutError):
@@ -113,7 +100,7 @@ class QueryMessageProcessor(Processor):
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> None:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
         self.topics.known(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
-        self.later.respond_in_steps(channel, request, self._query_consume_queue(request, header))
+        self.deferred.respond_in_steps(channel, request, self._query_consume_queue(request, header))
 
     async def _query_consume_queue(
         self, request: RemotingCommand, header: QueryConsumeQueueRequestHeader

@@ -13,14 +13,10 @@ logged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, handles
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.send_targets import SendTargets, check_size
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.stats import BrokerStats
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -30,7 +26,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader, SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _often = RateLimited(logging.getLogger(__name__))
@@ -43,14 +38,7 @@ _COMPRESSION_AND_HOSTS = 0x733  # allowed bits of a reply's sysFlag: types of co
 class ReplyMessageProcessor(Processor):
     """Delivery of replies to requesters."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    host: tuple[str, int]
-    store: MessageStore
     targets: SendTargets
-    clients: ClientManager
-    stats: BrokerStats
-    later: DeferredResponses
 
     @handles(RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -68,7 +56,7 @@ class ReplyMessageProcessor(Processor):
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is reused
-        self.later.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
+        self.deferred.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
         return None
 
     def _trace_fields(self) -> dict[str, str]:
@@ -111,7 +99,7 @@ class ReplyMessageProcessor(Processor):
             flag=header.flag,
             # With the slash that Java writes before an address: Java clients remove it.
             born_host=f"/{channel.remote_addr}",
-            store_host=f"/{format_address(*self.host)}",
+            store_host=f"/{format_address(*self.environment.store_host)}",
             store_timestamp=now,
             properties=encode_properties(properties).decode(),
             reconsume_times=header.reconsume_times,
@@ -154,7 +142,7 @@ class ReplyMessageProcessor(Processor):
             return {}
         self.stats.puts += 1
         return {
-            "msgId": encode_offset_msg_id(self.host, result.physical_offset),
+            "msgId": encode_offset_msg_id(self.environment.store_host, result.physical_offset),
             "queueId": str(header.queue_id),
             "queueOffset": str(result.queue_offset),
         }

@@ -3,12 +3,12 @@
 The single send is the broker's hottest path: the fields of 310 are read by their one-letter names, everything that
 depends only on the topic is one cached lookup, and the fields of the response are written straight into a dict.
 
-A message with a delay level or a delivery time is stored in a system topic until it is due (delivery/delayed.py). The
+A message with a delay level or a delivery time is stored in a system topic until it is due (``DelayRules``). The
 response has the requested queue, the offset in the system topic and, for a delivery time, a recall handle.
 
-A transactional message (TRAN_MSG) is stored in the half topic until it is decided (transactions/service.py). The
-response has the requested queue and the offset in the half topic. Retried messages are not transactional, even if they
-have TRAN_MSG.
+A transactional message (TRAN_MSG) is stored in the half topic until it is decided (``TransactionalMessageService``).
+The response has the requested queue and the offset in the half topic. Retried messages are not transactional, even if
+they have TRAN_MSG.
 
 Some requests are refused with MESSAGE_ILLEGAL (13) because their messages could not be delivered correctly: delayed or
 transactional messages in a batch, the transaction bits of sysFlag without TRAN_MSG, and inner batches (sysFlag 0xC0).
@@ -25,7 +25,6 @@ Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -33,16 +32,13 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.delivery.delayed import DelayRules, PendingPlace, delay_level, is_timed
-from spark_rocket.broker.delivery.durability_gate import DurabilityGate
-from spark_rocket.broker.delivery.timers import DeliveryTimers
-from spark_rocket.broker.overload import BrokerOverload
-from spark_rocket.broker.processors.base import Processor, handles
+from spark_rocket.broker.broker_overload import BrokerOverload
+from spark_rocket.broker.delivery.delay_rules import DelayRules, PendingPlace, delay_level, is_timed
+from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.send_targets import SendTarget, SendTargets, check_size
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.stats import DELAY, FIFO, NORMAL, TRANSACTION, BrokerStats
-from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.broker.state.broker_stats import DELAY, FIFO, NORMAL, TRANSACTION
+from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
 from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, encode_offset_msg_id, pack_host
@@ -53,7 +49,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.batch_plan import BatchPlan
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 
 _V2_LETTERS = {
@@ -97,28 +92,46 @@ _CODES: dict[PutStatus, int] = {
 }
 
 
+@dataclass(eq=False, slots=True)
+class _Send:
+    """One request, with the values that its checks and the settings lead to."""
+
+    channel: Channel
+    request: RemotingCommand
+    target: SendTarget
+    queue_id: int
+    is_batch: bool
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int
+    properties: str
+    """As they were sent, but for a dead letter's delay level."""
+    unique_key: str | None = None
+    """None for a batch."""
+    waiting: PendingPlace | None = None
+    """Where the message is pending; None if it is not."""
+
+
 @dataclass(eq=False)
 class SendMessageProcessor(Processor):
     """SEND_MESSAGE and its variants: stores the messages of producers."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    host: tuple[str, int]
-    store: MessageStore
     targets: SendTargets
-    delays: DelayRules
+    delay_rules: DelayRules
     transactions: TransactionalMessageService
-    timers: DeliveryTimers
-    durability: DurabilityGate
-    changes: ChangeGate
+    delivery_timers: DeliveryTimers
     overload: BrokerOverload
-    stats: BrokerStats
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._cached_targets = self.targets.cached
-        self._waits = self.durability.waits
-        self._message_id_prefix = encode_offset_msg_id(self.host, 0)[:-16]
-        self._unique_key = UniqKeyGenerator(self.host[0], os.getpid(), self.clock, seed=self.host[1]).next
+        self._waits = self.durability_gate.waits
+        self._message_id_prefix = encode_offset_msg_id(self.environment.store_host, 0)[:-16]
+        self._unique_key = UniqKeyGenerator(
+            self.host, os.getpid(), self.clock, seed=self.environment.store_host[1]
+        ).next
 
     @handles(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -132,7 +145,23 @@ class SendMessageProcessor(Processor):
         if self.overload.sends is not None:
             self.overload.check_send()
         if self._waits:
-            self.overload.check_put(self.durability.waiting)
+            self.overload.check_put(self.durability_gate.waiting)
+        sent = self._read(channel, request)
+        result = self._put_batch(sent) if sent.is_batch else self._put_message(sent)
+        took = self.clock() - result.store_timestamp
+        if took > self.config.os_page_cache_busy_time_out_mills and result.store_timestamp:
+            self.overload.append_took(took)
+        code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
+        if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
+            return RemotingCommand.response(request, code, result.reason or result.status.value)
+        self.stats.puts += result.count
+        size = result.end_physical_offset - result.physical_offset
+        sent.target.counts.add(_message_type(sent), result.count, size)
+        if sent.waiting is not None:
+            self.delivery_timers.expect(sent.waiting.topic, sent.waiting.due)
+        return self._respond(sent, code, result)
+
+    def _read(self, channel: Channel, request: RemotingCommand) -> _Send:
         ext = request.ext_fields
         try:
             topic = ext["b"]
@@ -147,61 +176,37 @@ class SendMessageProcessor(Processor):
         except (KeyError, ValueError):
             raise _bad_header(ext) from None
         _check_ranges(ext, born, flag, sys_flag, reconsume_times)
-        batch = request.code == _SEND_BATCH or ext.get("m") == "true"
+        is_batch = request.code == _SEND_BATCH or ext.get("m") == "true"
         if queue_id < 0 or queue_id >= target.queue_limit:
             queue_id = target.choose_queue(queue_id)
         if target.is_retry:
-            target, queue_id = self._redirected(target, queue_id, ext, batch)
-        body = request.body
-        check_size(self.config, body)
-        if sys_flag & _UNUSUAL_BITS:
-            sys_flag = _usual_sys_flag(sys_flag, ext.get("i") or "")
-        host = channel.attributes.get("born_host") or _born_host(channel)
+            target, queue_id = self._redirected(target, queue_id, ext, is_batch)
+        check_size(self.config, request.body)
         properties = ext.get("i") or ""
-        if batch:
-            unique_key = waiting = None
-            result = self._put_batch(target, queue_id, body, properties, flag, sys_flag, born, host, reconsume_times)
-        else:
-            stored, unique_key, waiting = self._properties_to_store(properties, target.topic, queue_id, reconsume_times)
-            result = self.store.put_message(
-                target.topic if waiting is None else waiting.topic,
-                queue_id if waiting is None else waiting.queue_id,
-                body,
-                stored.encode(),
-                flag=flag,
-                sys_flag=sys_flag,
-                born_timestamp=born,
-                born_host=host,
-                reconsume_times=reconsume_times,
-            )
-        took = self.clock() - result.store_timestamp
-        if took > self.config.os_page_cache_busy_time_out_mills and result.store_timestamp:
-            self.overload.append_took(took)
-        code = _SUCCESS if result.status is _PUT_OK else _CODES[result.status]
-        if code != _SUCCESS and code != ResponseCode.FLUSH_DISK_TIMEOUT:
-            return RemotingCommand.response(request, code, result.reason or result.status.value)
-        self._count(target, result, properties, waiting)
-        if waiting is not None:
-            self.timers.expect(waiting)
-        return self._respond(channel, request, code, target, queue_id, result, unique_key, properties, waiting)
+        if sys_flag & _UNUSUAL_BITS:
+            sys_flag = _usual_sys_flag(sys_flag, properties)
+        host = channel.attributes.get("born_host") or _born_host(channel)
+        return _Send(
+            channel, request, target, queue_id, is_batch, flag, sys_flag, born, host, reconsume_times, properties
+        )
 
-    def _count(self, target: SendTarget, result: PutResult, properties: str, waiting: PendingPlace | None) -> None:
-        self.stats.puts += result.count
-        size = result.end_physical_offset - result.physical_offset
-        target.counts.add(_message_type(properties, waiting), result.count, size)
+    def _put_message(self, sent: _Send) -> PutResult:
+        stored = self._properties_to_store(sent)
+        waiting = sent.waiting
+        return self.store.put_message(
+            sent.target.topic if waiting is None else waiting.topic,
+            sent.queue_id if waiting is None else waiting.queue_id,
+            sent.request.body,
+            stored.encode(),
+            flag=sent.flag,
+            sys_flag=sent.sys_flag,
+            born_timestamp=sent.born_timestamp,
+            born_host=sent.born_host,
+            reconsume_times=sent.reconsume_times,
+        )
 
-    def _respond(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        code: int,
-        target: SendTarget,
-        queue_id: int,
-        result: PutResult,
-        unique_key: str | None,
-        properties: str,
-        waiting: PendingPlace | None,
-    ) -> RemotingCommand | None:
+    def _respond(self, sent: _Send, code: int, result: PutResult) -> RemotingCommand | None:
+        channel, request, topic, unique_key = sent.channel, sent.request, sent.target.topic, sent.unique_key
         if request.flag & 2:
             return None  # one-way: no response to delay for the disk or the name servers
         config, prefix = self.config, self._message_id_prefix
@@ -209,38 +214,35 @@ class SendMessageProcessor(Processor):
             "msgId": f"{prefix}{result.physical_offset:016X}"
             if unique_key is not None
             else message_ids(prefix, result.physical_offsets),
-            "queueId": str(queue_id),
+            "queueId": str(sent.queue_id),
             "queueOffset": str(result.queue_offset),
             "MSG_REGION": config.region_id,
             "TRACE_ON": "true" if config.trace_on else "false",
         }
         if unique_key is not None:
             ext["transactionId"] = unique_key
-            if waiting is not None and waiting.recall_time is not None:
-                handle = RecallMessageHandle(target.topic, config.broker_name, str(waiting.recall_time), unique_key)
+            if sent.waiting is not None and sent.waiting.recall_time is not None:
+                handle = RecallMessageHandle(topic, config.broker_name, str(sent.waiting.recall_time), unique_key)
                 with suppress(ProtocolError):  # a sender's own key with blanks cannot be encoded in a handle
                     ext["recallHandle"] = handle.encode()
         response = RemotingCommand.response(request, code, None, ext)
-        if self._waits and not _asks_not_to_wait(properties):
-            deliver = partial(self._write, channel, response, target.topic)
-            self.durability.when_stored(result.end_physical_offset, deliver)
+        if self._waits and not _asks_not_to_wait(sent.properties):
+            self.durability_gate.when_stored(result.end_physical_offset, partial(self._write, channel, response, topic))
             return None
-        if self.changes.settling:
-            return self.changes.when_settled(channel, response, (target.topic,))
+        if self.change_gate.settling:
+            return self.change_gate.when_settled(channel, response, (topic,))
         return response
 
     def _write(self, channel: Channel, response: RemotingCommand, topic: str, code: ResponseCode) -> None:
         """Write the response: the message is durable, or the timeout has expired (``code``)."""
         if code is not ResponseCode.SUCCESS:
             response.code = code
-        if self.changes.when_settled(channel, response, (topic,)) is not None:
+        if self.change_gate.when_settled(channel, response, (topic,)) is not None:
             channel.write(response)
 
-    def _properties_to_store(
-        self, properties: str, topic: str, queue_id: int, reconsume_times: int
-    ) -> tuple[str, str, PendingPlace | None]:
-        """The properties with UNIQ_KEY and those of the broker; the unique key; where the message is pending."""
-        waiting = None
+    def _properties_to_store(self, sent: _Send) -> str:
+        """The properties with UNIQ_KEY and those of the broker; sets ``unique_key`` and ``waiting``."""
+        properties = sent.properties
         if (
             "DELAY\x01" in properties
             or "TIMER_DEL" in properties
@@ -248,13 +250,14 @@ class SendMessageProcessor(Processor):
             or "POP_CK\x01" in properties
             or _has_broker_properties(properties)
         ):
-            properties, waiting = self._unusual(properties, topic, queue_id, reconsume_times)
+            properties = self._unusual(sent)
         unique_key = find_property(properties, "UNIQ_KEY")
         if unique_key is None:
             unique_key = self._unique_key()
             properties += ("\x02" if properties and properties[-1] != "\x02" else "") + f"UNIQ_KEY\x01{unique_key}"
+        sent.unique_key = unique_key
         separator = "\x02" if properties and properties[-1] != "\x02" else ""
-        return f"{properties}{separator}{self._broker_properties()}", unique_key, waiting
+        return f"{properties}{separator}{self._broker_properties()}"
 
     def _broker_properties(self) -> str:
         """The properties that this broker adds to every message. Consumers use the region in their trace records."""
@@ -262,33 +265,21 @@ class SendMessageProcessor(Processor):
         trace_on = "true" if config.trace_on else "false"
         return f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02CLUSTER\x01{config.broker_cluster_name}"
 
-    def _unusual(
-        self, properties: str, topic: str, queue_id: int, reconsume_times: int
-    ) -> tuple[str, PendingPlace | None]:
+    def _unusual(self, sent: _Send) -> str:
         """Process special properties: refuse or drop them as Apache's broker does, or make the message pending."""
-        values = _without_broker_properties(decode_properties(properties))
+        values = _without_broker_properties(decode_properties(sent.properties))
         values.pop("POP_CK", None)
-        waiting: PendingPlace | None
-        if not reconsume_times and _is_transactional(values):
+        topic, queue_id = sent.target.topic, sent.queue_id
+        if not sent.reconsume_times and _is_transactional(values):
             if not values.get("UNIQ_KEY"):
                 values["UNIQ_KEY"] = self._unique_key()
-            waiting = self.transactions.prepare(values, topic, queue_id, self.clock())
+            sent.waiting = self.transactions.prepare(values, topic, queue_id, self.clock())
         else:
-            waiting = self.delays.apply(values, topic, queue_id)
-        return encode_properties(values).decode(), waiting
+            sent.waiting = self.delay_rules.apply(values, topic, queue_id)
+        return encode_properties(values).decode()
 
-    def _put_batch(
-        self,
-        target: SendTarget,
-        queue_id: int,
-        body: bytes | bytearray | memoryview,
-        properties: str,
-        flag: int,
-        sys_flag: int,
-        born: int,
-        host: bytes,
-        reconsume_times: int,
-    ) -> PutResult:
+    def _put_batch(self, sent: _Send) -> PutResult:
+        properties = sent.properties
         if "DELAY\x01" in properties or "TIMER_DEL" in properties or "TRAN_MSG\x01" in properties:
             _refuse_in_batch(decode_properties(properties))
         # Apache's broker appends the batch's own properties to those of each message in it.
@@ -296,15 +287,15 @@ class SendMessageProcessor(Processor):
             properties = encode_properties(_without_broker_properties(decode_properties(properties))).decode()
         shared = f"{self._broker_properties()}\x02{properties}" if properties else self._broker_properties()
         return self.store.put_batch(
-            target.topic,
-            queue_id,
-            body,
+            sent.target.topic,
+            sent.queue_id,
+            sent.request.body,
             batch_properties=shared.encode(),
-            flag=flag,
-            sys_flag=sys_flag,
-            born_timestamp=born,
-            born_host=host,
-            reconsume_times=reconsume_times,
+            flag=sent.flag,
+            sys_flag=sent.sys_flag,
+            born_timestamp=sent.born_timestamp,
+            born_host=sent.born_host,
+            reconsume_times=sent.reconsume_times,
             check=_check_batch,
         )
 
@@ -353,7 +344,8 @@ def _without_broker_properties(values: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in values.items() if name not in ("MSG_REGION", "TRACE_ON", "CLUSTER")}
 
 
-def _message_type(properties: str, waiting: PendingPlace | None) -> int:
+def _message_type(sent: _Send) -> int:
+    properties, waiting = sent.properties, sent.waiting
     if waiting is not None and waiting.topic == HALF_TOPIC:
         return TRANSACTION
     if SHARDING_KEY in properties and SHARDING_KEY in decode_properties(properties):

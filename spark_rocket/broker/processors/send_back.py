@@ -12,7 +12,7 @@ DELAY                       the requested level; 0 means 3 + the reconsume times
 WAIT                        false, as in Apache's broker
 ==========================  ==========================================================================================
 
-The record goes to ``%RETRY%group`` after the delay (delivery/delayed.py). It goes to the dead-letter topic
+The record goes to ``%RETRY%group`` after the delay (delivery/delay_rules.py). It goes to the dead-letter topic
 ``%DLQ%group`` at once if the level is negative, or after the maximum number of attempts in the request (clients since
 3.4.9) or in the group's settings (``retryMaxTimes``, 16). For a group without retry queues the response is success, and
 nothing is stored.
@@ -28,15 +28,9 @@ import random
 from dataclasses import dataclass
 from functools import partial
 
-from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.delivery.delayed import DelayRules
-from spark_rocket.broker.delivery.durability_gate import DurabilityGate
-from spark_rocket.broker.delivery.timers import DeliveryTimers
-from spark_rocket.broker.processors.base import Processor, handles
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.delivery.delay_rules import DelayRules
+from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
+from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -48,7 +42,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.store.delay.redelivery import put_record
-from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutStatus
 
 _V3_4_9 = 121
@@ -59,16 +52,8 @@ _FIRST_LEVEL = 3
 class SendBackProcessor(Processor):
     """Redelivery of messages that consumers send back."""
 
-    config: BrokerConfig
-    host: tuple[str, int]
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    delays: DelayRules
-    timers: DeliveryTimers
-    durability: DurabilityGate
-    changes: ChangeGate
-    stats: BrokerStats
+    delay_rules: DelayRules
+    delivery_timers: DeliveryTimers
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -96,8 +81,8 @@ class SendBackProcessor(Processor):
         else:
             topic, queue_id = retry.topic_name, random.randrange(max(retry.write_queue_nums, 1))
             properties["DELAY"] = str(header.delay_level or _FIRST_LEVEL + record.reconsume_times)
-            waiting = self.delays.apply(properties, topic, queue_id)
-        self.changes.refuse_unsaved(topic)
+            waiting = self.delay_rules.apply(properties, topic, queue_id)
+        self.change_gate.refuse_unsaved(topic)
         place = (topic, queue_id) if waiting is None else (waiting.topic, waiting.queue_id)
         times = record.reconsume_times + 1
         result = put_record(self.store, *place, record, join_properties(properties), reconsume_times=times)
@@ -106,19 +91,21 @@ class SendBackProcessor(Processor):
         counts = self.stats.group(group, str(record.topic, "utf-8", "replace"))
         counts.send_backs += 1
         if waiting is not None:
-            self.timers.expect(waiting)
+            self.delivery_timers.expect(waiting.topic, waiting.due)
         else:
             counts.dead_letters += 1
-        if self.durability.waits:
-            self.durability.when_stored(result.end_physical_offset, partial(self._respond, channel, request, topic))
+        if self.durability_gate.waits:
+            self.durability_gate.when_stored(
+                result.end_physical_offset, partial(self._respond, channel, request, topic)
+            )
             return None
-        return self.changes.when_settled(channel, RemotingCommand.response(request), (topic,))
+        return self.change_gate.when_settled(channel, RemotingCommand.response(request), (topic,))
 
     def _settings(self, group: str) -> SubscriptionGroupConfig:
         """The settings of a group that may send messages back."""
         settings = self.groups.to_retry(group)
         if not self.config.broker_permission & PERM_WRITE:
-            raise RefusedError(f"the broker[{self.host[0]}] sending message is forbidden", ResponseCode.NO_PERMISSION)
+            raise RefusedError(f"the broker[{self.host}] sending message is forbidden", ResponseCode.NO_PERMISSION)
         return settings
 
     def _record(self, header: ConsumerSendMsgBackRequestHeader) -> RecordView:
@@ -140,7 +127,7 @@ class SendBackProcessor(Processor):
         response = RemotingCommand.response(request)
         if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # the record is stored: a retry makes a duplicate
             response = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
-        if not request.is_oneway and self.changes.when_settled(channel, response, (topic,)) is not None:
+        if not request.is_oneway and self.change_gate.when_settled(channel, response, (topic,)) is not None:
             channel.write(response)
 
 

@@ -11,15 +11,22 @@ Corresponds to AdminBrokerProcessor.{viewBrokerStatsData, prepareRuntimeInfo}.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
-from spark_rocket.broker.overload import ACK, PULL, QUERY, SEND, TRANSACTION, BrokerOverload
-from spark_rocket.broker.pop.waiting import PopLongPollingService
-from spark_rocket.broker.processors.base import Processor, handles
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.stats import BROKER, BYTES, DAY, HOUR, MESSAGES, MINUTE, SEND_BACKS, BrokerStats, Key
+from spark_rocket.broker.broker_overload import ACK, PULL, QUERY, SEND, TRANSACTION, BrokerOverload
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.broker_stats import (
+    BROKER,
+    BYTES,
+    DAY,
+    HOUR,
+    MESSAGES,
+    MINUTE,
+    SEND_BACKS,
+    Key,
+)
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.route import KVTable
 from spark_rocket.protocol.wire.bodies.stats import BrokerStatsDataBody, BrokerStatsItem
@@ -27,9 +34,8 @@ from spark_rocket.protocol.wire.codes import CURRENT_VERSION, RequestCode, Respo
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
+from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
-from spark_rocket.store.message_store import MessageStore
 
 VERSION_TEXT = "V5_3_3"
 _QUEUES = {"send": SEND, "pull": PULL, "query": QUERY, "ack": ACK}
@@ -42,17 +48,14 @@ _OF_BROKER = {"BROKER_PUT_NUMS": MESSAGES, "BROKER_GET_NUMS": SEND_BACKS}
 class StatisticsProcessor(Processor):
     """Counters and state of the broker."""
 
-    config: BrokerConfig
-    clock: Callable[[], int]
-    store: MessageStore
-    schedule: ScheduleMessageService
-    timer: TimerMessageStore | None
-    held_pulls: PullRequestHoldService
-    held_pops: PopLongPollingService
+    schedule_message_service: ScheduleMessageService
+    timer_store: TimerMessageStore | None
+    pull_request_hold: PullRequestHoldService
+    pop_long_polling: PopLongPollingService
     overload: BrokerOverload
-    stats: BrokerStats
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._boot_time = self.clock()
 
     @handles(RequestCode.VIEW_BROKER_STATS_DATA)
@@ -91,12 +94,12 @@ class StatisticsProcessor(Processor):
             "startAcceptSendRequestTimeStamp": str(self.config.start_accept_send_request_time_stamp),
             "pageCacheLockTimeMills": "0",  # there are no concurrent appends
             "earliestMessageTimeStamp": str(self.store.first_store_time()),
-            "heldPulls": str(self.held_pulls.count),
-            "heldPops": str(self.held_pops.count),
+            "heldPulls": str(self.pull_request_hold.count),
+            "heldPops": str(self.pop_long_polling.count),
             **self._counts(),
             **self._queue_sizes(),
             **self._timer_info(),
-            **self.schedule.runtime_info(),
+            **self.schedule_message_service.runtime_info(),
             **self.store.runtime_info(),
         }
         return RemotingCommand.response(request, body=KVTable(table=table).to_json())
@@ -140,7 +143,7 @@ class StatisticsProcessor(Processor):
         }
 
     def _timer_info(self) -> dict[str, str]:
-        timer = self.timer
+        timer = self.timer_store
         if timer is None:
             return {
                 "timerReadBehind": "0",

@@ -11,16 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.waiting import PopLongPollingService
-from spark_rocket.broker.processors.base import DeferredResponses, Processor, encoded, handles
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.tables import int_problem
-from spark_rocket.broker.state.topics import TopicConfigManager, alter_attributes
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
+from spark_rocket.broker.processors.deferred_responses import encoded
+from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.state.topic_config_manager import alter_attributes
+from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import topic_problem
 from spark_rocket.protocol.ids import retry_topic
@@ -37,7 +34,6 @@ from spark_rocket.protocol.wire.headers.admin import (
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.message_store import MessageStore
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
@@ -46,16 +42,9 @@ _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 class TopicAdminProcessor(Processor):
     """Administration of topics."""
 
-    config: BrokerConfig
-    store: MessageStore
-    topics: TopicConfigManager
-    offsets: ConsumerOffsetManager
-    order: ConsumerOrderInfoManager
-    held_pulls: PullRequestHoldService
-    held_pops: PopLongPollingService
-    stats: BrokerStats
-    changes: ChangeGate
-    later: DeferredResponses
+    order_info: ConsumerOrderInfoManager
+    pull_request_hold: PullRequestHoldService
+    pop_long_polling: PopLongPollingService
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -71,7 +60,7 @@ class TopicAdminProcessor(Processor):
         )
         self._check_topic(topic, header.attributes)
         self._put_topics([topic])
-        return self.changes.respond(channel, request, [header.topic])
+        return self.change_gate.respond(channel, request, [header.topic])
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -81,7 +70,7 @@ class TopicAdminProcessor(Processor):
             self._check_topic(topic, attributes)
         self._put_topics(topics)
         names = [topic.topic_name for topic in topics]
-        return self.changes.respond(channel, request, names)
+        return self.change_gate.respond(channel, request, names)
 
     def _put_topics(self, topics: Sequence[TopicConfig]) -> None:
         self.topics.check_fits({topic.topic_name: topic for topic in topics})
@@ -125,7 +114,7 @@ class TopicAdminProcessor(Processor):
         if self.topics.is_system(topic):
             raise RefusedError(f"The topic[{topic}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
         self._delete(topic)
-        return self.changes.respond(channel, request, [topic], files=["offsets"])
+        return self.change_gate.respond(channel, request, [topic], files=["offsets"])
 
     def _delete(self, topic: str) -> None:
         """Delete a topic: settings, queues, offsets, and the retry topics of popped messages.
@@ -145,10 +134,10 @@ class TopicAdminProcessor(Processor):
             ) from error
         self.topics.delete(topic)
         self.offsets.remove_topic(topic)
-        self.order.remove_topic(topic)
+        self.order_info.remove_topic(topic)
         self.stats.forget_topic(topic)
-        self.held_pulls.wake_topic(topic)
-        self.held_pops.wake_topic(topic)
+        self.pull_request_hold.wake_topic(topic)
+        self.pop_long_polling.wake_topic(topic)
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> None:
@@ -156,7 +145,7 @@ class TopicAdminProcessor(Processor):
         is_paged = "topicSeq" in request.ext_fields
         snapshot = partial(topics.page, header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot
         ext = {"totalTopicNum": str(len(topics.table))}
-        self.later.respond_in_steps(channel, request, encoded(request, ext, snapshot))
+        self.deferred.respond_in_steps(channel, request, encoded(request, ext, snapshot))
 
     @handles(RequestCode.GET_TOPIC_CONFIG)
     def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -37,7 +37,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -242,12 +242,11 @@ class SlaveConnection(asyncio.Protocol):
 class ReplicationMaster:
     """All slaves of this broker."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, name: str) -> None:
-        """``name``: this broker's name in log lines."""
-        self.loop = loop
+    def __init__(self, environment: BrokerEnvironment, store: MessageStore) -> None:
+        self.loop = environment.loop
         self.store = store
-        self.name = name
-        self._config = config
+        self.name = environment.name
+        self._config = environment.config
         self._connections: set[SlaveConnection] = set()
         self._server: asyncio.Server | None = None
         self.log = RateLimited(_log).peer

@@ -1,8 +1,4 @@
-"""The slave's side of replication: connects to its master's HA port, and makes its log equal to the master's.
-
-Before any data is accepted, the end of the slave's log is compared with the master's. For this purpose the slave
-reports not the end of its log, but the start of a record some distance before it. This master and Apache's masters send
-from there on.
+"""A slave: makes its log equal to its master's, over one connection after the other (master_connection.py).
 
 ====================================  ===============================================================================
 the master's data                     the slave
@@ -19,10 +15,8 @@ different at all starts               refuses: the log belongs to another cluste
                                       Nothing is changed. The origin of both logs is logged, and the slave retries
 ====================================  ===============================================================================
 
-Truncated data is retained in ``quarantine`` (store/recovery/replica.py). The slave reports the end of its log, complete
-records only, whenever it has grown, and otherwise every ``haSendHeartbeatInterval``. A master that is silent for
-``haHousekeepingInterval`` is disconnected. Connections are retried after 0.1 s, then with increasing delays up to 5 s,
-after a refusal up to 30 s. A problem is logged once, until it changes.
+Truncated data is retained in ``quarantine`` (store/recovery/replica.py). Connections are retried after 0.1 s, then with
+increasing delays up to 5 s, after a refusal up to 30 s. A problem is logged once, until it changes.
 
 Thread-safety: used on the event loop only, except for copying data to quarantine.
 After a crash: the log is complete up to some record, and the comparison starts there.
@@ -37,15 +31,12 @@ import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
-from typing import cast
 
-import numpy as np
-
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.errors import ProtocolError, RocketError, StateError, StoreError
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.replication.master_connection import HEAD_BYTES, MasterConnection, ReconnectError
+from spark_rocket.errors import RocketError, StateError, StoreError
 from spark_rocket.protocol.ids import unpack_host
 from spark_rocket.protocol.record.record import scan_record
-from spark_rocket.protocol.wire.ha import TransferDecoder, encode_report
 from spark_rocket.remoting.address import format_address, parse_address
 from spark_rocket.remoting.tls.contexts import client_tls
 from spark_rocket.remoting.tls.problems import problem_of
@@ -57,194 +48,31 @@ _CONNECT_TIMEOUT_S = 5.0
 _FIRST_RETRY_DELAY_S = 0.1
 _MAX_RETRY_DELAY_S = 5.0
 _MAX_REFUSED_DELAY_S = 30.0
-_TURN_BYTES = 1 << 20
-_HEAD_BYTES = 4096  # of a record, read to identify its origin
-
-
-class _ReconnectError(Exception):
-    """The comparison with the master's log has ended, or the master has changed: reconnect."""
-
-
-class _MasterConnection(asyncio.Protocol):
-    """One connection to the master: first compares, then copies."""
-
-    def __init__(self, slave: ReplicationSlave, start: int) -> None:
-        """``start``: the offset of the first report; data between it and the log's end is compared."""
-        self._slave = slave
-        self._replica = slave.replica
-        self._decoder = TransferDecoder()
-        self._transport: asyncio.Transport | None = None
-        self._pieces: list[tuple[int, memoryview]] = []  # received in this iteration of the loop
-        self._size = 0
-        self._scheduled = False
-        self._start = start
-        # A request for 0 means the beginning of the master's last file.
-        self._requested = 0 if self._replica.is_empty else max(start, 1)
-        self._compared = self._requested
-        self.closed: asyncio.Future[None] = slave.loop.create_future()
-        self.is_following = self._replica.is_empty
-        self.cut_at = -1
-        """Offset at which to truncate the log; -1 if not needed."""
-        self.differs = False
-        """Whether the logs differ from the start of the comparison on."""
-        self.master_begins = -1
-        """Beginning of the master's log, if later than the requested offset; otherwise -1."""
-        self.sample = b""
-        """The first bytes of the master's log at ``start``."""
-        self.last_read = self.last_report = slave.loop.time()
-        self._received = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)
-        self._report(self._requested)
-
-    def data_received(self, data: bytes) -> None:
-        self.last_read = self._slave.loop.time()
-        self._received += len(data)
-        try:
-            self._pieces += self._decoder.feed(data)
-        except ProtocolError as error:
-            self._end(error)
-            return
-        self._size += len(data)
-        if self._size >= _TURN_BYTES:
-            self._process()
-        elif not self._scheduled:  # the loop may read several times before it runs other callbacks
-            self._scheduled = True
-            self._slave.loop.call_soon(self._process)
-
-    def _process(self) -> None:
-        pieces, self._pieces = self._pieces, []
-        self._size, self._scheduled = 0, False
-        if self.closed.done():
-            return
-        before = self._slave.store.max_physical_offset
-        try:
-            self._append(pieces)
-        except (_ReconnectError, RocketError, OSError) as error:
-            self._end(error)
-            return
-        if self.is_following and pieces and not self._slave.is_following:
-            self._slave.follows()
-        if self._slave.store.max_physical_offset > before:
-            self._report(self._slave.store.max_physical_offset)
-            self._slave.grew()
-
-    def _append(self, pieces: list[tuple[int, memoryview]]) -> None:
-        """Append contiguous pieces together: checking many records costs little more than checking a few."""
-        run: list[memoryview] = []
-        start = end = 0
-        for offset, piece in pieces:
-            if not self.is_following:
-                piece = self._compare(offset, piece)
-                offset = self._slave.store.max_physical_offset
-            if not piece:
-                continue
-            if run and offset != end:
-                self._replica.append(start, b"".join(run))
-                run = []
-            if not run:
-                start = offset
-            run.append(piece)
-            end = offset + len(piece)
-        if run:
-            self._replica.append(start, b"".join(run))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._process()
-        where = f" within a transfer, {pending} bytes before its end" if (pending := self._decoder.pending) else ""
-        self._end(exc or ConnectionResetError(f"the master closed the connection{where}"))
-
-    def _end(self, error: Exception) -> None:
-        self._replica.forget()
-        if not self.closed.done():
-            if isinstance(error, _ReconnectError):
-                self.closed.set_result(None)
-            else:
-                self.closed.set_exception(error)
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _report(self, offset: int) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self.last_report = self._slave.loop.time()
-            self._transport.write(encode_report(offset))
-
-    def tick(self, now: float, heartbeat: float, housekeeping: float) -> None:
-        """Check timeouts and send reports; called every second."""
-        self._slave.bytes_in_second, self._received = self._received, 0
-        if now - self.last_read > housekeeping:
-            self._end(TimeoutError(f"no data from the master for {housekeeping:.0f} s"))
-        elif now - self.last_report > heartbeat:
-            self._report(self._slave.store.max_physical_offset if self.is_following else self._requested)
-
-    def _compare(self, offset: int, piece: memoryview) -> memoryview:
-        """Compare data with the log; returns the data beyond the log's end. Raises if the two differ."""
-        store = self._slave.store
-        end = store.max_physical_offset
-        if not piece and offset > self._compared:
-            self.master_begins = offset
-            raise _ReconnectError
-        if not piece:  # the master's log ends here
-            self._diverged(offset)
-        if offset != self._compared:
-            raise StoreError(f"The master sent offset {offset}, expected {self._compared}.")
-        if offset == self._requested:
-            self.sample = bytes(self._requested - self._start) + piece[:_HEAD_BYTES]
-        while piece and self._compared < end:
-            own = np.frombuffer(store.log_bytes(self._compared, len(piece)), np.uint8)
-            same = own == np.frombuffer(piece, np.uint8, len(own))
-            if not same.all():
-                self._diverged(self._compared + int(np.argmin(same)))
-            self._compared += len(own)
-            piece = piece[len(own) :]
-        if self._compared == end:
-            self.is_following = True
-            self._report(end)
-        return piece
-
-    def _diverged(self, offset: int) -> None:
-        """Record that the master's log differs from an offset on, or ends there."""
-        cut = self._replica.record_before(offset, self._start)
-        if cut > self._start:
-            self.cut_at = cut
-        else:
-            self.differs = True
-        raise _ReconnectError
 
 
 class ReplicationSlave:
     """Keeps a slave's log equal to its master's."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        store: MessageStore,
-        config: BrokerConfig,
-        name: str,
-        on_cut: Callable[[], None],
-    ) -> None:
-        """``name``: this broker's name in log lines. ``on_cut``: called after a truncation of the log."""
+    def __init__(self, environment: BrokerEnvironment, store: MessageStore, on_cut: Callable[[], None]) -> None:
+        """``on_cut``: called after a truncation of the log."""
         if store.replica is None:
             raise StateError("The store is not open as a slave's.", remedy="Open it with is_replica.")
-        self.loop = loop
+        config = self._config = environment.config
+        self.loop = environment.loop
         self.store = store
         self.replica: Replica = store.replica
-        self.name = name
+        self.name = environment.name
         self.master_address = config.ha_master_address
         """The HA address of the master; empty if unknown."""
         self.is_following = False
         """Whether the log is known to be a prefix of the master's."""
         self.problem = ""
         """The reason why it is not following."""
-        self.bytes_in_second = 0
-        """Bytes received in the last full second."""
-        self._config = config
         self._tls = client_tls(config.client_tls())
         self._on_cut = on_cut
         self._master_is_known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._connection: _MasterConnection | None = None
+        self._connection: MasterConnection | None = None
         self._retry_delay = _FIRST_RETRY_DELAY_S
         self._closing = False
         self._sample = b""  # the master's data at the start of the last comparison
@@ -275,11 +103,14 @@ class ReplicationSlave:
         else:
             self._master_is_known.clear()
         if self._connection is not None:
-            self._connection._end(_ReconnectError())
+            self._connection.end(ReconnectError())
 
-    # --- called by the connection ---------------------------------------------------------------------------------
+    @property
+    def bytes_in_second(self) -> int:
+        """Bytes received in the last full second."""
+        return 0 if self._connection is None else self._connection.bytes_in_second
 
-    def follows(self) -> None:
+    def _follows(self) -> None:
         """Record that the log is a prefix of the master's."""
         _log.info(
             "%s follows its master at %s from offset %d on",
@@ -290,7 +121,7 @@ class ReplicationSlave:
         self.is_following = True
         self.problem = ""
 
-    def grew(self) -> None:
+    def _grew(self) -> None:
         self._retry_delay = _FIRST_RETRY_DELAY_S
         for future in self._grown:
             if not future.done():
@@ -344,25 +175,26 @@ class ReplicationSlave:
             await asyncio.sleep(self._retry_delay)
             self._retry_delay = min(2 * self._retry_delay, max_delay)
 
-    async def _connect(self, host: str, port: int, start: int) -> _MasterConnection:
+    async def _connect(self, host: str, port: int, start: int) -> MasterConnection:
+        def make() -> MasterConnection:
+            return MasterConnection(
+                self.loop, self.store, self.replica, start, on_following=self._follows, on_growth=self._grew
+            )
+
         if self._tls is None:
-            return (await self.loop.create_connection(lambda: _MasterConnection(self, start), host, port))[1]
+            return (await self.loop.create_connection(make, host, port))[1]
+        context = self._tls.context()
         try:
             return (
                 await self.loop.create_connection(
-                    lambda: _MasterConnection(self, start),
-                    host,
-                    port,
-                    ssl=self._tls.context(),
-                    server_hostname=host,
-                    ssl_shutdown_timeout=1.0,
+                    make, host, port, ssl=context, server_hostname=host, ssl_shutdown_timeout=1.0
                 )
             )[1]
         except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
             problem = problem_of(error, server=False, name=host)
             raise ConnectionError(f"it {problem.text}. {problem.remedy}".strip()) from error
 
-    async def _follow(self, start: int) -> _MasterConnection:
+    async def _follow(self, start: int) -> MasterConnection:
         """Connect and wait for the end of the connection; raises unless the comparison ended it."""
         address = self.master_address
         host, port = parse_address(address)
@@ -370,7 +202,7 @@ class ReplicationSlave:
             connection = await self._connect(host, port, start)
         self._connection, begun = connection, self.loop.time()
         if address != self.master_address:
-            connection._end(_ReconnectError())
+            connection.end(ReconnectError())
         ticker = self.loop.create_task(self._tick(connection))
         try:
             await connection.closed
@@ -379,14 +211,13 @@ class ReplicationSlave:
             if self.is_following and self.loop.time() - begun > _MAX_RETRY_DELAY_S:
                 self._retry_delay = _FIRST_RETRY_DELAY_S
             self.is_following = False
-            self.bytes_in_second = 0
             self._connection = None
             ticker.cancel()
             if not connection.closed.done():
                 connection.closed.cancel()
-            connection._end(_ReconnectError())
+            connection.end(ReconnectError())
 
-    async def _tick(self, connection: _MasterConnection) -> None:
+    async def _tick(self, connection: MasterConnection) -> None:
         while True:
             await asyncio.sleep(1.0)
             connection.tick(
@@ -429,7 +260,7 @@ class ReplicationSlave:
         self.problem = text
 
     def _no_common_data(self) -> str:
-        own = _describe_record(self.store.log_bytes(self.store.min_physical_offset, _HEAD_BYTES))
+        own = _describe_record(self.store.log_bytes(self.store.min_physical_offset, HEAD_BYTES))
         other = _describe_record(self._sample)
         return (
             f"The log in {self.store.config.commit_log_path} of {self.name} (offsets "

@@ -58,7 +58,7 @@ class ConfigFile:
     ) -> None:
         self.path = path
         self.snapshot = snapshot
-        self._load = load
+        self.load_value = load
 
     def load(self) -> bool:
         """Load the file, or its ``.bak``; False if both are missing, ConfigError if the present ones are corrupt."""
@@ -119,7 +119,7 @@ class ConfigFile:
         if not isinstance(stored, dict):
             raise _BrokenFileError(path, 1, "expected a JSON object")
         try:
-            self._load(stored)
+            self.load_value(stored)
         except (ValueError, TypeError, KeyError, AttributeError, ProtocolError) as error:
             raise _BrokenFileError(path, 1, f"unexpected content: {error}") from error
         return True
@@ -213,8 +213,6 @@ class ConfigSaver:
         self._problems: dict[str, str] = {}
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
-        self.on_written: Callable[[str], None] = lambda name: None
-        """Called on the loop after each successful write."""
 
     def problem(self, name: str) -> str:
         """Reason why the last write of the file failed; empty if it succeeded."""
@@ -266,8 +264,6 @@ class ConfigSaver:
     ) -> None:
         del self._writing[name]
         problem = self._note(name, None if result.cancelled() else result.exception())
-        if not problem:
-            self.on_written(name)
         if not done.done():
             done.set_result(problem)
         if name in self._waiting:

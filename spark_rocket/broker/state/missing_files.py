@@ -23,10 +23,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import group_problem
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
@@ -46,19 +44,10 @@ _EFFECTS = {
 class MissingFiles:
     """Decides about the missing state files of one store that is not a slave's."""
 
-    def __init__(
-        self,
-        store: MessageStore,
-        files: Mapping[str, ConfigFile],
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-    ) -> None:
+    def __init__(self, store: MessageStore, files: Mapping[str, ConfigFile], tables: BrokerTables) -> None:
         self._store = store
         self._files = files
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._topics, self._groups, self._offsets = tables.topics, tables.groups, tables.offsets
 
     def handle(self, missing: set[str]) -> None:
         """Handle the missing files, by their keys. ConfigError if the start must be refused."""

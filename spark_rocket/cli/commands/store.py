@@ -83,7 +83,7 @@ def _run(verb: Callable[..., int], given: Path, conf: Path | None, values: dict[
         if not conf.exists():
             remedy = "Give the file that the broker is started with, or an empty file if there is none."
             raise ConfigError(f"-c {conf}: file not found.", remedy=remedy)
-        from spark_rocket.broker.state.config import BrokerConfig
+        from spark_rocket.broker.state.broker_config import BrokerConfig
 
         config = BrokerConfig.from_file(conf).store_config()
     try:

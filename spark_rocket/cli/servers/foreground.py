@@ -28,7 +28,7 @@ from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.system import keep_freed_memory
 
 if TYPE_CHECKING:
-    from spark_rocket.broker.state.config import BrokerConfig
+    from spark_rocket.broker.state.broker_config import BrokerConfig
     from spark_rocket.proxy.proxy_config import ProxyConfig
 
 _log = logging.getLogger(__name__)

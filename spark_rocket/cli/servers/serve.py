@@ -18,9 +18,9 @@ from typing import Any
 
 import spark_rocket
 from spark_rocket.broker.addresses import called_address
+from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.metrics.exporter import BrokerMetrics
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.arguments import store_directory
 from spark_rocket.cli.servers.foreground import (
     NO_PORT,
@@ -40,7 +40,7 @@ from spark_rocket.cli.servers.options import DEFAULT_DATA, BrokerOptions, Server
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import StoreLockedError
 from spark_rocket.logs import fields, log_start
-from spark_rocket.namesrv.server import NameServer, NameServerMetrics
+from spark_rocket.namesrv.name_server import NameServer, NameServerMetrics
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
 from spark_rocket.remoting.server.remoting_server import run
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsMode, TlsSettings

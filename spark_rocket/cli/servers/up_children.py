@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.servers.child import ChildServer, SupervisedServer
 from spark_rocket.cli.servers.foreground import print_line, print_lines
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, LogOptions, UpOptions

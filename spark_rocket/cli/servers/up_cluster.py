@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import spark_rocket
 from spark_rocket.broker.addresses import called_address
 from spark_rocket.broker.cluster_layout import OWN_SETTINGS, UP_DEFAULTS, ClusterMember, cluster_members
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.cli.servers.child import ChildServer, exit_text
 from spark_rocket.cli.servers.foreground import Stopping, metrics_port, print_lines, reachable, ready
@@ -35,7 +35,7 @@ from spark_rocket.cli.servers.serve import (
 )
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import ConfigError, StateError
-from spark_rocket.namesrv.server import NameServerMetrics
+from spark_rocket.namesrv.name_server import NameServerMetrics
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
 from spark_rocket.protocol.setting import text_of
 

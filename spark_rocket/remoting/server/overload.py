@@ -9,8 +9,8 @@ remark begins with                     reason
 =====================================  ===============================================================================
 ``[OVERLOAD]``                         the queue of its kind is full, or the server's memory for requests
 ``[TIMEOUT_CLEAN_QUEUE]``              it was queued for too long
-``[PCBUSY_CLEAN_QUEUE]``               the disk is too slow (broker/overload.py)
-``[REJECTREQUEST]``                    too little memory (broker/overload.py)
+``[PCBUSY_CLEAN_QUEUE]``               the disk is too slow (broker/broker_overload.py)
+``[REJECTREQUEST]``                    too little memory (broker/broker_overload.py)
 =====================================  ===============================================================================
 
 Thread-safety: event loop only; counters may be read from anywhere. Nothing is stored on disk.

@@ -13,10 +13,10 @@ import pytest
 
 from spark_rocket.acl import control as acl_control
 from spark_rocket.acl.rules import AclRules
-from spark_rocket.broker.acl.control import AccessControl
+from spark_rocket.broker.acl.access_control import AccessControl
 from spark_rocket.broker.acl.needs import NEEDS, OPEN
-from spark_rocket.broker.server import Broker
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.broker import Broker
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials, RequestSigner

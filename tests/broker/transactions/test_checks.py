@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.protocol.record.record import decode_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader
@@ -253,7 +253,9 @@ def test_a_large_round_does_not_block_others(
         producer.half(b"%d" % number)
     transactions: TransactionalMessageService = server.broker.parts.transactions
     ticks = iter(range(1_000_000))
-    monkeypatch.setattr("spark_rocket.broker.transactions.service.monotonic", lambda: float(next(ticks)))
+    monkeypatch.setattr(
+        "spark_rocket.broker.transactions.transactional_message_service.monotonic", lambda: float(next(ticks))
+    )
     clock.now += 6_001
     assert server.run(lambda: transactions.check(clock.now, 0.5)) == clock.now  # one message, then other requests
     assert wire.end(HALF) == 51
@@ -264,7 +266,7 @@ def test_a_large_round_does_not_block_others(
 
 def test_an_idle_broker_uses_no_memory(server: Served, producer: Producer, clock: Clock) -> None:
     parts = server.broker.parts
-    driver = parts.timers.by_topic[HALF]
+    driver = parts.delivery_timers.by_topic[HALF]
     server.run(lambda: None)
     assert driver.due is None
     assert parts.transactions.mark() is None
@@ -286,7 +288,7 @@ def test_a_full_disk_delays_checks_and_loses_none(server: Served, wire: Wire, pr
             assert (answer.code, answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, "full")
         server.pass_time(6_001)
         assert producer.nothing_asked()
-        assert parts.timers.by_topic[HALF].due == clock.now + 1000
+        assert parts.delivery_timers.by_topic[HALF].due == clock.now + 1000
     server.pass_time(1000)
     assert producer.answers(COMMIT).code == ResponseCode.SUCCESS
     assert bodies(wire) == [b"x"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.transactions import service
+from spark_rocket.broker.transactions import transactional_message_service
 from spark_rocket.model import Message
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT
@@ -72,7 +72,7 @@ def test_a_rollback_is_never_delivered_and_not_checked_again(serve: Any, clock: 
 def test_decisions_that_waited_for_an_older_one_are_settled_in_steps(
     serve: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_MAX_STEPS", 1)
+    monkeypatch.setattr(transactional_message_service, "_MAX_STEPS", 1)
     with serve() as (server, _wire, producer):
         first, *later = [producer.half(b"%d" % number) for number in range(5)]
         for half in later:

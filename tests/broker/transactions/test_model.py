@@ -14,17 +14,18 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.client_manager import ClientManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.transactions.half_messages import Half
-from spark_rocket.broker.transactions.service import TransactionalMessageService
+from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.store.tools.check import check_store
+from tests.broker.records import broker_records
 from tests.broker.wire import messages_of
 from tests.kit.clock import Clock
 from tests.store.helpers import BORN, HOST, bodies, small
@@ -74,9 +75,10 @@ class World:
         clients = ClientManager(self.clock, lambda *_: None)
         clients.register_producer("g", self.member, "id", "PYTHON", 1)  # type: ignore[arg-type]
         topics = TopicConfigManager(self.settings, self.clock)
-        self.service = TransactionalMessageService(
-            self.settings, self.clock, HOST, self.store, topics, self.offsets, clients
+        environment, tables = broker_records(
+            self.settings, self.clock, HOST, topics=topics, offsets=self.offsets, clients=clients
         )
+        self.service = TransactionalMessageService(environment, self.store, tables)
 
     def put_message(self, *args: Any, **more: Any) -> PutResult:
         if self.full:

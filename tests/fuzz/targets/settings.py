@@ -8,11 +8,12 @@ from typing import cast
 
 from spark_rocket.acl.accounts_file import AccountsFile
 from spark_rocket.acl.rules import AclRules
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager, alter_attributes
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, alter_attributes
 from spark_rocket.client.core.client_config import read_credentials
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.model import group_problem, topic_problem

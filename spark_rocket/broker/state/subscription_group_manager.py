@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.tables import VersionedTable
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.versioned_table import VersionedTable
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP, group_problem
-from spark_rocket.protocol.wire.bodies.assignment import SetMessageRequestModeRequestBody
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import CONSUMER_GROUPS, REQUEST_MODES
+from spark_rocket.protocol.wire.request_limits.state import CONSUMER_GROUPS
 
 _BUILT_IN = (
     "TOOLS_CONSUMER",
@@ -118,38 +117,3 @@ class SubscriptionGroupManager(VersionedTable[SubscriptionGroupConfig]):
         if changed:
             self._forbidden = dict(stored.get("forbiddenTable") or {})
         return changed
-
-
-class MessageRequestModeManager:
-    """PULL or POP as set by an administrator: topic -> group -> mode.
-
-    Corresponds to org.apache.rocketmq.broker.loadbalance.MessageRequestModeManager.
-    """
-
-    def __init__(self) -> None:
-        self.table: dict[str, dict[str, SetMessageRequestModeRequestBody]] = {}
-
-    def get(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
-        return self.table.get(topic, {}).get(group)
-
-    def put(self, mode: SetMessageRequestModeRequestBody) -> None:
-        most, count = STATE_LIMITS[REQUEST_MODES].total, sum(map(len, self.table.values()))
-        if count >= most and self.get(mode.topic, mode.consumer_group) is None:
-            raise RefusedError(
-                f"{count:,} request modes are set, at most {most:,} are allowed.", ResponseCode.SYSTEM_ERROR
-            )
-        self.table.setdefault(mode.topic, {})[mode.consumer_group] = mode
-
-    def snapshot(self) -> dict[str, Any]:
-        """Content of the file and of the response to code 402."""
-        table = {
-            topic: {group: mode.to_value() for group, mode in groups.items()} for topic, groups in self.table.items()
-        }
-        return {"messageRequestModeMap": table}
-
-    def load(self, stored: dict[str, Any]) -> None:
-        """Load the content of a file; AttributeError or ProtocolError if it is invalid."""
-        self.table = {
-            topic: {group: SetMessageRequestModeRequestBody.from_value(mode) for group, mode in groups.items()}
-            for topic, groups in (stored.get("messageRequestModeMap") or {}).items()
-        }

@@ -14,20 +14,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
-from spark_rocket.broker.pop.order import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.service import PopService
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.tasks import BackgroundTasks
-from spark_rocket.broker.transactions.service import TransactionalMessageService, TransactionMark
-from spark_rocket.store.delay.delay_levels import OffsetMark, ScheduleMessageService
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService, TransactionMark
+from spark_rocket.store.delay.schedule_message_service import OffsetMark, ScheduleMessageService
 from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
+
+
+def saved_time(environment: BrokerEnvironment) -> int:
+    """The time of a snapshot of the offsets, taken before it.
+
+    0 on a slave: its offsets are as old as its master's last response, by the master's clock.
+    """
+    return 0 if environment.config.is_slave else environment.clock()
 
 
 class StateSaver(ConfigSaver):
@@ -35,35 +43,28 @@ class StateSaver(ConfigSaver):
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
-        tasks: BackgroundTasks,
-        files: Mapping[str, ConfigFile],
-        clock: Callable[[], int],
-        saved_time: Callable[[], int],
+        environment: BrokerEnvironment,
         store: MessageStore,
+        files: Mapping[str, ConfigFile],
+        *,
         offsets: ConsumerOffsetManager,
-        schedule: ScheduleMessageService,
-        order: ConsumerOrderInfoManager,
+        order_info: ConsumerOrderInfoManager,
+        schedule_message_service: ScheduleMessageService,
         transactions: TransactionalMessageService | None,
-        timer: TimerMessageStore | None,
-        pop: PopService | None,
+        timer_store: TimerMessageStore | None,
+        pop_service: PopService | None,
     ) -> None:
-        """``saved_time``: the time of a snapshot of the offsets, taken before it.
-
-        ``transactions``, ``timer`` and ``pop`` are None on a slave, which only copies its master's progress.
-        """
-        super().__init__(loop, files)
-        self._loop = loop
-        self._tasks = tasks
-        self._clock = clock
-        self._saved_time = saved_time
+        """The last three are None on a slave, which only copies its master's progress."""
+        super().__init__(environment.loop, files)
+        self._environment = environment
+        self._tasks = environment.tasks
         self._store = store
         self._offsets = offsets
-        self._schedule = schedule
-        self._order = order
+        self._order_info = order_info
+        self._schedule = schedule_message_service
         self._transactions = transactions
-        self._timer = timer
-        self._pop = pop
+        self._timer_store = timer_store
+        self._pop_service = pop_service
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
         self._flushing_timer = False
@@ -105,9 +106,9 @@ class StateSaver(ConfigSaver):
             if not offsets.dirty:
                 return await self.file_saved("offsets")
             offsets.dirty = False
-            now = self._saved_time()  # all pops until now are in the snapshot, and some later ones
+            now = saved_time(self._environment)  # all pops until now are in the snapshot, and some later ones
             snapshot = {**await offsets.snapshot_in_steps(), "savedAt": now}
-            position = 0 if self._pop is None else self._pop.log.position
+            position = 0 if self._pop_service is None else self._pop_service.log.position
             if not await self._flushed(position):  # check points must be on disk before the offsets beyond them
                 offsets.dirty = True
                 name = self._files["offsets"].path.name
@@ -133,8 +134,8 @@ class StateSaver(ConfigSaver):
 
     def save_order(self) -> None:
         """Save the order info; called often, since after a kill only the file shows which queues are blocked."""
-        if self._order.dirty:
-            self._order.dirty = False
+        if self._order_info.dirty:
+            self._order_info.dirty = False
             self.save("order")
 
     def save_delay_offsets(self) -> None:
@@ -145,13 +146,13 @@ class StateSaver(ConfigSaver):
 
     async def _confirm_deliveries(self, mark: OffsetMark) -> None:
         if await self._flushed(mark.physical_offset):
-            self._schedule.confirm(mark, self._clock())
+            self._schedule.confirm(mark, self._environment.clock())
             self.save("delays")
 
     def flush_timer(self) -> None:
-        if self._timer is not None and self._timer.dirty and not self._flushing_timer:
+        if self._timer_store is not None and self._timer_store.dirty and not self._flushing_timer:
             self._flushing_timer = True
-            self._tasks.spawn(self._flush_timer_in_thread(self._timer))
+            self._tasks.spawn(self._flush_timer_in_thread(self._timer_store))
 
     async def _flush_timer_in_thread(self, timer: TimerMessageStore) -> None:
         try:
@@ -178,7 +179,7 @@ class StateSaver(ConfigSaver):
         """Flush deliveries, settled transactions and check points, then confirm them; False if the flush failed."""
         mark = self._schedule.mark()
         settled = None if self._transactions is None else self._transactions.mark()
-        popped = self._pop is not None and self._pop.log.position > self._store.flushed_where
+        popped = self._pop_service is not None and self._pop_service.log.position > self._store.flushed_where
         if mark is not None or settled is not None or popped:
             try:
                 self._store.flush()
@@ -186,7 +187,7 @@ class StateSaver(ConfigSaver):
                 _log.error("The last delayed messages will be delivered again: the store was not flushed: %s", error)
                 return False
         if mark is not None:
-            self._schedule.confirm(mark, self._clock())
+            self._schedule.confirm(mark, self._environment.clock())
         if settled is not None and self._transactions is not None:
             self._transactions.confirm(settled)
         return True

@@ -39,10 +39,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_rocket.broker.pop.requests import PopRequest
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.tables import CachedTexts
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
+from spark_rocket.broker.state.versioned_table import CachedTexts
 from spark_rocket.protocol.ids import message_order_count, queue_order_count
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.json import dumps_fastjson

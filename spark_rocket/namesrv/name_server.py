@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.namesrv.kv_config import KVConfigManager
-from spark_rocket.namesrv.processor import NamesrvProcessor
+from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.request_limits import NAMESRV_LIMITS

@@ -12,13 +12,12 @@ from collections.abc import Coroutine
 class BackgroundTasks:
     """Holds references to running tasks, and waits for them at the stop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Run a coroutine as a task; holds a reference to prevent its garbage collection."""
-        task = self._loop.create_task(work)
+        task = asyncio.get_running_loop().create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.pop.turns import parts_of
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.steps import STEP_S
 from spark_rocket.protocol.ids import retry_topic
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -48,23 +48,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from spark_rocket.broker.delivery.long_polling import PullRequestHoldService
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.slave import ReplicationSlave
-from spark_rocket.broker.saving import StateSaver
 from spark_rocket.broker.send_targets import SendTargets
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile
-from spark_rocket.broker.state.groups import MessageRequestModeManager, SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.pull import GetMaxOffsetRequestHeader, GetMaxOffsetResponseHeader
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 from spark_rocket.remoting.client.remoting_client import RemotingClient
-from spark_rocket.store.delay.delay_levels import ScheduleMessageService
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.message_store import MessageStore
 
@@ -91,33 +88,29 @@ Table = dict[str, Any]
 class SlaveSynchronize:
     """Keeps a slave's tables equal to its master's."""
 
-    loop: asyncio.AbstractEventLoop
-    config: BrokerConfig
-    clock: Callable[[], int]
+    environment: BrokerEnvironment
+    store: MessageStore
+    tables: BrokerTables
     slave: ReplicationSlave
     """Copies the master's log."""
-    store: MessageStore
-    topics: TopicConfigManager
-    groups: SubscriptionGroupManager
-    offsets: ConsumerOffsetManager
-    modes: MessageRequestModeManager
-    schedule: ScheduleMessageService
     files: Mapping[str, ConfigFile]
     saver: StateSaver
     registration: NameServerRegistration
-    held_pulls: PullRequestHoldService
+    pull_request_hold: PullRequestHoldService
     targets: SendTargets
-    period: float
+    period: float  # seconds
 
     def __post_init__(self) -> None:
+        self.topics, self.groups, self.offsets = self.tables.topics, self.tables.groups, self.tables.offsets
+        config = self.environment.config
         self.master_address: str | None = None
         self.rounds = 0
         """Number of successful rounds."""
         self.clocks_differ = False
         """Whether the clocks of master and slave differ by more than CLOCKS_DIFFER_SECONDS."""
-        self._timer = TimerCheckpoint(self.config.store.store_path)
+        self._timer = TimerCheckpoint(config.store.store_path)
         self._client = RemotingClient(
-            connect_timeout=_TIMEOUT_S, tls=self.config.client_tls(), credentials=self.config.own_credentials
+            connect_timeout=_TIMEOUT_S, tls=config.client_tls(), credentials=config.own_credentials
         )
         self._wake = asyncio.Event()  # start a round now
         self._early_round: asyncio.TimerHandle | None = None
@@ -156,7 +149,9 @@ class SlaveSynchronize:
         if self.topics.adopt(topic, queue_id + 1):
             self.saver.save("topics")
         if self._early_round is None and self.master_address is not None:
-            self._early_round = self.loop.call_later(NEW_TOPIC_DELAY_S if self.rounds else 0.0, self._wake.set)
+            self._early_round = self.environment.loop.call_later(
+                NEW_TOPIC_DELAY_S if self.rounds else 0.0, self._wake.set
+            )
 
     async def _run(self) -> None:
         await self._wake.wait()
@@ -192,7 +187,7 @@ class SlaveSynchronize:
         steps: list[tuple[Callable[[str], Table | None], Callable[[Table], None]]] = [
             (partial(self._fetch_table, RequestCode.GET_ALL_TOPIC_CONFIG), self._apply_topics),
             (partial(self._fetch_table, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG), self._apply_groups),
-            (self._fetch_modes, partial(self._apply_unversioned, "modes", self.modes.load)),
+            (self._fetch_modes, partial(self._apply_unversioned, "modes")),
         ]
         address = self.master_address
         assert address is not None
@@ -284,7 +279,7 @@ class SlaveSynchronize:
                     )
             elif topic not in self.topics.table and self._is_untouched(topic):
                 self.store.delete_topic(topic)
-                self.held_pulls.wake_topic(topic)
+                self.pull_request_hold.wake_topic(topic)
             else:
                 orphans = True
         self._may_have_orphans = orphans
@@ -323,7 +318,7 @@ class SlaveSynchronize:
         if address != self.master_address:
             return
         self.offsets.replace(offsets)
-        self._apply_unversioned("delays", self.schedule.load, delays)
+        self._apply_unversioned("delays", delays)
         if timer:
             await asyncio.to_thread(self._timer.take_over, timer, address)
 
@@ -333,7 +328,7 @@ class SlaveSynchronize:
         delays = _table(self._request(RequestCode.GET_ALL_DELAY_OFFSET, address))
         request = RemotingCommand.request(RequestCode.GET_TIMER_CHECK_POINT)
         timer = self._client.invoke(address, request, _TIMEOUT_S)  # refused by masters without a timer
-        requested_at = self.clock()
+        requested_at = self.environment.clock()
         state = _table(self._request(RequestCode.GET_BROKER_RUNTIME_INFO, address))
         self._compare_clocks(address, state["table"], requested_at)
         end = int(state["table"]["commitLogMaxOffset"])
@@ -361,11 +356,11 @@ class SlaveSynchronize:
             _log.warning("The clocks of the master at %s and of %s agree again.", address, self.slave.name)
         self.clocks_differ = differs
 
-    def _apply_unversioned(self, name: str, load: Callable[[Table], None], stored: Table) -> None:
+    def _apply_unversioned(self, name: str, stored: Table) -> None:
         """Replace a table that has no version, and save its file if it changed."""
         file = self.files[name]
         before = file.snapshot()
-        load(stored)
+        file.load_value(stored)
         if file.snapshot() != before:
             self.saver.save(name)
 

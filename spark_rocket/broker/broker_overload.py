@@ -30,7 +30,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.server.memory import give_memory_back

@@ -25,7 +25,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from spark_rocket.broker.state.config import BrokerConfig
+from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.wire.codes import ResponseCode

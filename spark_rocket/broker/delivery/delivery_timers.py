@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from spark_rocket.broker.delivery.delayed import PendingPlace
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 #: Maximum delay of sends and pulls by one slice of deliveries; a large message may exceed it.
@@ -25,15 +24,15 @@ class DeliveryTimers:
         self._clock = clock
         self.by_topic: dict[str, WallClockTimer] = {}
 
-    def add(self, topic: str, deliver: Callable[[int, float], int | None]) -> WallClockTimer:
+    def add(self, topic: str, deliver: Callable[[int, float], int | None]) -> None:
         """``deliver`` gets the time (ms) and a budget in seconds, and returns when to call it again."""
-        timer = self.by_topic[topic] = WallClockTimer(self._loop, self._clock, deliver, _SLICE_SECONDS)
-        return timer
+        self.by_topic[topic] = WallClockTimer(self._loop, self._clock, deliver, _SLICE_SECONDS)
 
-    def expect(self, waiting: PendingPlace) -> None:
-        timer = self.by_topic.get(waiting.topic)
+    def expect(self, topic: str, due: int) -> None:
+        """Deliver the messages of a system topic at this time (ms), if they are delivered here."""
+        timer = self.by_topic.get(topic)
         if timer is not None:
-            timer.expect(waiting.due)
+            timer.expect(due)
 
     def start(self) -> None:
         for timer in self.by_topic.values():

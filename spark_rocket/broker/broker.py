@@ -20,14 +20,16 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spark_rocket.broker.addresses import advertised_ip, bind_port_for_slaves, bind_vip_port
-from spark_rocket.broker.assembly import BrokerParts
-from spark_rocket.broker.overload import BrokerOverload
-from spark_rocket.broker.state.clients import monotonic_ms
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.stats import SAMPLE_SECONDS
-from spark_rocket.broker.state.topics import TopicConfigManager
-from spark_rocket.broker.synchronize import SYNC_SECONDS
+from spark_rocket.broker.background_tasks import BackgroundTasks
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.broker_overload import BrokerOverload
+from spark_rocket.broker.broker_parts import BrokerParts
+from spark_rocket.broker.slave_synchronize import SYNC_SECONDS
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.broker_stats import SAMPLE_SECONDS
+from spark_rocket.broker.state.client_manager import monotonic_ms
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StateError
 from spark_rocket.extras import requires
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
@@ -39,7 +41,7 @@ from spark_rocket.store.message_store import now_ms
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from spark_rocket.broker.acl.control import AccessControl
+    from spark_rocket.broker.acl.access_control import AccessControl
     from spark_rocket.broker.tracing import BrokerTracing
 
 _log = logging.getLogger(__name__)
@@ -134,19 +136,24 @@ class Broker:
             await server.start()
             ha = bind_port_for_slaves(config, server.port)
             # Nothing is awaited from here until the handlers are complete: no request is handled before.
-            parts = self._parts = BrokerParts(
+            environment = BrokerEnvironment(
                 config,
-                overload,
+                self._clock,
+                self._monotonic,
                 store_host=(store_ip, server.port),
+                loop=asyncio.get_running_loop(),
+                tasks=BackgroundTasks(),
+            )
+            parts = self._parts = BrokerParts(
+                environment,
+                overload,
                 ha_port=ha.getsockname()[1] if ha is not None else server.port + 1,
-                clock=self._clock,
-                monotonic=self._monotonic,
                 synchronize_seconds=self._synchronize_seconds,
                 on_master=self._master_found,
                 access_control=access_control,
                 tracing=tracing,
             )
-            self._address = parts.address
+            self._address = environment.address
             server.handlers = parts.handlers()
             self._run(parts)
             if ha is not None:
@@ -183,15 +190,15 @@ class Broker:
             parts.offsets.dirty = True
             saver.save_offsets()
         if store.recovery is not None and not store.recovery.clean and store.max_physical_offset:
-            parts.order.recover(store.get_max_offset)
-        parts.order.start()
+            parts.order_info.recover(store.get_max_offset)
+        parts.order_info.start()
         parts.tasks.spawn(_encode_tables(parts.topics, parts.groups))
         if parts.slave is not None and parts.synchronize is not None:
-            self._warn_of_missing_name_servers(parts.name)
+            self._warn_of_missing_name_servers(parts.environment.name)
             parts.slave.start()
             parts.synchronize.start()
         else:
-            parts.timers.start()
+            parts.delivery_timers.start()
         if parts.access_control is not None:
             self._every("acl", _ACL_CHECK_SECONDS, self._check_accounts_file)
         for name, seconds, action in (
@@ -224,7 +231,10 @@ class Broker:
             )
 
     def _access_control(self) -> AccessControl:
-        from spark_rocket.broker.acl.control import AccessControl, topic_at  # imported only if needed: it loads YAML
+        from spark_rocket.broker.acl.access_control import (  # imported only if needed: it loads YAML
+            AccessControl,
+            topic_at,
+        )
 
         return AccessControl(
             self.config.acl_path, topic_at=lambda offset: topic_at(self.parts.store, offset), clock=self._clock
@@ -247,7 +257,7 @@ class Broker:
 
     def _expire_clients(self) -> None:
         self.parts.clients.expire(self.config.channel_expired_timeout)
-        self.parts.locks.expire()
+        self.parts.tables.rebalance_locks.expire()
 
     def _check_accounts_file(self) -> None:
         async def reload_if_changed(control: AccessControl) -> None:
@@ -306,35 +316,35 @@ class Broker:
         if parts is None:  # the start failed
             await server.close()
             return
-        parts.timers.close()
-        parts.order.timer.close()
+        parts.delivery_timers.close()
+        parts.order_info.timer.close()
         try:
             if parts.slave is not None and parts.synchronize is not None:
                 await parts.synchronize.close()
                 await parts.slave.close()
             await parts.registration.close()
-            parts.held_pulls.close()
-            parts.held_pops.close()
+            parts.pull_request_hold.close()
+            parts.pop_long_polling.close()
             await parts.replication.settle()
             await server.close()
             await parts.tasks.settle()
-            if parts.pop is not None:
-                parts.pop.close()  # before replication stops: slaves get the last acks, too
+            if parts.pop_service is not None:
+                parts.pop_service.close()  # before replication stops: slaves get the last acks, too
             await parts.replication.close()
             parts.saver.save_all()
         finally:
             self._parts = None
             try:
-                if parts.timer is not None:
-                    parts.timer.close()
+                if parts.timer_store is not None:
+                    parts.timer_store.close()
             finally:
                 parts.store.close()
 
     def channel_closed(self, channel: Channel) -> None:
         parts = self._parts
         if parts is not None:
-            parts.held_pulls.channel_closed(channel)
-            parts.held_pops.channel_closed(channel)
+            parts.pull_request_hold.channel_closed(channel)
+            parts.pop_long_polling.channel_closed(channel)
             parts.clients.channel_closed(channel)
 
 

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from time import thread_time
 from typing import TYPE_CHECKING
 
+from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.delivery.filters import get_matching
 from spark_rocket.broker.delivery.in_memory import first_is_in_memory
 from spark_rocket.broker.pop.acks import (
@@ -36,16 +38,12 @@ from spark_rocket.broker.pop.acks import (
     too_late,
 )
 from spark_rocket.broker.pop.check_points import CheckPoint, Key
-from spark_rocket.broker.pop.order import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
+from spark_rocket.broker.pop.consumer_order_info_manager import ALREADY_ACKED, ILLEGAL, ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, as_asked, offsets_of
 from spark_rocket.broker.pop.revive import PopReviver
 from spark_rocket.broker.pop.revive_log import ReviveLog, recover_offsets
 from spark_rocket.broker.pop.turns import QueueTurns, is_divided, place_of
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.groups import SubscriptionGroupManager
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.stats import BrokerStats
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.errors import RefusedError, StoreCorruptError
 from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.ids import (
@@ -82,42 +80,33 @@ if TYPE_CHECKING:
 
 
 class PopService:
-    """The POP service of one broker.
-
-    ``on_due``: called with the next time when :meth:`deliver` must be called.
-    """
+    """The POP service of one broker."""
 
     def __init__(
         self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: tuple[str, int],
+        environment: BrokerEnvironment,
         store: MessageStore,
-        topics: TopicConfigManager,
-        groups: SubscriptionGroupManager,
-        offsets: ConsumerOffsetManager,
-        timer: TimerMessageStore,
-        order: ConsumerOrderInfoManager,
-        stats: BrokerStats,
-        tracing: BrokerTracing | None = None,
+        tables: BrokerTables,
+        timer_store: TimerMessageStore,
+        order_info: ConsumerOrderInfoManager,
         *,
+        expect: Callable[[str, int], None],
+        tracing: BrokerTracing | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        self._config = config
-        self._clock = clock
+        """``expect``: called with a system topic and the time (ms) when its messages are to be delivered."""
+        self._config, self._clock = environment.config, environment.clock
         self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._order = order
-        self._stats = stats
+        self._topics, self._offsets, self._stats = tables.topics, tables.offsets, tables.stats
+        self._order = order_info
         self._tracing = tracing
         self._random = chance or random.Random()
-        self._name = config.broker_name
-        self.log = ReviveLog(config, clock, host, store, topics)
+        self._name = self._config.broker_name
+        self.log = ReviveLog(environment, store, self._topics, expect)
         self._acks = AckGatherer(self.log, self._name)
-        self.reviver = PopReviver(config, host, store, topics, groups, offsets, stats, self.log, timer, self._acks.late)
+        self.reviver = PopReviver(environment, store, tables, self.log, timer_store, self._acks.late)
         recover_offsets(self._store, self.log, self._offsets)
-        self.on_due: Callable[[int], None] = lambda due: None
+        self._expect = partial(expect, self.log.topic)
         self._turn = 0
         self._queue_turns = QueueTurns()
         self._used_keys: set[Key] = set()
@@ -136,7 +125,7 @@ class PopService:
     def schedule_unread(self) -> None:
         """Schedule :meth:`deliver` if the revive log has unread messages."""
         if self.reviver.is_behind:
-            self.on_due(self._clock())
+            self._expect(self._clock())
 
     def close(self) -> None:
         """Write all acks into the log; call this before the store is closed."""
@@ -284,7 +273,7 @@ class PopService:
                 f"failed to store a check point: {put.reason or put.status.value}", ResponseCode.SYSTEM_ERROR
             )
         if point.revive_time <= self._clock() + 1_000:
-            self.on_due(self._clock())
+            self._expect(self._clock())
 
     def pop_offset(self, group: str, topic: str, queue_id: int, init_mode: int, *, init: bool = False) -> int:
         """The start of a group's next pop of a queue. ``init``: commit it, and apply a pending reset."""
@@ -339,7 +328,7 @@ class PopService:
         revive_time = receipt.pop_time + receipt.invisible_time
         due = self._acks.add(key, revive_time, receipt.revive_queue_id, bits, self._clock())
         if due is not None:
-            self.on_due(due)
+            self._expect(due)
 
     def _ack_in_order(self, group: str, topic: str, queue_id: int, receipt: ExtraInfo, offset: int) -> None:
         committed = self._offsets.query(group, topic, queue_id)

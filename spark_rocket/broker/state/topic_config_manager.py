@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.tables import VersionedTable
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.broker.state.versioned_table import VersionedTable
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,

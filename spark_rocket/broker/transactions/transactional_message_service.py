@@ -30,11 +30,9 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
 
-from spark_rocket.broker.delivery.delayed import TIMER_PROPERTIES, PendingPlace
-from spark_rocket.broker.state.clients import ClientManager
-from spark_rocket.broker.state.config import BrokerConfig
-from spark_rocket.broker.state.offsets import ConsumerOffsetManager
-from spark_rocket.broker.state.topics import TopicConfigManager
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.delivery.delay_rules import TIMER_PROPERTIES, PendingPlace
+from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.transactions.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
@@ -115,29 +113,23 @@ class TransactionalMessageService:
 
     def __init__(
         self,
-        config: BrokerConfig,
-        clock: Callable[[], int],
-        host: tuple[str, int],
+        environment: BrokerEnvironment,
         store: MessageStore,
-        topics: TopicConfigManager,
-        offsets: ConsumerOffsetManager,
-        clients: ClientManager,
+        tables: BrokerTables,
         may_ask: Callable[[Channel, str], bool] | None = None,
     ) -> None:
         """``may_ask``: whether a connection may see an undecided message to a topic; None: all may.
 
         A client can register as a producer of any group, also of one whose messages it has not sent.
         """
-        self._config = config
-        self._host = host
+        config = self._config = environment.config
+        self._host = environment.store_host
         self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._clients = clients
+        self._topics, self._offsets, self._clients = tables.topics, tables.offsets, tables.clients
         self._may_ask = may_ask
         self._queues: dict[int, _HalfQueue] = {}
         self._round: Iterator[None] | None = None
-        self._next_round = clock()
+        self._next_round = environment.clock()
         self._due: int | None = None
         self._turn = 0
         self._often = RateLimited(_log, 60.0)

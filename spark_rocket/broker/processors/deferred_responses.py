@@ -1,60 +1,22 @@
-"""What the processors share: the table of their handlers, and responses that are sent later.
+"""Responses that a processor writes later.
 
-A processor is a class whose methods handle request codes. Its fields are the parts of the broker that it may use.
-:func:`handles` declares the codes of a method::
-
-    @dataclass(eq=False)
-    class QueryMessageProcessor(Processor):
-        store: MessageStore
-
-        @handles(RequestCode.VIEW_MESSAGE_BY_ID)
-        def view_message(self, channel, request): ...
-
-A handler returns the response, or None if it sends the response later (:class:`DeferredResponses`) or the request has
-none. Refusals are :class:`RefusedError` with the response code of Apache's broker in the same case. Their messages are
-the remarks that clients display.
+Thread-safety: used on the event loop only.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TypeVar
 
+from spark_rocket.broker.background_tasks import BackgroundTasks
 from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.tasks import BackgroundTasks
 from spark_rocket.errors import RefusedError
-from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES, RELAYED_REQUESTS
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.remoting_server import Handler, failure_of
+from spark_rocket.remoting.server.remoting_server import failure_of
 from spark_rocket.remoting.server.state_quota import StateQuota
-
-_Method = TypeVar("_Method", bound=Callable[..., object])
-
-
-def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
-    """Make a method of a :class:`Processor` the handler of these request codes."""
-
-    def mark(method: _Method) -> _Method:
-        vars(method)["request_codes"] = codes
-        return method
-
-    return mark
-
-
-class Processor:
-    """A family of request handlers on one broker."""
-
-    def handlers(self) -> dict[int, Handler]:
-        """The handler of each request code."""
-        return {
-            int(code): getattr(self, name)
-            for name, member in vars(type(self)).items()
-            for code in getattr(member, "request_codes", ())
-        }
 
 
 class DeferredResponses:

@@ -1,0 +1,42 @@
+"""What all parts of a broker share: its settings, clocks, address, event loop and tasks.
+
+Thread-safety: never changed; the clocks may be read by any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_rocket.broker.background_tasks import BackgroundTasks
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.remoting.address import format_address
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEnvironment:
+    """The broker that a part belongs to."""
+
+    config: BrokerConfig
+    clock: Callable[[], int]
+    """The wall clock, in milliseconds."""
+    monotonic: Callable[[], int]
+    """A clock for timeouts, in milliseconds: changes of the wall clock do not affect it."""
+    store_host: tuple[str, int]
+    """The address for clients, which is also stored with messages."""
+    loop: asyncio.AbstractEventLoop
+    tasks: BackgroundTasks
+
+    @property
+    def host(self) -> str:
+        return self.store_host[0]
+
+    @property
+    def address(self) -> str:
+        return format_address(*self.store_host)
+
+    @property
+    def name(self) -> str:
+        """The broker's name in log lines."""
+        return f"{self.config.broker_name}[{self.config.broker_id}] at {self.address}"

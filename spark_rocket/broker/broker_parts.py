@@ -1,0 +1,364 @@
+"""The composition root of a broker: builds its parts in stages, and its processors from the parts that each may use.
+
+=================  =================================================================================================
+stage              parts
+=================  =================================================================================================
+tables             topics, groups, offsets, clients, locks, statistics, held pulls and pops; all empty
+store              the message store, opened and recovered; then the tables are loaded from ``config/*.json``
+delivery           delay levels, timer, transactions, pops, and the timers that drive them
+network            name servers, slaves, the master of a slave
+responses          what a response may have to wait for: files, registration, flush, slaves
+=================  =================================================================================================
+
+Only this module, ``broker``, which starts and stops the parts, and ``metrics``, which reads them, know all parts. What
+many parts need is a record: ``BrokerEnvironment`` (settings, clocks, address, loop), ``BrokerTables`` and
+``ResponseGates``. A part gets another one by its constructor. Three connections are assigned at the end of the stages,
+because changes made while files are loaded must not be saved or registered: ``topics.on_change``, ``groups.on_change``
+and ``change_gate.on_topic``. Nothing is awaited between the stages, so requests never see an incomplete broker.
+
+Thread-safety: used on the event loop only. Corresponds to the constructor and ``initialize`` of
+org.apache.rocketmq.broker.BrokerController.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.broker_overload import BrokerOverload
+from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.delivery.delay_rules import DelayRules
+from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
+from spark_rocket.broker.delivery.durability_gate import DurabilityGate
+from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
+from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
+from spark_rocket.broker.pop.pop_service import PopService
+from spark_rocket.broker.processors.accounts import AccountProcessor
+from spark_rocket.broker.processors.ack import AckMessageProcessor
+from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
+from spark_rocket.broker.processors.broker_settings import SettingsProcessor
+from spark_rocket.broker.processors.client_manage import ClientManageProcessor
+from spark_rocket.broker.processors.consume_stats import ConsumeStatsProcessor
+from spark_rocket.broker.processors.consumer_offsets import OffsetProcessor
+from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
+from spark_rocket.broker.processors.deferred_responses import DeferredResponses
+from spark_rocket.broker.processors.deletions import DeletionProcessor
+from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
+from spark_rocket.broker.processors.group_admin import GroupAdminProcessor
+from spark_rocket.broker.processors.ha_status import HaStatusProcessor
+from spark_rocket.broker.processors.offset_reset import OffsetResetProcessor
+from spark_rocket.broker.processors.peek import PeekProcessor
+from spark_rocket.broker.processors.pending import PendingMessageProcessor
+from spark_rocket.broker.processors.pop import PopMessageProcessor
+from spark_rocket.broker.processors.processor import Processor, ResponseGates
+from spark_rocket.broker.processors.pull import PullMessageProcessor
+from spark_rocket.broker.processors.query import QueryMessageProcessor
+from spark_rocket.broker.processors.refusals import pop_refusals, slave_refusals
+from spark_rocket.broker.processors.reply import ReplyMessageProcessor
+from spark_rocket.broker.processors.send import SendMessageProcessor
+from spark_rocket.broker.processors.send_back import SendBackProcessor
+from spark_rocket.broker.processors.statistics import StatisticsProcessor
+from spark_rocket.broker.processors.topic_admin import TopicAdminProcessor
+from spark_rocket.broker.registration import NameServerRegistration
+from spark_rocket.broker.replication.master import ReplicationMaster
+from spark_rocket.broker.replication.slave import ReplicationSlave
+from spark_rocket.broker.send_targets import SendTargets
+from spark_rocket.broker.slave_synchronize import SlaveSynchronize
+from spark_rocket.broker.state.broker_stats import BrokerStats
+from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.broker.state.client_manager import ClientManager, notify_consumer_ids_changed
+from spark_rocket.broker.state.config_files import ConfigFile
+from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
+from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
+from spark_rocket.broker.state.missing_files import MissingFiles
+from spark_rocket.broker.state.rebalance_lock_manager import RebalanceLockManager
+from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
+from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
+from spark_rocket.broker.state_saver import StateSaver, saved_time
+from spark_rocket.broker.transactions.transactional_message_service import TransactionalMessageService
+from spark_rocket.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from spark_rocket.remoting.address import format_address
+from spark_rocket.remoting.server.remoting_server import Handler
+from spark_rocket.store.delay.schedule_message_service import ScheduleMessageService
+from spark_rocket.store.delay.timer_store import TimerMessageStore
+from spark_rocket.store.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from spark_rocket.broker.acl.access_control import AccessControl
+    from spark_rocket.broker.tracing import BrokerTracing
+
+
+class BrokerParts:
+    """The parts of one broker. On ConfigError, StoreLockedError or StoreCorruptError, the store is closed."""
+
+    def __init__(
+        self,
+        environment: BrokerEnvironment,
+        overload: BrokerOverload,
+        *,
+        ha_port: int,
+        synchronize_seconds: float,
+        on_master: Callable[[str | None, str | None], None],
+        access_control: AccessControl | None,
+        tracing: BrokerTracing | None,
+    ) -> None:
+        """``on_master`` is called with the master's HA address and address from a name server's response to a slave.
+
+        ``access_control``: None without ``aclEnable``; ``tracing``: None without ``openTelemetryEnable``.
+        """
+        self.environment = environment
+        self.config, self.clock, self.loop, self.tasks = (
+            environment.config,
+            environment.clock,
+            environment.loop,
+            environment.tasks,
+        )
+        self.overload = overload
+        self.access_control = access_control
+        self.tracing = tracing
+        self.synchronize: SlaveSynchronize | None = None
+        """Copies the master's topics, groups and offsets, on a slave."""
+        self._make_tables()
+        self._open_store()
+        try:
+            self._load_tables()
+            self._make_delivery()
+            self._make_network(ha_port, on_master)
+            self._make_responses()
+            if self.slave is not None:
+                self._make_synchronize(self.slave, synchronize_seconds)
+        except BaseException:
+            self.store.close()
+            raise
+
+    # --- stages ---------------------------------------------------------------------------------------------------
+
+    def _make_tables(self) -> None:
+        config, clock, monotonic = self.config, self.clock, self.environment.monotonic
+        self.tables = BrokerTables(
+            topics=TopicConfigManager(config, clock),
+            groups=SubscriptionGroupManager(config, clock),
+            offsets=ConsumerOffsetManager(),
+            message_request_modes=MessageRequestModeManager(),
+            clients=ClientManager(clock, notify_consumer_ids_changed, monotonic),
+            rebalance_locks=RebalanceLockManager(monotonic, config.rebalance_lock_max_live_time),
+            stats=BrokerStats(),
+        )
+        self.topics, self.groups, self.offsets = self.tables.topics, self.tables.groups, self.tables.offsets
+        self.clients, self.stats = self.tables.clients, self.tables.stats
+        pops = self.pop_long_polling = PopLongPollingService(self.loop, config, clock, self.topics.read_queues)
+        self.pull_request_hold = PullRequestHoldService(self.loop, pops.watched, pops.notify_arriving)
+        self.order_info = ConsumerOrderInfoManager(
+            self.loop, clock, self.offsets, self.topics, self.groups, on_free=pops.more
+        )
+
+    def _open_store(self) -> None:
+        config = self.config
+        on_arrive = self._arrived if config.is_slave else self.pull_request_hold.notify_arriving
+        self.store = MessageStore(
+            config.store_config(), store_host=self.environment.store_host, clock=self.clock, on_arrive=on_arrive
+        )
+        self.store.start()
+
+    def _arrived(self, topic: str, queue_id: int, *rest: int) -> None:
+        """Handle a new message in the log of a slave."""
+        if self.synchronize is not None:
+            self.synchronize.arrived(topic, queue_id)
+        self.pull_request_hold.notify_arriving(topic, queue_id, *rest)
+
+    def _load_tables(self) -> None:
+        """Load the tables; ConfigError for a corrupt file."""
+        config, store, offsets, modes = self.config, self.store, self.offsets, self.tables.message_request_modes
+        store.retention.check_disk()
+        schedule = self.schedule_message_service = ScheduleMessageService(store, config.store.delay_levels())
+        directory = config.store.store_path / "config"
+
+        def offsets_text() -> dict[str, Any]:
+            return offsets.file_snapshot(saved_time(self.environment))
+
+        #: The files by their content.
+        self.files = {
+            "topics": ConfigFile(directory / "topics.json", self.topics.text, self.topics.load),
+            "offsets": ConfigFile(directory / "consumerOffset.json", offsets_text, offsets.load),
+            "groups": ConfigFile(directory / "subscriptionGroup.json", self.groups.text, self.groups.load),
+            "delays": ConfigFile(directory / "delayOffset.json", schedule.snapshot, schedule.load),
+            "order": ConfigFile(directory / "consumerOrderInfo.json", self.order_info.snapshot, self.order_info.load),
+            "modes": ConfigFile(directory / "messageRequestMode.json", modes.snapshot, modes.load),
+        }
+        missing = {name for name, file in self.files.items() if not file.load()}
+        if not config.is_slave:  # a slave's log may be behind its master's offsets, and its files come later
+            MissingFiles(store, self.files, self.tables).handle(missing)
+            schedule.correct_offsets()
+            topics = self.topics.table.values()
+            queues_of = {each.topic_name: max(each.read_queue_nums, each.write_queue_nums) for each in topics}
+            offsets.correct(store.get_max_offset, queues_of)
+
+    def _make_delivery(self) -> None:
+        config, store = self.config, self.store
+        self.delay_rules = DelayRules(config, self.clock)
+        timers = self.delivery_timers = DeliveryTimers(self.loop, self.clock)
+        may_ask = None if self.access_control is None else self.access_control.may_ask
+        self.transactions = TransactionalMessageService(self.environment, store, self.tables, may_ask)
+        timers.add(SCHEDULE_TOPIC, self.schedule_message_service.deliver)
+        timers.add(HALF_TOPIC, self.transactions.check)
+        self.timer_store: TimerMessageStore | None = None
+        self.pop_service: PopService | None = None
+        if not config.timer_wheel_enable or config.is_slave:
+            return
+        timer_store = self.timer_store = TimerMessageStore(store, config.timer_precision)
+        timer_store.start(self.clock())
+        pop_service = self.pop_service = PopService(
+            self.environment,
+            store,
+            self.tables,
+            timer_store,
+            self.order_info,
+            expect=timers.expect,
+            tracing=self.tracing,
+        )
+
+        def deliver_timed(now_ms: int, budget: float) -> int | None:
+            due = timer_store.deliver(now_ms, budget)
+            pop_service.schedule_unread()
+            return due
+
+        timers.add(TIMER_TOPIC, deliver_timed)
+        timers.add(pop_service.log.topic, pop_service.deliver)
+
+    def _make_network(self, ha_port: int, on_master: Callable[[str | None, str | None], None]) -> None:
+        self.registration = NameServerRegistration(
+            self.config,
+            self.topics,
+            broker_addr=self.environment.address,
+            ha_server_addr=format_address(self.environment.host, ha_port),
+            on_master=on_master,
+        )
+        self.replication = ReplicationMaster(self.environment, self.store)
+        self.slave: ReplicationSlave | None = None
+        """Copies the master's log, on a slave."""
+        if self.config.is_slave:
+            self.slave = ReplicationSlave(self.environment, self.store, self.replication.log_cut)
+
+    def _make_responses(self) -> None:
+        self.saver = StateSaver(
+            self.environment,
+            self.store,
+            self.files,
+            offsets=self.offsets,
+            order_info=self.order_info,
+            schedule_message_service=self.schedule_message_service,
+            transactions=None if self.config.is_slave else self.transactions,
+            timer_store=self.timer_store,
+            pop_service=self.pop_service,
+        )
+        change_gate = ChangeGate(self.environment, self.topics, self.saver, self.registration)
+        self.deferred = DeferredResponses(self.tasks, change_gate)
+        self.targets = SendTargets(self.environment, self.tables, change_gate)
+        self.durability_gate = DurabilityGate(self.environment, self.store, self.replication)
+        self.gates = ResponseGates(change_gate, self.durability_gate, self.deferred)
+        self.topics.on_change = change_gate.topic_changed
+        self.groups.on_change = self._group_changed
+        change_gate.on_topic = self.targets.forget
+
+    def _group_changed(self, group: str) -> None:
+        self.saver.save("groups")
+
+    def _make_synchronize(self, slave: ReplicationSlave, seconds: float) -> None:
+        self.synchronize = SlaveSynchronize(
+            self.environment,
+            self.store,
+            self.tables,
+            slave=slave,
+            files=self.files,
+            saver=self.saver,
+            registration=self.registration,
+            pull_request_hold=self.pull_request_hold,
+            targets=self.targets,
+            period=seconds,
+        )
+
+    def sample(self) -> None:
+        """Sample the counters from which rates are computed; called every ``SAMPLE_SECONDS``."""
+        if self.timer_store is None:
+            self.stats.sample()
+        else:
+            self.stats.sample(self.timer_store.enqueued, self.timer_store.delivered)
+        self.store.sample()
+
+    # --- requests -------------------------------------------------------------------------------------------------
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handler of each request code: the processors, with refusals, tracing and access control around them."""
+        handlers = {} if self.pop_service is not None else pop_refusals(self.environment.host)
+        for processor in (*self._message_processors(), *self._pop_processors(), *self._administration()):
+            handlers |= processor.handlers()
+        if self.config.is_slave:
+            handlers |= slave_refusals(self.environment.name)
+        if self.tracing is not None:
+            self.tracing.wrap(handlers)
+        return handlers if self.access_control is None else self.access_control.guarded(handlers)
+
+    @property
+    def _common(self) -> tuple[BrokerEnvironment, MessageStore, BrokerTables, ResponseGates]:
+        """What each processor gets."""
+        return self.environment, self.store, self.tables, self.gates
+
+    def _message_processors(self) -> list[Processor]:
+        common, overload, timers = self._common, self.overload, self.delivery_timers
+        return [
+            SendMessageProcessor(
+                *common,
+                targets=self.targets,
+                delay_rules=self.delay_rules,
+                transactions=self.transactions,
+                delivery_timers=timers,
+                overload=overload,
+            ),
+            SendBackProcessor(*common, self.delay_rules, timers),
+            ReplyMessageProcessor(*common, self.targets),
+            PullMessageProcessor(*common, self.pull_request_hold, overload, self.tracing),
+            EndTransactionProcessor(*common, self.transactions, timers),
+            PendingMessageProcessor(*common, self.delay_rules, self.schedule_message_service, self.timer_store, timers),
+            QueryMessageProcessor(*common),
+        ]
+
+    def _pop_processors(self) -> list[Processor]:
+        common, pops, service, overload = self._common, self.pop_long_polling, self.pop_service, self.overload
+        peeks = PeekProcessor(*common, self.order_info, pops, overload)
+        if service is None:
+            return [peeks]
+        return [peeks, PopMessageProcessor(*common, service, pops, overload), AckMessageProcessor(*common, service)]
+
+    def _administration(self) -> list[Processor]:
+        common, pulls, pops = self._common, self.pull_request_hold, self.pop_long_polling
+        return [
+            ClientManageProcessor(*common),
+            ConsumerRequestProcessor(*common),
+            QueryAssignmentProcessor(*common, self.registration, self.saver),
+            OffsetProcessor(*common, self.saver),
+            OffsetResetProcessor(*common, pulls),
+            ConsumeStatsProcessor(*common),
+            TopicAdminProcessor(*common, self.order_info, pulls, pops),
+            GroupAdminProcessor(*common, self.order_info),
+            SettingsProcessor(*common, self._settings_changed),
+            DeletionProcessor(*common),
+            StatisticsProcessor(
+                *common,
+                schedule_message_service=self.schedule_message_service,
+                timer_store=self.timer_store,
+                pull_request_hold=pulls,
+                pop_long_polling=pops,
+                overload=self.overload,
+            ),
+            HaStatusProcessor(*common, self.replication, self.slave),
+            AccountProcessor(*common, self.access_control),
+        ]
+
+    def _settings_changed(self) -> None:
+        """Apply changed settings to everything that has cached them."""
+        self.targets.clear()
+        self.overload.settings_changed()
+        self.store.retention.config = self.config.store_config()
+        self.registration.register()

@@ -1,0 +1,78 @@
+"""A processor: the handlers of a family of request codes.
+
+A processor is a class whose methods handle request codes. All processors share settings, store, tables and the gates of
+responses; the fields of each are the further parts of the broker that it may use. :func:`handles` declares the codes of
+a method::
+
+    @dataclass(eq=False)
+    class OffsetResetProcessor(Processor):
+        pull_request_hold: PullRequestHoldService
+
+        @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+        def reset_offset(self, channel, request): ...
+
+A handler returns the response, or None if it sends the response later (:class:`DeferredResponses`) or the request has
+none. Refusals are :class:`RefusedError` with the response code of Apache's broker in the same case. Their messages are
+the remarks that clients display.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.delivery.durability_gate import DurabilityGate
+from spark_rocket.broker.processors.deferred_responses import DeferredResponses
+from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.remoting.server.remoting_server import Handler
+from spark_rocket.store.message_store import MessageStore
+
+_Method = TypeVar("_Method", bound=Callable[..., object])
+
+
+def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
+    """Make a method of a :class:`Processor` the handler of these request codes."""
+
+    def mark(method: _Method) -> _Method:
+        vars(method)["request_codes"] = codes
+        return method
+
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseGates:
+    """What a response may have to wait for: a change, a message, or work that is done later."""
+
+    change_gate: ChangeGate
+    durability_gate: DurabilityGate
+    deferred: DeferredResponses
+
+
+@dataclass(eq=False)
+class Processor:
+    """A family of request handlers on one broker."""
+
+    environment: BrokerEnvironment
+    store: MessageStore
+    tables: BrokerTables
+    gates: ResponseGates
+
+    def __post_init__(self) -> None:
+        environment, tables, gates = self.environment, self.tables, self.gates
+        self.config, self.clock, self.host = environment.config, environment.clock, environment.host
+        self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
+        self.clients, self.stats = tables.clients, tables.stats
+        self.change_gate, self.durability_gate, self.deferred = gates.change_gate, gates.durability_gate, gates.deferred
+
+    def handlers(self) -> dict[int, Handler]:
+        """The handler of each request code."""
+        return {
+            int(code): getattr(self, name)
+            for name, member in vars(type(self)).items()
+            for code in getattr(member, "request_codes", ())
+        }
