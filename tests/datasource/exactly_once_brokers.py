@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pytest
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.commit import Commit
@@ -37,6 +39,9 @@ from spark_rocket.protocol.record.properties import decode_properties
 
 STAGING, LEDGER, TARGET = "staging", "ledger", "orders"
 LEDGER_QUEUE = MessageQueue(LEDGER, "a", 0)
+EPOCH = Epoch("query", 0, "run")
+ROWS = [f"row{number}" for number in range(20)]
+DELAYS = {"delayLevel": [3 if number % 7 == 0 else None for number in range(20)]}
 
 
 class KilledError(BaseException):
@@ -243,3 +248,16 @@ class FailAtRequest:
 def once(rows: Sequence[str], wanted: Sequence[str]) -> None:
     """Check that each expected row exists once, and no others."""
     assert Counter(rows) == Counter(wanted)
+
+
+def kill_at_publish(brokers: FakeBrokers, number: int, when: str = "after", **columns: object) -> None:
+    """Commit an epoch whose driver is killed at its n-th request to publish."""
+    setattr(brokers, when, FailAtRequest(number, KilledError, {"publish"}))
+    with pytest.raises(KilledError):
+        brokers.commit_epoch(EPOCH, brokers.staged(EPOCH, ROWS, **columns))
+    brokers.alive()
+
+
+def kinds(brokers: FakeBrokers, query: str = "query") -> list[str]:
+    records = [json.loads(stored.body) for stored in brokers.log.get(LEDGER_QUEUE, [])]
+    return [record["kind"] for record in records if record["query"] == query]

@@ -31,7 +31,7 @@ from spark_rocket.errors import (
     RocketError,
 )
 from spark_rocket.model import MessageQueue
-from tests.datasource.test_fetch import AnyBroker, ListBroker, options, record
+from tests.datasource.pulled_brokers import AnyBroker, ListBroker, options, record
 
 Row = tuple[str, int, int, bytes]
 

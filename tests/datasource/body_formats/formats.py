@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC as ZONE
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -199,3 +201,35 @@ def check_alone(decoder: Decoder, fields: pa.Schema, values: list[bytes]) -> Dec
             assert all(column.null_count == 1 for column in expected.columns)
         at += count
     return together
+
+
+ELEMENT = pa.field("element", pa.int32())
+INF = float("inf")
+VALUES = """1|-0|1.0|1e3|99999999999|true|null|NaN|Inf|-Infinity|"x"|"2026-01-31"|
+"2026-01-31T12:00:00Z"|"2026-01-31 12"|
+"2026-01-31T1200Z"|"2026-01-31T12:00:00.5+0230"|"2026-1-3"|"2026-01-31T12:00:00."|"2026-01-31Z"|
+"2026-01-31T12:00+25:00"|"1.5"|1.555|1e400|1e39|"NaN"|[]|[1,2]|[1.5]|[null]|{}|{"x":"2026-01-31"}|{"x":5}|"\\ud800"|
+"\\u0000"|"é"|01|-|+1|"|0.1|1E5|""|"1e2"|"9999-12-31T23:59:59.999999Z"|"2026-02-30"|"a,b"|1,2|"",|",|"a""b\"""".replace(
+    "\n", ""
+).split("|")  # fmt: skip
+NOISE = ["{", "}", ",", '"', " ", "\n", "\r", "\0", "[", "]", ":", "{}", '{"i":1}', "\ufeff", "\t"]
+FIELDS = pa.schema(
+    [
+        ("i", pa.int32()),
+        ("f", pa.float64()),
+        ("g", pa.float32()),
+        ("b", pa.bool_()),
+        ("s", pa.string()),
+        ("d", pa.date32()),
+        ("t", UTC),
+        ("n", pa.timestamp("us")),
+        ("de", pa.decimal128(10, 2)),
+        ("l", pa.list_(ELEMENT)),
+        ("st", pa.struct([("x", pa.date32())])),
+    ]
+)
+"""Columns of most types."""
+
+
+def noon(**more: int) -> datetime:
+    return datetime(2026, 1, 31, 12, tzinfo=ZONE).replace(**more)  # type: ignore[arg-type]

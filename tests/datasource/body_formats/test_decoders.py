@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import re
 from datetime import UTC as ZONE
 from datetime import date, datetime
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -20,18 +18,19 @@ from hypothesis import strategies as st
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder, write_stream
-from spark_rocket.datasource.bodies.avro import AvroSchema
 from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
-from spark_rocket.datasource.bodies.decoding import BAD, Decoder, OneByOneDecoder, columns_of
+from spark_rocket.datasource.bodies.decoding import BAD, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
 from spark_rocket.datasource.capabilities import arrow_schema
-from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
-from spark_rocket.datasource.spark_schema import spark_schema
+from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import OptionError, SchemaError
 from tests.datasource.body_formats.formats import (
+    ELEMENT,
+    FIELDS,
+    NOISE,
     UTC,
-    avro,
+    VALUES,
     bodies,
     check_alone,
     columns,
@@ -39,28 +38,12 @@ from tests.datasource.body_formats.formats import (
     known_columns,
     list_of,
     map_to,
+    noon,
     protobuf,
     rows_of,
 )
 
-ELEMENT = pa.field("element", pa.int32())
-FIELDS = pa.schema(
-    [
-        ("i", pa.int32()),
-        ("f", pa.float64()),
-        ("g", pa.float32()),
-        ("b", pa.bool_()),
-        ("s", pa.string()),
-        ("d", pa.date32()),
-        ("t", UTC),
-        ("n", pa.timestamp("us")),
-        ("de", pa.decimal128(10, 2)),
-        ("l", pa.list_(ELEMENT)),
-        ("st", pa.struct([("x", pa.date32())])),
-    ]
-)
 JSON = JsonDecoder(FIELDS)
-INF = float("inf")
 
 
 def one(body: str | bytes, fields: pa.Schema = FIELDS) -> Any:
@@ -68,10 +51,6 @@ def one(body: str | bytes, fields: pa.Schema = FIELDS) -> Any:
     decoded = JsonDecoder(fields).decode(bodies(body if isinstance(body, bytes) else body.encode()))
     (row,) = rows_of(decoded, fields)
     return decoded.bad.get(0) or {name: value for name, value in row.items() if value is not None}
-
-
-def noon(**more: int) -> datetime:
-    return datetime(2026, 1, 31, 12, tzinfo=ZONE).replace(**more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -208,14 +187,6 @@ def test_fields_without_a_column_are_ignored(neighbours: list[bytes]) -> None:
 
 
 KEYS = [*FIELDS.names, "zz"]
-VALUES = """1|-0|1.0|1e3|99999999999|true|null|NaN|Inf|-Infinity|"x"|"2026-01-31"|
-"2026-01-31T12:00:00Z"|"2026-01-31 12"|
-"2026-01-31T1200Z"|"2026-01-31T12:00:00.5+0230"|"2026-1-3"|"2026-01-31T12:00:00."|"2026-01-31Z"|
-"2026-01-31T12:00+25:00"|"1.5"|1.555|1e400|1e39|"NaN"|[]|[1,2]|[1.5]|[null]|{}|{"x":"2026-01-31"}|{"x":5}|"\\ud800"|
-"\\u0000"|"é"|01|-|+1|"|0.1|1E5|""|"1e2"|"9999-12-31T23:59:59.999999Z"|"2026-02-30"|"a,b"|1,2|"",|",|"a""b\"""".replace(
-    "\n", ""
-).split("|")  # fmt: skip
-NOISE = ["{", "}", ",", '"', " ", "\n", "\r", "\0", "[", "]", ":", "{}", '{"i":1}', "\ufeff", "\t"]
 
 
 @st.composite
@@ -226,83 +197,6 @@ def jsonish(draw: st.DrawFn) -> bytes:
         at = draw(st.integers(0, len(text)))
         text = text[:at] + draw(st.sampled_from(NOISE)) + text[at + draw(st.integers(0, 2)) :]
     return text.encode(draw(st.sampled_from(["utf-8", "latin-1"])), "replace")
-
-
-# Arrow's parsers scale these past the last bit of a decimal128, or by a power of ten that their table lacks.
-DECIMAL_TEXTS = [
-    "0", "-0.00", "1.005", "-1.555", "99999999.994", "99999999.995", "123456789.12", "1234567890", "1" * 38, "1" * 39,
-    "9" * 38 + ".5", "340282366920938463463374607431768211457", "-340282366920938463463374607431768211457.5", "1E+2",
-    "1e30", "1e40", "1e-50", "0e500", "443517836968132.59779509136723094976053e-90", "1" * 70, "0." + "0" * 120 + "1",
-    "1" * 76 + "e-77", "1.5e-100", "1e99999999",
-]  # fmt: skip
-
-
-def exact(text: str, kind: pa.DataType) -> Decimal | None:
-    """As Spark makes decimals: rounded half up; None if the number does not fit."""
-    with localcontext(prec=400, rounding=ROUND_HALF_UP):
-        number = Decimal(text)
-        if number.adjusted() > 400:
-            return None if number else Decimal(0)
-        rounded = number.quantize(Decimal(1).scaleb(-kind.scale))
-        return rounded if abs(rounded) < Decimal(10) ** (kind.precision - kind.scale) else None
-
-
-DECIMAL_TYPES = [*(pa.decimal128(38, scale) for scale in (0, 2, 18, 38)), pa.decimal128(10, 2)]
-
-
-@pytest.mark.parametrize("kind", DECIMAL_TYPES, ids=str)
-@pytest.mark.parametrize("text", DECIMAL_TEXTS)
-def test_decimals_have_the_written_value(text: str, kind: pa.DataType) -> None:
-    """Alone and among others: in JSON as a number, a string, and within lists and structs, and in CSV."""
-    wanted = exact(text, kind)
-    fields = pa.schema([("de", kind), ("s", pa.string())])
-    nested = pa.schema([("de", pa.struct([("x", pa.list_(pa.field("element", kind)))])), ("s", pa.string())])
-    # An escaped letter hides the exponent from code that searches the bytes.
-    hidden = text.replace("e", r"\u0065")
-    made: list[tuple[Decoder, pa.Schema, bytes, bytes]] = [
-        (JsonDecoder(fields), fields, f'{{"de":{text},"s":"a"}}'.encode(), b'{"de":0.1,"s":"b"}'),
-        (JsonDecoder(fields), fields, f'{{"de": "{hidden}","s":"a"}}'.encode(), b'{"de":0.1,"s":"b"}'),
-        (JsonDecoder(nested), nested, f'{{"de":{{"x":[0,{text}]}},"s":"a"}}'.encode(), b'{"de":{"x":[]},"s":"b"}'),
-        (CsvDecoder(fields, ","), fields, f"{text},a".encode(), b",b"),
-    ]
-    for decoder_, schema, body, other in made:
-        for values in ([body], [other, body, other], [body, b"", other, b"?"]):
-            found = check_alone(decoder_, schema, values)
-            at = values.index(body)
-            value = found.columns[0].to_pylist()[at]
-            value = value["x"][1] if isinstance(value, dict) else value
-            assert (at in found.bad) == (wanted is None), found.bad
-            assert value == wanted
-            assert wanted is not None or re.search("within decimal128|is not a decimal number", found.bad[at])
-
-
-@pytest.mark.parametrize("text", ["1_000", "1,000", "NaN", "Infinity", "0x10", "1.5d", "--1", "1.5.5", "٣", "+", "."])
-def test_invalid_decimals(text: str) -> None:
-    fields = pa.schema([("de", pa.decimal128(10, 2)), ("s", pa.string())])
-    found = JsonDecoder(fields).decode(bodies(json.dumps({"de": text}).encode()))
-    assert "is not a decimal number" in found.bad[0]
-    found = CsvDecoder(fields, ";").decode(bodies(f"{text};a".encode()))
-    assert "is not a decimal number" in found.bad[0]
-
-
-@steady(max_examples=100)
-@given(
-    st.lists(
-        st.tuples(st.decimals(allow_nan=False, allow_infinity=False), st.integers(-90, 90)).map(
-            lambda pair: str(pair[0].scaleb(pair[1]))
-        ),
-        max_size=4,
-    )
-)
-def test_any_decimals(texts: list[str]) -> None:
-    kind = pa.decimal128(38, 18)
-    fields = pa.schema([("de", kind)])
-    for decoder_, values in (
-        (JsonDecoder(fields), [f'{{"de":{text}}}'.encode() for text in texts]),
-        (CsvDecoder(fields, ","), [text.encode() for text in texts]),
-    ):
-        found = check_alone(decoder_, fields, values)
-        assert found.columns[0].to_pylist() == [exact(text, kind) for text in texts]
 
 
 @steady(max_examples=40)
@@ -329,129 +223,6 @@ def test_the_json_parser_and_the_general_path_agree(values: list[bytes]) -> None
         if not bad:
             assert index not in decoded.bad
             assert str(found.slice(index, 1).to_pydict()) == str(pa.table(expected, FIELDS.names).to_pydict())
-
-
-CSV_FIELDS = pa.schema([item for item in FIELDS if not pa.types.is_nested(item.type)])
-CSV = CsvDecoder(CSV_FIELDS.remove(1).remove(1), ",")
-
-
-@st.composite
-def csvish(draw: st.DrawFn) -> bytes:
-    values = draw(st.lists(st.sampled_from(["", "1", *VALUES]), min_size=6, max_size=8))
-    text = ",".join(values)
-    if draw(st.integers(0, 3)) == 0:
-        at = draw(st.integers(0, len(text)))
-        text = text[:at] + draw(st.sampled_from(NOISE)) + text[at:]
-    return text.encode()
-
-
-PAIR_FIELDS = pa.schema([("i", pa.int32()), ("s", pa.string())])
-PAIR = CsvDecoder(PAIR_FIELDS, ",")
-PIECES = st.sampled_from(["1", "2", ",", '"', "a", "\n", "\r\n", "", "7,x", '3,"y"', " ", "\ufeff", "\0", "é"])
-
-
-LINES = st.lists(PIECES, max_size=6).map(lambda parts: "".join(parts).encode())
-
-
-@steady(max_examples=40)
-@given(st.lists(st.one_of(LINES, st.binary(max_size=6)), max_size=10))
-def test_any_csv_does_not_affect_other_rows(values: list[bytes]) -> None:
-    check_alone(PAIR, PAIR_FIELDS, values)
-
-
-@steady(max_examples=40)
-@given(st.lists(csvish(), max_size=6))
-def test_any_csv_value_does_not_affect_other_rows(values: list[bytes]) -> None:
-    check_alone(CSV, CSV_FIELDS.remove(1).remove(1), values)
-
-
-@steady(max_examples=100)
-@given(st.lists(csvish(), min_size=1, max_size=4))
-def test_casts_of_csv_columns_and_the_general_path_agree(values: list[bytes]) -> None:
-    """A line with an invalid value in every column causes conversion of all values one by one."""
-    cast, alone = CSV.decode(bodies(*values)), CSV.decode(bodies(*values, b"?,?,?,?,?,?,?"))
-    assert [*cast.bad] == [*alone.bad][: len(cast.bad)]
-    assert cast.columns == [column.slice(0, len(values)) for column in alone.columns]
-
-
-def test_csv() -> None:
-    fields = pa.schema(
-        [("i", pa.int64()), ("s", pa.string()), ("t", UTC), ("b", pa.bool_()), ("de", pa.decimal128(5, 2))]
-    )
-    found = CsvDecoder(fields, ";").decode(
-        bodies(
-            b"1;a;2026-01-31T12:00:00Z;true;1.5",
-            b'2;"b;""c""\nd";2026-01-31 12:00:00;FALSE;',
-            b';"";2026-01-31T14:00:00+02:00;;',
-            b"4;x;;;\r\n",
-            b"1;2",
-            b"x;;;;",
-            b'5;"open;;;',
-            b"6;a;;;\n7;b;;;",
-            b"",
-        )
-    )
-    rows = rows_of(found, fields)
-    assert rows[:4] == [
-        {"i": 1, "s": "a", "t": noon(), "b": True, "de": Decimal("1.50")},
-        {"i": 2, "s": 'b;"c"\nd', "t": noon(), "b": False, "de": None},
-        {"i": None, "s": "", "t": noon(), "b": None, "de": None},
-        {"i": 4, "s": "x", "t": None, "b": None, "de": None},
-    ]
-    assert sorted(found.bad) == [4, 5, 6, 7, 8]
-
-
-@pytest.mark.parametrize("delimiter", [",", "|", "\t", "^", "-", "]", "\\", "a", ":"])
-def test_csv_quotes(delimiter: str) -> None:
-    fields = pa.schema([("s", pa.string()), ("t", pa.string())])
-    values = {
-        '"x""y"': 'x"y', '"x,y"': "x,y", '""': "", '""""': '"', 'x"y': 'x"y', 'x"y"': 'x"y"', " x": " x", "": None,
-        ' "x"': ' "x"', '"x\ny"': "x\ny", '"é"': "é", f'"{delimiter}"': delimiter,
-    }  # fmt: skip
-    wrong = ['"x"y', '"x" y', '"x" ', ' "x"y"'[1:], '""x', '"x', '"x""y', f'"x"{delimiter}', '"x\ny"z']
-    csv = CsvDecoder(fields, delimiter)
-    good = [f"{text}{delimiter}{other}".encode() for text in values for other in ("", '"z"')]
-    bad = [line.encode() for text in wrong for line in (f"{text}{delimiter}z", f"z{delimiter}{text}")]
-    found = check_alone(csv, fields, [*good, *bad])
-    assert [row["s"] for row in rows_of(found, fields)[: len(good) : 2]] == [*values.values()]
-    assert [row["t"] for row in rows_of(found, fields)[: len(good)]] == [None, "z"] * len(values)
-    assert [*found.bad] == [*range(len(good), len(good) + len(bad))]
-    assert "there is text behind one that closes a value" in found.bad[len(good)]
-
-
-@pytest.mark.parametrize("kind", [pa.string(), pa.int64(), UTC, pa.decimal128(10, 2)], ids=str)
-def test_an_empty_csv_body_is_the_null_of_a_single_column(kind: pa.DataType) -> None:
-    fields = pa.schema([("c", kind)])
-    value = b"" if pa.types.is_timestamp(kind) else b"7"
-    found = check_alone(CsvDecoder(fields, ","), fields, [b"", value, b"\n", b"\r\n", b","])
-    assert [*found.bad] == [4]
-    assert [found.columns[0][at].is_valid for at in range(4)] == [False, value != b"", False, False]
-
-
-@pytest.mark.parametrize(
-    ("kind", "good", "bad"),
-    [
-        (pa.int8(), {"+5": 5, "-128": -128, "007": 7, "-0": 0}, "0xFF|0X1F|128|5.|1e2|+|1_0|５| 5|5 "),
-        (pa.int32(), {"+5": 5, "2147483647": 2**31 - 1}, "0xFFFFFFFF|0x10|2147483648|1L"),
-        (
-            pa.float64(),
-            {"+1.5": 1.5, ".5": 0.5, "5.": 5.0, "1e400": INF, "Inf": INF, "-Inf": -INF, "+Infinity": INF, " 5 ": 5.0},
-            "inf|INF|+Inf|nan|NAN|infinity|INFINITY|1.5f|0x1p3|1e5_0|e5",
-        ),
-        (pa.float32(), {"0.1": 0.10000000149011612, "-Infinity": -INF}, "nan|-inf|1.5d"),
-        (pa.bool_(), {"tRuE": True, "FALSE": False}, "1|0|t|yes| true"),
-    ],
-)  # fmt: skip
-def test_csv_numbers(kind: pa.DataType, good: dict[str, Any], bad: str) -> None:
-    """As in Spark's from_csv: ``tests/spark/test_spark_functions.py`` compares all values."""
-    fields = pa.schema([("c", kind), ("s", pa.string())])
-    lines = [f"{text},x".encode() for text in [*good, *bad.split("|")]]
-    found = check_alone(CsvDecoder(fields, ","), fields, lines)
-    assert found.columns[0].to_pylist() == [*good.values(), *[None] * len(found.bad)]
-    assert [*found.bad] == [*range(len(good), len(lines))]
-    assert all(found.bad[at].startswith("the column c: '") for at in found.bad)
-    nan = CsvDecoder(fields, ",").decode(bodies(b"NaN,x", b"-NaN,x")) if pa.types.is_floating(kind) else None
-    assert nan is None or (not nan.bad and all(value != value for value in nan.columns[0].to_pylist()))
 
 
 def test_reasons_name_the_column() -> None:
@@ -485,59 +256,6 @@ def test_reasons_name_the_column() -> None:
 def test_names_of_json_numbers_do_not_depend_on_neighbours(batch: bytes) -> None:
     texts = [b'{"f": -NaN}', b'{"f": -Inf}', b'{"f": NaN}', b'{"f": "+INF"}', b'{"f": "INF"}', b'{"f": "Inf"}']
     assert [*JSON.decode(bodies(*texts, batch)).bad][:2] == [4, 5]
-
-
-def test_a_byte_order_mark_is_a_part_of_its_value() -> None:
-    """At any position in its batch: Arrow removes a byte order mark at the start of its input."""
-    marked = "\ufeff1,\ufeffx".encode()
-    for values in ([marked, b"2,y"], [b"2,y", marked], [marked, marked, b"bad"]):
-        found = check_alone(PAIR, PAIR_FIELDS, values)
-        assert values.index(marked) in found.bad
-        texts = pa.schema([("a", pa.string()), ("b", pa.string())])
-        rows = rows_of(check_alone(CsvDecoder(texts, ","), texts, values), texts)
-        assert rows[values.index(marked)] == {"a": "\ufeff1", "b": "\ufeffx"}
-
-
-def test_csv_times() -> None:
-    """As in Spark's from_csv: a malformed line does not affect other lines."""
-    fields = pa.schema([("t", UTC), ("n", pa.timestamp("us")), ("d", pa.date32())])
-    good = {
-        b"2026-01-31 14:00:00 +02:00,2026-01-31 12:00:00,2026-01-31 00:30:00 +02:00": (noon(), noon(), 31),
-        b"2026-01-31 12:00:00 UTC,2026-1-31 12,2026-1-30": (noon(), noon(), 30),
-        b"2026-01-31T12:00:00Z,2026-01-31T12:00:00,2026-01-31": (noon(), noon(), 31),
-    }
-    bad = {
-        b",2026-01-31T12:00:00Z,": "is not a timestamp without a zone",
-        b",2026-01-31 12:00:00+02:00,": "is not a timestamp without a zone",
-        b",,2026-01-31+02:00": "is not a date",
-        b"2026-01-31 12:00:00 Europe/Berlin,,": "is not a timestamp",
-    }
-    found = check_alone(CsvDecoder(fields, ","), fields, [*good, *bad])
-    assert rows_of(found, fields)[: len(good)] == [
-        {"t": t, "n": n.replace(tzinfo=None), "d": date(2026, 1, day)} for t, n, day in good.values()
-    ]
-    assert [*found.bad] == [*range(len(good), len(good) + len(bad))]
-    assert all(text in found.bad[at] for at, text in enumerate(bad.values(), len(good)))
-
-
-def test_only_malformed_lines_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line read alone costs as much as some hundred read together, so only malformed lines are read again."""
-    fields = pa.schema([("i", pa.int64()), ("s", pa.string()), ("de", pa.decimal128(5, 2))])
-    reads: list[int] = []
-    original = CsvDecoder._read
-    monkeypatch.setattr(
-        CsvDecoder, "_read", lambda self, buffer, count: reads.append(count) or original(self, buffer, count)
-    )
-    good = [b"%d,name,1.555" % number for number in range(1000)]
-    for bad, most in ((b"x", 1), (b"1,2,3,4", 1), (b"x,name,", 1), (b"1,name,x", 1), (b'"x",1,2,3', 1_000)):
-        reads.clear()
-        values = [bad if index % 10 == 3 else line for index, line in enumerate(good)]
-        found = CsvDecoder(fields, ",").decode(bodies(*values))
-        assert [*found.bad] == [*range(3, 1000, 10)]
-        assert found.columns[0].to_pylist() == [None if index % 10 == 3 else index for index in range(1000)]
-        assert found.columns[2].to_pylist() == [None if i % 10 == 3 else Decimal("1.56") for i in range(1000)]
-        assert len(reads) <= most
-    assert CsvDecoder(fields, ",").decode(bodies(b"x")).bad == {0: "it has 1 values, but the schema has 3"}
 
 
 def test_text_and_variants() -> None:
@@ -599,180 +317,6 @@ def test_truncated_and_altered_arrow_streams() -> None:
         found = arrow.decode(bodies(value, stream))
         assert found.columns[0].to_pylist()[-2:] == ["abc", None]
         rows_of(found, fields)
-
-
-ORDER = {
-    "id": 1, "item": "x", "at": noon(), "price": Decimal("1.50"), "marks": {"k": 1}, "kind": "B",
-    "lines": [{"n": 1}, {"n": None}], "later": {"n": 2}, "uid": "12345678-1234-5678-1234-567812345678", "clock": 5,
-}  # fmt: skip
-
-
-def test_avro() -> None:
-    schema = AvroSchema(avro())
-    assert spark_schema(schema.columns) == columns(
-        id="bigint", item="string", at="timestamp", price="price", marks=map_to("int"), kind="string",
-        lines=list_of(columns(n="int")), later=columns(n="int"), uid="string", clock="int",
-    )  # fmt: skip
-    fields = schema.columns
-    avro_decoder = OneByOneDecoder(fields, schema.read)
-    single = schema.write(ORDER)
-    assert single[:10] == schema.header
-    datum = single[10:]
-    values = [single, datum, datum + b"\0", datum[:-1], b"", b"\xc3\x01" + single[2:9] + b"?" + datum, b"\xff" * 30]
-    found = check_alone(avro_decoder, fields, values)
-    rows = rows_of(found, fields)
-    assert rows[0] == rows[1] == {**ORDER, "marks": [("k", 1)]}
-    assert sorted(found.bad) == [2, 3, 4, 5, 6]
-    assert "the datum ends at byte" in found.bad[2]
-    assert "raw datums need avroEncoding=raw" in found.bad[5]
-    raw = AvroSchema(avro(avro_encoding=AvroEncoding.RAW))
-    assert raw.write(ORDER) == datum
-    lonely = BodySettings(
-        BodyFormat.AVRO, avro_schema='{"type":"record","name":"R","fields":[{"name":"id","type":"long"}]}'
-    )
-    minus_98 = b"\xc3\x01"  # the long -98, which looks like a header
-    assert (
-        "raw datums need"
-        in OneByOneDecoder(pa.schema([("id", pa.int64())]), AvroSchema(lonely).read).decode(bodies(minus_98)).bad[0]
-    )
-    assert len(single) == len(datum) + 10
-    for literal, wrong in (
-        ("{", "not an Avro schema"),
-        ('"string"', "not a record"),
-        ('{"type":"record"}', "not an Avro schema"),
-    ):
-        with pytest.raises(OptionError, match=wrong):
-            AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=literal))
-    union = '{"type":"record","name":"T","fields":[{"name":"u","type":["int","string"]}]}'
-    with pytest.raises(SchemaError, match="a union of int, string"):
-        AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=union))
-    assert fastavro.__version__
-
-
-def avro_record(name: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields.items()]}
-
-
-def each_uses(depth: int, *names: str) -> dict[str, Any]:
-    """The schema looks flat: each type refers to the previous one, once for each name."""
-    types = {
-        f"f{level}": avro_record(f"T{level}", **dict.fromkeys(names, f"T{level - 1}" if level else "long"))
-        for level in range(depth)
-    }
-    return avro_record("Top", **types)
-
-
-@pytest.mark.parametrize(
-    ("schema", "wanted"),
-    [
-        (avro_record("T", next=["null", "T"]), "T contains itself"),
-        (avro_record("T", next="T"), "T contains itself"),
-        (avro_record("n.T", next={"type": "array", "items": "T"}), "n.T contains itself"),
-        (avro_record("T", next={"type": "map", "values": ["null", "T"]}), "T contains itself"),
-        (avro_record("A", b=avro_record("B", c=["null", avro_record("C", a="A")])), "A contains itself"),
-        (each_uses(120, "a"), "nested deeper than 100 levels"),
-        (each_uses(5_000, "a"), "nested deeper than 100 levels"),
-        (json.loads("[" * 800 + "]" * 800), "nested deeper than 100 levels"),
-        (each_uses(40, "a", "b"), "columns and fields, above the limit of 20,000"),
-    ],
-)
-def test_avro_schemas_of_exponential_size(schema: Any, wanted: str) -> None:
-    """fastavro would crash the worker's process, or the columns would exhaust its memory."""
-    with pytest.raises(SchemaError, match=wanted):
-        AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(schema)))
-
-
-def raw_avro(kind: Any, *longs: int) -> Any:
-    """The value of a record's only field, decoded from these numbers, or the reason why it is invalid."""
-    record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": kind}]}
-    settings = BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record), avro_encoding=AvroEncoding.RAW)
-    datum = io.BytesIO()
-    for number in longs:
-        fastavro.schemaless_writer(datum, "long", number)
-    found = decoder(settings, known_columns(settings)).decode(bodies(datum.getvalue()))
-    (column,) = found.columns
-    for number, width in ((pa.int64(), pa.types.is_timestamp), (pa.int32(), pa.types.is_date)):
-        column = column.cast(number) if width(column.type) else column
-    return found.bad.get(0) or column.to_pylist()[0]
-
-
-@pytest.mark.parametrize(
-    ("logical", "number", "value"),
-    [
-        ("timestamp-micros", 253402300800_000000, 253402300800_000000),
-        ("timestamp-micros", -62135596800_000001, -62135596800_000001),
-        ("timestamp-millis", 253402300800_001, 253402300800_001000),
-        ("timestamp-millis", -1, -1000),
-        ("local-timestamp-micros", -(1 << 62), -(1 << 62)),
-        ("local-timestamp-millis", 5, 5000),
-        ("timestamp-millis", 1 << 62, "too big|too large|overflow|out of bounds"),
-    ],
-)
-def test_avro_times_of_any_year(logical: str, number: int, value: int | str) -> None:
-    for kind in ({"type": "long", "logicalType": logical}, ["null", {"type": "long", "logicalType": logical}]):
-        found = raw_avro(kind, *([] if isinstance(kind, dict) else [1]), number)
-        assert found == value or re.search(str(value), str(found)), found
-
-
-@pytest.mark.parametrize("text", ["12345678-1234-5678-1234-56781234ABCD", "123456781234567812345678ABCDEF01", "x"])
-def test_avro_uuids_are_the_written_strings(text: str) -> None:
-    """As in from_avro, which does not normalize them to lower case or hyphens."""
-    record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": ["null", {
-        "type": "string", "logicalType": "uuid"}]}]}  # fmt: skip
-    schema = AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(record)))
-    fields = pa.schema([("c", pa.string())])
-    assert schema.columns == fields
-    assert OneByOneDecoder(fields, schema.read).decode(bodies(schema.write({"c": text}))).columns[0].to_pylist() == [
-        text
-    ]
-
-
-@pytest.mark.parametrize(
-    "more", [{}, {"precision": None}, {"precision": 0}, {"precision": "9"}, {"precision": 2, "scale": 3}]
-)
-def test_invalid_avro_decimals_are_bytes(more: dict[str, Any]) -> None:
-    """As in the specification and in Spark: an invalid logical type is ignored."""
-    assert raw_avro({"type": "bytes", "logicalType": "decimal", **more}, 1, 7) == b"\x0e"
-    assert raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, 1, 6) == Decimal("0.12")
-    with pytest.raises(SchemaError, match="a decimal of 39 digits, above Spark's 38"):
-        raw_avro({"type": "bytes", "logicalType": "decimal", "precision": 39}, 0)
-
-
-def test_avro_dates_of_any_year_and_invalid_indexes() -> None:
-    day = {"type": "int", "logicalType": "date"}
-    assert [raw_avro(day, number) for number in (2932897, -800000, 0)] == [2932897, -800000, 0]
-    enum = {"type": "enum", "name": "K", "symbols": ["A", "B"]}
-    assert [raw_avro(enum, number) for number in (0, 1)] == ["A", "B"]
-    assert all("for an enum of 2 symbols" in raw_avro(enum, number) for number in (-1, 2))
-    twice = {"type": "record", "name": "S", "fields": [{"name": "a", "type": enum}, {"name": "b", "type": ["K"]}]}
-    assert raw_avro(twice, 1, 0, 0) == {"a": "B", "b": "A"}
-    assert "invalid index -1" in raw_avro(twice, 1, 0, -1)
-
-
-@pytest.mark.parametrize(
-    "items",
-    [
-        "null",
-        {"type": "record", "name": "E", "fields": []},
-        {"type": "record", "name": "E", "fields": [{"name": "n", "type": {"type": "null"}}]},
-        {"type": "fixed", "name": "F", "size": 0},
-    ],
-)
-def test_avro_arrays_of_zero_byte_elements(items: Any) -> None:
-    """A datum of five bytes can contain a billion of them."""
-    with pytest.raises(SchemaError, match="elements without bytes"):
-        raw_avro({"type": "array", "items": items}, 0)
-    assert raw_avro({"type": "array", "items": ["null", items] if items != "null" else ["null", "int"]}, 1, 0, 0) == [
-        None
-    ]
-
-
-@steady(max_examples=40)
-@given(st.lists(st.binary(max_size=40), max_size=6))
-def test_any_avro_does_not_affect_other_rows(values: list[bytes]) -> None:
-    schema = AvroSchema(avro())
-    fields = schema.columns
-    check_alone(OneByOneDecoder(fields, schema.read), fields, [*values, schema.write(ORDER)])
 
 
 def test_protobuf() -> None:
