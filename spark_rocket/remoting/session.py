@@ -2,8 +2,8 @@
 
 =================  ===================================================================================================
 bytes in           :meth:`Session.receive` returns the complete frames for ``RemotingCommand.decode``. The owner of the
-                   socket decodes them one by one, so that valid frames before an invalid one are still processed. The
-                   rest of a large frame can be received directly into :meth:`Session.place`: it is not copied
+                   socket decodes them one by one, so that valid frames before an invalid one are still processed. A
+                   socket that receives into :meth:`Session.buffer` does not copy the rest of a large frame
 responses          :meth:`Session.take` finds the request of a response; every other frame is a request, on either side
 deadlines          ``next_deadline`` is the nearest; :meth:`Session.expire` removes the requests that are late
 bytes out          :func:`pieces_of` a command
@@ -91,13 +91,16 @@ class Session:
             data = data[skipped:]
         return self._frames.feed(data)
 
-    def place(self) -> memoryview | None:
-        """Return the buffer for the rest of a large frame, or None. Report what is received there to ``filled``."""
-        return self._frames.place()
+    def buffer(self, spare: memoryview) -> memoryview:
+        """Return where to receive: the place of a large frame, or ``spare``, which the next read may overwrite."""
+        return self._frames.place() or spare
 
-    def filled(self, count: int) -> memoryview | None:
-        """Return the frame if ``count`` more bytes in ``place()`` complete it."""
-        return self._frames.filled(count)
+    def filled(self, count: int, spare: memoryview) -> list[memoryview]:
+        """Like ``receive`` of ``count`` bytes that were received into ``buffer(spare)``."""
+        if self._frames.place() is None:
+            return self.receive(bytes(spare[:count]))
+        frame = self._frames.filled(count)
+        return [] if frame is None else [frame]
 
     @property
     def unfinished_bytes(self) -> int:

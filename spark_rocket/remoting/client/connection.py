@@ -257,17 +257,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # --- receiving --------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.session.place() or _receive_buffer()
+        return self.session.buffer(_receive_buffer())
 
     def buffer_updated(self, nbytes: int) -> None:
-        session = self.session
         try:
-            if session.place() is not None:
-                frame = session.filled(nbytes)
-                if frame is not None:
-                    self._dispatch(RemotingCommand.decode(frame))
-                return
-            for frame in session.receive(bytes(_receive_buffer()[:nbytes])):
+            for frame in self.session.filled(nbytes, _receive_buffer()):
                 self._dispatch(RemotingCommand.decode(frame))
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)

@@ -38,6 +38,8 @@ class ChannelOwner(Protocol):
     max_frame_length: int
     high_water: int
     hard_limit: int
+    receive_buffer: memoryview
+    """What connections receive, until they are given it."""
     oneways_waiting: int
 
     def connected(self, channel: Channel) -> bool:
@@ -62,7 +64,7 @@ class ChannelOwner(Protocol):
         """The connection has ended."""
 
 
-class Channel(asyncio.Protocol):
+class Channel(asyncio.BufferedProtocol):
     """One client's connection, as handlers see it."""
 
     __slots__ = (
@@ -74,7 +76,6 @@ class Channel(asyncio.Protocol):
         "attributes",
         "idle_sweeps",
         "is_paused",
-        "is_plain",
         "local_addr",
         "needs_attention",
         "remote_addr",
@@ -85,7 +86,6 @@ class Channel(asyncio.Protocol):
         self.local_addr = "unknown:0"
         self.attributes: dict[str, Any] = {}
         self.is_paused = False  # the peer is behind with reading
-        self.is_plain = True  # without TLS
         self.needs_attention = True  # new, paused, with queued requests or within a frame
         self.idle_sweeps = 0  # since the last received byte
         self._owner = owner
@@ -157,7 +157,7 @@ class Channel(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    # --- asyncio.Protocol -------------------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)
@@ -177,48 +177,34 @@ class Channel(asyncio.Protocol):
     def secured(self, transport: asyncio.Transport) -> None:
         """The peer speaks TLS: use this transport from now on."""
         self._transport = transport
-        self.is_plain = False
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._session.buffer(self._owner.receive_buffer)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._session.filled(nbytes, self._owner.receive_buffer)
+        except ProtocolError as error:
+            self.close_as_invalid(error)
+        else:
+            self._received(frames, nbytes)
 
     def data_received(self, data: bytes) -> None:
-        self.idle_sweeps = 0
+        """The first bytes of a connection, and decrypted ones."""
         try:
             frames = self._session.receive(data)
         except ProtocolError as error:
             self.close_as_invalid(error)
-            return
-        if frames:
-            self._owner.received(self, frames, len(data))
-            return
-        self.needs_attention = True
-        self._owner.received_part(self)
-        if self.is_plain and self._session.place() is not None:
-            self._receive_with(LargeFrame(self))
+        else:
+            self._received(frames, len(data))
 
-    def place(self) -> memoryview:
-        """For :class:`LargeFrame`: where to put what arrives next."""
-        place = self._session.place()
-        assert place is not None
-        return place
-
-    def filled(self, count: int) -> None:
-        """For :class:`LargeFrame`: so many bytes were put there."""
+    def _received(self, frames: list[memoryview], size: int) -> None:
         self.idle_sweeps = 0
-        frame = self._session.filled(count)
-        if frame is not None:
-            self._receive_with(self)
-            self._owner.received(self, [frame], len(frame))
-            return
-        self._owner.received_part(self)
-        if self._session.place() is None:  # the frame was refused, and its rest is skipped
-            self._receive_with(self)
-
-    def _receive_with(self, protocol: asyncio.BaseProtocol) -> None:
-        """Change the receiving protocol. uvloop's transports look at it when reading begins."""
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.pause_reading()
-            transport.set_protocol(protocol)
-            transport.resume_reading()
+        if frames:
+            self._owner.received(self, frames, max(size, len(frames[0])))  # the first may have begun in earlier reads
+        else:
+            self.needs_attention = True
+            self._owner.received_part(self)
 
     def pause_writing(self) -> None:
         self.is_paused = self.needs_attention = True
@@ -345,27 +331,3 @@ class Channel(asyncio.Protocol):
 
     def _lost(self) -> RemotingConnectError:
         return RemotingConnectError(f"The connection from {self.remote_addr} was lost.")
-
-
-class LargeFrame(asyncio.BufferedProtocol):
-    """Replaces a channel while the rest of a large frame arrives, which is received straight into its place."""
-
-    __slots__ = ("_channel",)
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._channel.place()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._channel.filled(nbytes)
-
-    def pause_writing(self) -> None:
-        self._channel.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._channel.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._channel.connection_lost(exc)

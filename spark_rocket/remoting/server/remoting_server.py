@@ -50,6 +50,8 @@ __all__ = ["Channel", "Handler", "RemotingServer", "failure_of", "run"]
 
 logger = logging.getLogger(__name__)
 
+_RECEIVE_BYTES = 256 * 1024  # as much as the loops receive at once
+
 T = TypeVar("T")
 
 
@@ -81,6 +83,7 @@ class RemotingServer:
         self.max_frame_length = max_frame_length
         self.high_water = high_water
         self.hard_limit = hard_limit
+        self.receive_buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self.limits = limits or Limits()
         self.overload = OverloadStats()
         self.oneways_waiting = 0

@@ -123,7 +123,9 @@ class Newcomer(asyncio.Protocol):
             elif self._gate.tls is not None and is_tls:
                 self._begin(data, self._gate.tls)
             else:
+                self._transport.pause_reading()  # uvloop's transports look at the protocol when reading begins
                 self._transport.set_protocol(cast(asyncio.Protocol, self._protocol))
+                self._transport.resume_reading()
                 self._protocol.data_received(data)
 
     def pause_writing(self) -> None:
