@@ -120,7 +120,8 @@ def test_tags_select_messages(topic: str, producer: Producer, make: Make) -> Non
 
 
 def test_a_changed_subscription_takes_effect(topic: str, producer: Producer, make: Make) -> None:
-    consumer = make(topic, subscribe="a")
+    consumer = make(topic, subscribe=None)
+    consumer.subscribe(topic, "a")
     consumer.subscribe(topic, "b")
     fill(producer, topic, 1, tags="a")
     fill(producer, topic, 1, tags="b")
@@ -254,6 +255,10 @@ def test_broadcasting_keeps_offsets_in_a_file(
     (tmp_path / "x" / again.group / "offsets.json.tmp").mkdir()
     with pytest.raises(ClientError, match=r"offsets\.json"):
         again.commit()
+    (tmp_path / "y" / again.group / "offsets.json").write_text("{")
+    (tmp_path / "y" / again.group / "offsets.json.bak").unlink(missing_ok=True)
+    with pytest.raises(ClientError, match=r"offsets\.json"):
+        make(topic, instance_name="y", message_model=MessageModel.BROADCASTING)
 
 
 # --- seeking and pausing --------------------------------------------------------------------------------------------

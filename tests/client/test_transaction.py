@@ -34,6 +34,7 @@ from spark_rocket.protocol.wire.headers.producer import (
 )
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import STORED, FakeCluster, record, says
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -279,15 +280,17 @@ def test_a_failed_send_executes_no_transaction(mq: FakeCluster, make: Make) -> N
     assert listener.executed.empty()
 
 
-def test_a_lost_decision_is_checked_later(mq: FakeCluster, make: Make) -> None:
+def test_a_lost_decision_is_checked_later(mq: FakeCluster, make: Make, caplog: pytest.LogCaptureFixture) -> None:
     class Breaker(Listener):
         def execute_local_transaction(self, message: Message, arg: Any) -> Any:
             mq.brokers[0].close()
+            until(lambda: not producer.instance().remoting.is_connected(mq.brokers[0].address))
             return super().execute_local_transaction(message, arg)
 
     producer = make(mq.name_server.address, "g", Breaker(COMMIT), send_timeout=1.0)
     result = producer.send_in_transaction(Message.of("t", b"x"))
     assert result.local_transaction_state is COMMIT
+    assert "not sent, it will be checked" in caplog.text
 
 
 # --- checks without a broker ------------------------------------------------------------------------------------

@@ -5,23 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_rocket.errors import (
-    RemotingConnectError,
-    RemotingError,
     RemotingTooMuchRequestError,
 )
 from spark_rocket.protocol.auth import ACCESS_KEY, Credentials, SecretKey, is_signed_by
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.tls.settings import TlsMode
 from tests.remoting.conftest import ECHO, SILENT, ServerThread
-from tests.remoting.tls_world import Certificates
 
 pytestmark = pytest.mark.live
 
@@ -72,21 +67,6 @@ def test_a_cancelled_future_is_released(server: ServerThread) -> None:
         assert [len(one.session) for one in client._connections.values()] == [0]
 
     with_client(work)
-
-
-def test_a_lost_connection_fails_all_requests_and_the_next_one_reconnects(server: ServerThread) -> None:
-    async def work(client: AsyncRemotingClient) -> None:
-        waiting = [await client.ask(server.address, request(SILENT), LIMIT) for _ in range(3)]
-        await client.invoke(server.address, request())
-        server.run(lambda: [channel.close() for channel in list(server.server.channels)])
-        for response in waiting:
-            with pytest.raises(RemotingConnectError, match="was lost: closed by the peer"):
-                await response
-        assert (await client.invoke(server.address, request(body=b"again"))).body == b"again"
-
-    made: list[str] = []
-    with_client(work, on_connect=made.append)
-    assert made == [server.address] * 2
 
 
 def test_a_server_that_does_not_read() -> None:
@@ -148,21 +128,3 @@ def test_requests_are_signed(server: ServerThread) -> None:
     (seen,) = server.requests
     assert seen.ext_fields[ACCESS_KEY] == "some-key"
     assert is_signed_by(seen, SecretKey("s0me-s3cr3t"))
-
-
-def test_tls(tmp_path: Path) -> None:
-    certificates = Certificates(tmp_path)
-    server = ServerThread(tls=certificates.server_tls(mode=TlsMode.ENFORCING))
-    try:
-
-        async def echo(client: AsyncRemotingClient) -> bytes:
-            return bytes((await client.invoke(server.address, request(body=b"x" * 100_000), LIMIT)).body)
-
-        assert with_client(echo, tls=certificates.of_client()) == b"x" * 100_000
-        stranger = certificates.of_client(trust=certificates.stranger.certificate)
-        with pytest.raises(RemotingError, match=f"No TLS connection to {server.address}"):
-            with_client(echo, tls=stranger)
-        with pytest.raises(RemotingConnectError):
-            with_client(echo)
-    finally:
-        server.close()

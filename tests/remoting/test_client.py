@@ -7,11 +7,10 @@ import gc
 import os
 import random
 import socket
-import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from unittest.mock import Mock
 
@@ -91,26 +90,6 @@ def test_responses_out_of_order(peer: Peer, client: RemotingClient) -> None:
     server.send(*(RemotingCommand.response(command, body=command.body) for command in reversed(asked)))
     assert [bytes(future.result(10).body) for future in futures] == [bytes([n]) for n in range(5)]
     server.close()
-
-
-def test_a_response_byte_by_byte(peer: Peer, client: RemotingClient) -> None:
-    future = client.invoke_async(peer.address, request())
-    server = peer.accept()
-    server.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for byte in RemotingCommand.response(server.receive(), body=b"slow").encode():
-        server.socket.sendall(bytes([byte]))
-    assert bytes(future.result(10).body) == b"slow"
-    server.close()
-
-
-def test_callbacks(serve: Serve, client: RemotingClient) -> None:
-    done: list[Future[RemotingCommand]] = []
-    called = threading.Event()
-    future = client.invoke_async(serve().address, request(ECHO, 0, b"x"))
-    future.add_done_callback(lambda future: (done.append(future), called.set()))
-    assert called.wait(10)
-    assert bytes(done[0].result().body) == b"x"
-    assert not future.cancel()
 
 
 def test_one_way(serve: Serve, client: RemotingClient) -> None:

@@ -41,15 +41,6 @@ def test_the_response_has_the_encoding_of_the_request(serve: Serve, dial: Dial) 
     assert (response.opaque, response.ext_fields) == (7, {"a": "b"})
 
 
-def test_byte_at_a_time(serve: Serve, dial: Dial) -> None:
-    client = dial(serve().address)
-    client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for byte in request(ECHO, 1, b"slow").encode() + request(ECHO, 2, b"and steady").encode():
-        client.socket.sendall(bytes([byte]))
-    assert bytes(client.receive().body) == b"slow"
-    assert bytes(client.receive().body) == b"and steady"
-
-
 @pytest.mark.parametrize("size", [200_000, 3_000_000])
 def test_large_requests_among_small_ones(serve: Serve, dial: Dial, loop_factory: object, size: int) -> None:
     """Their bytes are received directly into their buffer."""
