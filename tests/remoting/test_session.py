@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ProtocolError
@@ -58,6 +58,7 @@ def test_deadlines() -> None:
     assert (session.expire(7.0), session.next_deadline) == ([second, third], math.inf)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=200), max_size=5), st.data())
 def test_frames_do_not_depend_on_the_split_of_bytes(bodies: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(request(opaque=n, body=body).encode() for n, body in enumerate(bodies))
