@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from spark_rocket.model import MessageExt
-from spark_rocket.protocol.ids import decode_offset_msg_id, encode_offset_msg_id
 from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
 from spark_rocket.protocol.record.record import RecordView, ScanKind, encode_record, scan_record
@@ -108,13 +107,6 @@ def test_properties_are_written_again_byte_for_byte() -> None:
         assert {name: find_property(raw, name.encode()) for name in properties} == {
             name: value.encode() for name, value in properties.items()
         }
-
-
-def test_offset_ids() -> None:
-    for row in expected("clean"):
-        host, offset = decode_offset_msg_id(row["msgId"])
-        assert ("/{}:{}".format(*host), offset) == (row["storeHost"], row["commitLogOffset"])
-        assert encode_offset_msg_id(host, offset) == row["msgId"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -237,26 +237,6 @@ def test_damage_is_refused_or_skipped_and_shifts_nothing(config: StoreConfig, st
 
 
 @pytest.mark.parametrize("state", ["there", "lost"])
-def test_a_broker_serves_all_around_what_was_lost(tmp_path: Path, state: str) -> None:
-    """Damage in an old file, which a start does not scan: the first message of a queue, and two consecutive ones."""
-    config = small(tmp_path / "store")
-    sent = numbered(config, 400)
-    for number in (0, 7, 8):
-        damage(config, records(config, "T", 1)[number][0])
-    if state == "lost":
-        shutil.rmtree(config.consume_queue_path)
-    report = rebuild_store(config.store_path, config, skip_damage=True)
-    assert report.holes == [Hole("T", 1, 0, 0), Hole("T", 1, 7, 8)]
-    store = opened(config)
-    mine = dict(enumerate(sent[1::3]))
-    assert served(store, 1) == {number: body for number, body in mine.items() if number not in (0, 7, 8)}
-    assert bodies(store, "T", 2) == sent[2::3]
-    assert put(store, "T", 1, b"next").queue_offset == len(mine)
-    store.close()
-    assert kinds(config) == ["hidden", "offsets", "record"]
-
-
-@pytest.mark.parametrize("state", ["there", "lost"])
 @pytest.mark.parametrize("how", ["missing", "short", "short and missing"])
 def test_files_of_the_log_that_are_missing_or_short_are_filled_up(tmp_path: Path, how: str, state: str) -> None:
     """A broker then starts and serves all intact messages at their offsets."""

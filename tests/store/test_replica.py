@@ -127,17 +127,6 @@ def test_a_log_of_apache_is_copied_byte_for_byte(name: Any, sizes: Iterator[int]
     assert check_store(config.store_path, config) == []
 
 
-def test_a_log_of_ours_in_small_files(master: MessageStore, slave: MessageStore) -> None:
-    sizes = odd(3)
-    for seed in range(4):
-        fill(master, seed, 150)
-        copy(master, slave, sizes)
-    assert len(files(master.config.store_path, "commitlog/*")) > 10
-    master.close()
-    slave.close()
-    assert_alike(master.config.store_path, slave.config.store_path)
-
-
 @pytest.mark.parametrize("count", [3, 300])
 def test_arrivals_are_reported_to_readers(
     master: MessageStore, make_store: MakeStore, tmp_path: Path, count: int

@@ -116,14 +116,6 @@ def test_an_impossible_delivery_time_is_due_now(make_store: MakeStore, clock: Cl
     assert bodies(store, "Real", 2) == [b"was two hours"]
 
 
-def test_a_clock_set_back_a_little_delivers_nothing_early(store: MessageStore, clock: Clock) -> None:
-    put(store, "Other", 0, b"")
-    clock.now -= 30_000
-    put_delayed(store, 1, b"x")  # its store time is not before the last one's
-    assert schedule_of(store).deliver(clock.now, ALL_OF_IT) == START + 1000
-    assert store.get_max_offset("Real", 2) == 0
-
-
 # --- what -------------------------------------------------------------------------------------------------------
 
 
