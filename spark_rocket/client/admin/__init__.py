@@ -6,34 +6,40 @@ with Apache clusters of 4.x and 5.x, except where a method documents a minimum v
 
 from spark_rocket.client.admin.accounts import AccessMode, AclVersion, BrokerAccess, BrokerAccounts, default_perms
 from spark_rocket.client.admin.admin import Admin
-from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
-from spark_rocket.client.admin.origin import Origin, origin_of
-from spark_rocket.client.admin.rows import (
+from spark_rocket.client.admin.broker_rows import (
     BrokerRuntime,
     BrokerSettings,
     BrokerStatsData,
     BrokerStatus,
-    ClientConnection,
-    ConsumeQueueEntry,
-    ConsumeQueuePage,
-    DeadLetterTopic,
     Failures,
+    StatsItem,
+)
+from spark_rocket.client.admin.group_kind import STOPPED_SECONDS, GroupHistory, GroupKind
+from spark_rocket.client.admin.group_rows import (
+    ClientConnection,
     GroupInfo,
     GroupState,
     Member,
-    MessageTrace,
-    MessageTrack,
     PlannedReset,
     QueueLag,
     QueueProgress,
+)
+from spark_rocket.client.admin.message_rows import (
+    ConsumeQueueEntry,
+    ConsumeQueuePage,
+    DeadLetterTopic,
+    MessageTrace,
+    MessageTrack,
+    TraceEvent,
+    TrackStatus,
+)
+from spark_rocket.client.admin.origin import Origin, origin_of
+from spark_rocket.client.admin.topic_rows import (
     QueueState,
-    StatsItem,
     TopicInfo,
     TopicKind,
     TopicRow,
     TopicState,
-    TraceEvent,
-    TrackStatus,
     perm_text,
     topic_kind,
 )

@@ -19,8 +19,8 @@ from enum import StrEnum
 from typing import TypedDict, Unpack
 
 from spark_rocket.client.admin.base import Query, decoded, names_in, record_failure
+from spark_rocket.client.admin.broker_rows import Failures
 from spark_rocket.client.admin.brokers import BrokerAdmin, parse_settings
-from spark_rocket.client.admin.rows import Failures
 from spark_rocket.client.core.responses import sentence
 from spark_rocket.errors import BrokerError, RocketError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, DataVersion, PlainAccessConfig

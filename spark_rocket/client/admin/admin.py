@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_rocket.client.admin.message_rows import MessageTrace, TraceEvent
 from spark_rocket.client.admin.messages import MessageAdmin
-from spark_rocket.client.admin.rows import MessageTrace, TraceEvent
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import TRACE_TOPIC, MessageExt
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, decode_trace_data

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from spark_rocket.client.admin.rows import Failures
+from spark_rocket.client.admin.broker_rows import Failures
 from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.lifecycle import Client

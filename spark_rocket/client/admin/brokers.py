@@ -19,7 +19,7 @@ from spark_rocket.client.admin.base import (
     if_found,
     names_in,
 )
-from spark_rocket.client.admin.rows import (
+from spark_rocket.client.admin.broker_rows import (
     BrokerRuntime,
     BrokerSettings,
     BrokerStatsData,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Container
 from enum import StrEnum
 
-from spark_rocket.client.admin.rows import GroupState
+from spark_rocket.client.admin.group_rows import GroupState
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.ids import retry_topic
 

@@ -19,14 +19,8 @@ from spark_rocket.client.admin.base import (
     done,
     if_found,
 )
-from spark_rocket.client.admin.rows import (
-    ClientConnection,
-    Failures,
-    GroupInfo,
-    GroupState,
-    Member,
-    QueueProgress,
-)
+from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.client.admin.group_rows import ClientConnection, GroupInfo, GroupState, Member, QueueProgress
 from spark_rocket.client.admin.topics import TopicAdmin
 from spark_rocket.errors import BrokerError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue

@@ -11,18 +11,17 @@ from heapq import nlargest, nsmallest
 from itertools import islice
 
 from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, Query, if_found, record_failure
-from spark_rocket.client.admin.offsets import OffsetAdmin
-from spark_rocket.client.admin.origin import origin_of
-from spark_rocket.client.admin.rows import (
+from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.client.admin.message_rows import (
     ConsumeQueueEntry,
     ConsumeQueuePage,
     DeadLetterTopic,
-    Failures,
     MessageTrack,
-    TopicKind,
     TrackStatus,
-    topic_kind,
 )
+from spark_rocket.client.admin.offsets import OffsetAdmin
+from spark_rocket.client.admin.origin import origin_of
+from spark_rocket.client.admin.topic_rows import TopicKind, topic_kind
 from spark_rocket.client.consume.pull import RETRY_TOPIC, PullStatus, messages_of
 from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing

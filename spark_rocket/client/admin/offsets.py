@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_rocket.client.admin.base import Query, done, record_failure
+from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.client.admin.group_rows import PlannedReset, QueueLag
 from spark_rocket.client.admin.groups import GroupAdmin
-from spark_rocket.client.admin.rows import Failures, PlannedReset, QueueLag
 from spark_rocket.errors import BrokerError, ClientError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_rocket.client.admin.rows import TopicKind, topic_kind
+from spark_rocket.client.admin.topic_rows import TopicKind, topic_kind
 from spark_rocket.client.consume.pull import RETRY_TOPIC
 from spark_rocket.model import (
     BAD_RECORD_BODY_LENGTH,

@@ -23,7 +23,8 @@ from spark_rocket.client.admin.base import (
     if_found,
     names_in,
 )
-from spark_rocket.client.admin.rows import Failures, TopicInfo, TopicState, topic_kind
+from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.client.admin.topic_rows import TopicInfo, TopicState, topic_kind
 from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError

@@ -1,4 +1,4 @@
-"""The rows of views, from the rows of an Admin (``client.admin.rows``).
+"""The rows of views, from the rows of an Admin (``client.admin``).
 
 A view shows what is available. The log names the brokers that did not respond; the query fails only if none responded.
 Runs in one task of an executor, on one thread. Corresponds to the list commands of RocketMQ's mqadmin.
