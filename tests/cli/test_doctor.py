@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli.commands import doctor
+from spark_rocket.cli.commands import doctor_machine, doctor_servers
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
 
@@ -91,7 +91,7 @@ def test_problems_have_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch
 def test_java(reported: str, grade: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "bin" / "java", f"echo '{reported}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert doctor.check_java().grade == grade
+    assert doctor_machine.check_java().grade == grade
 
 
 def test_package_versions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_package_versions(monkeypatch: pytest.MonkeyPatch) -> None:
         return versions[package]
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    found = {finding.about: finding for finding in doctor.check_python()}
+    found = {finding.about: finding for finding in doctor_machine.check_python()}
     assert {about: finding.grade for about, finding in found.items() if about != "Python"} == {
         "pyspark": "wrong", "pyarrow": "ok", "numpy": "wrong", "pandas": "warning",
     }  # fmt: skip
@@ -114,7 +114,7 @@ def test_package_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("spark", "grade"), [("4.1.4", "warning"), ("4.2.0", "ok"), ("5.0.0", "ok")])
 def test_spark_before_4_2_cannot_limit_micro_batches(spark: str, grade: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda package: spark if package == "pyspark" else "18.0")
-    (finding,) = (finding for finding in doctor.check_python() if finding.about == "pyspark")
+    (finding,) = (finding for finding in doctor_machine.check_python() if finding.about == "pyspark")
     assert finding.grade == grade
     assert ("maxOffsetsPerTrigger" in finding.remedy) == (grade == "warning")
 
@@ -122,17 +122,17 @@ def test_spark_before_4_2_cannot_limit_micro_batches(spark: str, grade: str, mon
 def test_a_worker_python_without_required_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bare = program(tmp_path / "python", f'exec {sys.executable} -S -I "$@"')
     monkeypatch.setenv("PYSPARK_PYTHON", str(bare))
-    found = doctor.check_workers_python()
+    found = doctor_machine.check_workers_python()
     assert found.grade == "wrong"
     assert "lacks pyspark_rocket, pyarrow, numpy" in found.text
 
 
 def test_an_unreachable_advertised_address(no_address: str) -> None:
-    assert doctor.check_address("broker a", no_address, ["127.0.0.1:9876"]).grade == "wrong"
+    assert doctor_servers.check_address("broker a", no_address, ["127.0.0.1:9876"]).grade == "wrong"
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert doctor.check_address("broker a", address, ["127.0.0.1:9876"]).grade == "ok"
-        found = doctor.check_address("broker a", address, ["mq.example.com:9876"])
+        assert doctor_servers.check_address("broker a", address, ["127.0.0.1:9876"]).grade == "ok"
+        found = doctor_servers.check_address("broker a", address, ["mq.example.com:9876"])
         assert (found.grade, "brokerIP1" in found.remedy) == ("warning", True)
 
 
@@ -142,7 +142,7 @@ def test_executors() -> None:
         return place | {"missing": missing, "unreachable": unreachable}
 
     found = list(
-        doctor.check_executors(
+        doctor_machine.check_executors(
             lambda: [worker("a", []), worker("b", ["spark_rocket"]), worker("c", ["pyarrow"], broker="refused")]
         )
     )
@@ -156,7 +156,7 @@ def test_a_failing_job() -> None:
     def ask() -> list[dict[str, object]]:
         raise RuntimeError("\nno master there\nat org.apache…")
 
-    (found,) = doctor.check_executors(ask)
+    (found,) = doctor_machine.check_executors(ask)
     assert (found.grade, found.text) == ("wrong", "the job failed: no master there")
 
 
@@ -205,4 +205,4 @@ def test_exactly_once_for_named_topics(capsys: Capsys) -> None:
 @pytest.mark.parametrize(("flush", "role"), [("SYNC_FLUSH", "ASYNC_MASTER"), ("ASYNC_FLUSH", "SYNC_MASTER")])
 def test_brokers_suitable_for_exactly_once(flush: str, role: str) -> None:
     config = {"flushDiskType": flush, "brokerRole": role, "fileReservedTime": "72"}
-    assert [finding.grade for finding in doctor.check_durability("broker-a", config)] == ["ok"]
+    assert [finding.grade for finding in doctor_servers.check_durability("broker-a", config)] == ["ok"]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.cli import main
-from spark_rocket.cli.commands.doctor import Finding, check_grpc
+from spark_rocket.cli.commands.doctor_finding import Finding
+from spark_rocket.cli.commands.doctor_grpc import check_grpc
 from spark_rocket.cli.connect import Link
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.proxy.transport.proxy_context import ProxyContext, Rpc

@@ -20,7 +20,7 @@ import pytest
 from spark_rocket.broker.addresses import advertised_ip
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli import main
-from spark_rocket.cli.servers.serve import snippet
+from spark_rocket.cli.servers.serve_up import snippet
 from spark_rocket.client import Admin
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.client.remoting_client import RemotingClient
@@ -357,7 +357,7 @@ def test_a_closed_output_pipe_is_not_an_error(tmp_path: Path) -> None:
 
 def test_servers_import_no_heavy_modules() -> None:
     program = (
-        "import sys, spark_rocket.cli.servers.serve, spark_rocket.testing.plugin\n"
+        "import sys, spark_rocket.cli.servers.serve_up, spark_rocket.testing.plugin\n"
         "print(sorted({'pyarrow', 'pandas', 'pyspark', 'grpc'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

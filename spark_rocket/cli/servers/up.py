@@ -64,7 +64,7 @@ def up(context: click.Context, /, **given: Any) -> int:
         from spark_rocket.cli.servers.up_cluster import serve_cluster
 
         return serve_cluster(options)
-    from spark_rocket.cli.servers.serve import serve_up
+    from spark_rocket.cli.servers.serve_up import serve_up
 
     return serve_up(options)
 
@@ -91,7 +91,7 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
     """Start a name server, or manage running name servers."""
     if context.invoked_subcommand is not None:
         return 0
-    from spark_rocket.cli.servers.serve import serve_namesrv
+    from spark_rocket.cli.servers.serve_namesrv import serve_namesrv
 
     return serve_namesrv(ServerOptions(**server_values(given)), port, tls_config)
 
@@ -128,6 +128,6 @@ def broker(context: click.Context, /, **given: Any) -> int:
     """
     if context.invoked_subcommand is not None:
         return 0
-    from spark_rocket.cli.servers.serve import serve_broker
+    from spark_rocket.cli.servers.serve_broker import serve_broker
 
     return serve_broker(BrokerOptions(**server_values(given)))

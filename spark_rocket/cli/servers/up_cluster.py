@@ -23,11 +23,11 @@ from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
 from spark_rocket.cli.servers.child import ChildServer, exit_text
 from spark_rocket.cli.servers.foreground import Stopping, metrics_port, print_lines, reachable, ready
 from spark_rocket.cli.servers.options import UpOptions
-from spark_rocket.cli.servers.serve import (
+from spark_rocket.cli.servers.serve_broker import monitor_of
+from spark_rocket.cli.servers.serve_up import (
     grpc_line,
     grpc_metrics_line,
     make_name_server,
-    monitor_of,
     report_stopped,
     run_up,
     usage_lines,

@@ -1,13 +1,9 @@
-"""Running servers in the foreground: start, print the addresses, wait for SIGTERM or Ctrl-C, stop cleanly.
-
-Corresponds to NamesrvStartup and BrokerStartup's main methods.
-"""
+"""``rocket up`` in the foreground: a name server and a broker in this process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Coroutine, Mapping
@@ -23,33 +19,25 @@ from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.arguments import store_directory
 from spark_rocket.cli.servers.foreground import (
-    NO_PORT,
-    Started,
     Stopping,
-    metrics_port,
     open_warning,
     print_line,
     print_lines,
     raise_file_limit,
     reachable,
     ready,
-    start_monitor,
     tls_line,
 )
-from spark_rocket.cli.servers.options import DEFAULT_DATA, BrokerOptions, ServerOptions, UpOptions
+from spark_rocket.cli.servers.options import DEFAULT_DATA, UpOptions
+from spark_rocket.cli.servers.serve_broker import config_of, log_broker_start, monitor_of
 from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import StoreLockedError
-from spark_rocket.logs import fields, log_start
 from spark_rocket.namesrv.name_server import NameServer, NameServerMetrics
-from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
+from spark_rocket.remoting.http.monitor import MetricsExporterType
 from spark_rocket.remoting.server.remoting_server import run
-from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsMode, TlsSettings
+from spark_rocket.remoting.tls.settings import TlsMode
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.store_lock import StoreLock, abort_path
-
-_log = logging.getLogger(__name__)
-
-_LOOPBACK = "127.0.0.1"
 
 SNIPPET = """\
   from pyspark.sql import SparkSession; spark = SparkSession.builder.getOrCreate()
@@ -81,7 +69,7 @@ def run_up(
     options.logs.set_up(*logs)
     raise_file_limit()
     # The defaults of UP_DEFAULTS, and the metrics port, which `rocket broker` does not open. A file overrides them.
-    config = _config(
+    config = config_of(
         options,
         metrics_exporter_type=MetricsExporterType.PROM,
         recall_message_enable=True,
@@ -135,7 +123,7 @@ async def _up(options: UpOptions, config: BrokerConfig, data: Path) -> None:
         monitor = await monitor_of(servers, config, BrokerMetrics(broker), NameServerMetrics(namesrv))
         facts = {"nameServer": name_server, "broker": broker.address}
         facts |= monitor.facts | await proxy.wait_until_up(servers)
-        _log_start(config)
+        log_broker_start(config)
         ready(options.ready_fd, facts)
         print_lines(
             f"spark_rocket {spark_rocket.__version__} is up.\n",
@@ -187,105 +175,3 @@ def was_not_closed(store: Path) -> bool:
             lock.release()
             return True
     return False
-
-
-def serve_namesrv(options: ServerOptions, port: int, tls_config: Path | None) -> int:
-    options.logs.set_up("namesrv")
-    raise_file_limit()
-    tls = TlsSettings.of({CONFIG_FILE: str(tls_config)} if tls_config is not None else {}, source="--tls-config")
-    run(_namesrv(options, port, tls))
-    return 0
-
-
-async def _namesrv(options: ServerOptions, port: int, tls: TlsSettings) -> None:
-    host = options.host or _LOOPBACK
-    data = options.data or Path.home() / "namesrv"
-    async with Stopping(options.lifeline_fd) as stopping, AsyncExitStack() as servers:
-        namesrv = NameServer(host, port, kv_config_path=data / "kvConfig.json", tls=tls)
-        await namesrv.start()
-        servers.push_async_callback(namesrv.close)
-        wanted = NO_PORT if options.metrics_port is None else options.metrics_port
-        monitor = await start_monitor(
-            servers, NameServerMetrics(namesrv), host=options.metrics_host, port=wanted, tls=tls
-        )
-        _log.info("name server started", extra=fields(address=namesrv.address, data=data))
-        ready(options.ready_fd, {"nameServer": namesrv.address} | monitor.facts)
-        print_lines(
-            f"spark_rocket {spark_rocket.__version__}: name server on "
-            f"{called_address(namesrv.address, BrokerConfig(bind_address=host))}",
-            *monitor.lines,
-            *tls_line(tls),
-            *open_warning(host),
-        )
-        await stopping()
-
-
-def serve_broker(options: BrokerOptions) -> int:
-    options.logs.set_up("broker")
-    raise_file_limit()
-    config = _config(options)
-    if options.nameserver:
-        config.namesrv_addr = options.nameserver
-    if options.data is not None:
-        config.store = replace(config.store, store_path_root_dir=store_directory(options.data.absolute()))
-    if config.proxy_settings:
-        _log.warning(
-            "%s: ignored settings of the gRPC proxy: %s. Set them in the proxy's own file and start it with "
-            "rocket proxy -n %s -c FILE.",
-            config.source,
-            ", ".join(sorted(config.proxy_settings)),
-            config.namesrv_addr or "ADDR",
-        )
-    run(_broker(config, options.ready_fd, options.lifeline_fd))
-    return 0
-
-
-async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int | None) -> None:
-    async with Stopping(lifeline_fd) as stopping, AsyncExitStack() as servers:
-        broker = Broker(config)
-        await broker.start()
-        servers.push_async_callback(broker.close)
-        monitor = await monitor_of(servers, config, BrokerMetrics(broker))
-        _log_start(config)
-        if ready_fd is not None:
-            # Register before reporting: clients may ask a name server for this broker at once.
-            await asyncio.wait([broker.parts.registration.register()], timeout=2.0)
-            ready(ready_fd, {"broker": broker.address} | monitor.facts)
-        print_lines(
-            f"spark_rocket {spark_rocket.__version__}: broker {config.broker_name} of {config.broker_cluster_name} "
-            f"on {broker.address}",
-            *monitor.lines,
-            *tls_line(config.tls_settings()),
-            f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
-            f"  store        {config.store.store_path}",
-            *open_warning(config.bind_address, checked=config.acl_enable),
-        )
-        await stopping()
-
-
-def _config(options: BrokerOptions, **defaults: object) -> BrokerConfig:
-    if options.config is not None:
-        config = BrokerConfig.from_file(options.config, **defaults)
-    else:
-        config = BrokerConfig(**defaults)  # type: ignore[arg-type]  # fields of any type
-    if options.host is not None:
-        config.bind_address = options.host
-    if options.broker_port is not None:
-        config.listen_port = options.broker_port
-    if options.metrics_port == NO_PORT:
-        config.metrics_exporter_type = MetricsExporterType.DISABLE
-    elif options.metrics_port is not None:
-        config.metrics_exporter_type = MetricsExporterType.PROM
-        config.metrics_prom_exporter_port = options.metrics_port
-    if options.metrics_host is not None:
-        config.metrics_prom_exporter_host = options.metrics_host
-    return config
-
-
-async def monitor_of(servers: AsyncExitStack, config: BrokerConfig, *sources: MetricsSource) -> Started:
-    host, port, tls = config.metrics_prom_exporter_host, metrics_port(config), config.tls_settings()
-    return await start_monitor(servers, *sources, host=host, port=port, tls=tls)
-
-
-def _log_start(config: BrokerConfig) -> None:
-    log_start(_log, f"broker {config.broker_name}", config.to_properties(), BrokerConfig().to_properties())

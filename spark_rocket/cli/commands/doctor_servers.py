@@ -1,0 +1,132 @@
+"""What ``rocket doctor`` checks on servers: name server, brokers, topics and the requirements of exactly-once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from spark_rocket.cli.commands.doctor_finding import Finding, guarded, reach
+from spark_rocket.cli.connect import Link
+from spark_rocket.errors import TopicNotFoundError
+from spark_rocket.protocol.durability import durability
+from spark_rocket.remoting.server.sockets import is_loopback
+
+if TYPE_CHECKING:
+    from spark_rocket.client import Admin
+    from spark_rocket.datasource.exactly_once.replace import Evidence
+
+_RETENTION_HOURS = 72  # the default of stagingRetention
+
+
+def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
+    """Check name server, brokers and topic from this machine. ``found`` is called with each server's address."""
+    with link.admin() as admin:
+        servers = admin.name_servers
+        for server in servers:
+            found(server)
+        brokers = admin.brokers()
+        count = len({broker.name for broker in brokers})
+        yield Finding("name server", "ok", f"{';'.join(servers)} responds with {count} broker{'s' * (count != 1)}")
+        if not brokers:
+            remedy = "Start a broker with this name server (namesrvAddr)."
+            yield Finding("brokers", "wrong", "none is registered", remedy)
+        for broker in brokers:
+            found(broker.address)
+            about = f"broker {broker.name} ({'master' if broker.is_master else 'slave'})"
+            finding = check_address(about, broker.address, servers)
+            if finding.grade != "wrong" and (error := broker.failure) is not None:
+                finding = Finding(about, "wrong", error.message, error.remedy)
+            yield finding
+        if topic is not None:
+            yield from guarded(f"topic {topic}", _check_topic(admin, topic))
+
+
+def _check_topic(admin: Admin, topic: str) -> Iterator[Finding]:
+    queues = admin.offsets(topic)
+    count = sum(high - low for low, high in queues.values())
+    yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
+
+
+def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str) -> Iterator[Finding]:
+    """Check brokers and the ledger topic for ``deliveryGuarantee=exactlyOnce``.
+
+    Checks all brokers, or with ``topic`` those of that topic and of the sink's own topics.
+    """
+    from spark_rocket.datasource.exactly_once.replace import ledger_evidence
+
+    with link.admin() as admin:
+        brokers = {*admin.cluster_info().broker_addr_table}
+        if topic is not None:
+            brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
+        for broker in sorted(brokers):
+            about = f"broker {broker}, exactly once"
+            yield from guarded(about, _check_settings(admin, broker))
+        with link.reader() as reader:
+            yield _place_finding(ledger, ledger_evidence(admin, reader, ledger))
+
+
+def _place_finding(ledger: str, evidence: Sequence[Evidence]) -> Finding:
+    from spark_rocket.datasource.exactly_once.replace import NO_ENTRY, is_clear
+
+    about = f"topic {ledger}"
+    queues = [each for each in evidence if each.source.startswith(f"{ledger}/")]
+    brokers = {each.broker for each in evidence}
+    if not queues and brokers == {NO_ENTRY}:
+        return Finding(about, "ok", "does not exist: the first query creates it")
+    if len(queues) == 1 and is_clear(evidence):
+        return Finding(about, "ok", f"has 1 queue on {queues[0].broker}, as all name servers have recorded")
+    shown = ", ".join(f"{each.source}: {each.broker} {each.ledger}".rstrip() for each in evidence)
+    if len(queues) == 1 and brokers == {NO_ENTRY, queues[0].broker}:
+        text = f"has 1 queue, and its place is not recorded at all name servers yet ({shown})"
+        return Finding(about, "warning", text, "The next query records it.")
+    remedy = "Start the broker of the ledger. rocket offsets ledger shows its place; it must have one queue in all."
+    return Finding(about, "wrong", f"has {len(queues)} queues ({shown})", remedy)
+
+
+def _brokers_of(admin: Admin, topic: str) -> set[str]:
+    """Return the brokers of a topic; none if it does not exist yet: the sink creates its own topics."""
+    try:
+        return {queue.broker_name for queue in admin.queues(topic)}
+    except TopicNotFoundError:
+        return set()
+
+
+def _check_settings(admin: Admin, broker: str) -> Iterator[Finding]:
+    yield from check_durability(broker, admin.broker_config(broker))
+
+
+def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    about = f"broker {broker}, exactly once"
+    flush, role = config.get("flushDiskType", "unknown"), config.get("brokerRole", "unknown")
+    if durability(flush, role).is_durable:
+        yield Finding(
+            about, "ok", f"acknowledges messages when they are durable (flushDiskType={flush}, brokerRole={role})"
+        )
+    else:
+        remedy = "Set flushDiskType=SYNC_FLUSH, or brokerRole=SYNC_MASTER with a slave."
+        text = f"acknowledges messages that are not durable (flushDiskType={flush}, brokerRole={role})"
+        yield Finding(about, "warning", text, remedy)
+    hours = config.get("fileReservedTime", "")
+    if hours.isdecimal() and int(hours) < _RETENTION_HOURS:
+        remedy = "Raise fileReservedTime, or lower stagingRetention and restart crashed queries within that time."
+        yield Finding(about, "warning", f"retains messages for {hours} hours (fileReservedTime), less than 72", remedy)
+
+
+def check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
+    problem = reach(address)
+    is_remote = not all(is_loopback(server.rpartition(":")[0]) for server in name_servers)
+    if problem:
+        return Finding(
+            about,
+            "wrong",
+            f"advertises {address}, which cannot be reached: {problem}",
+            "Check that it runs and that its setting brokerIP1 is its address for clients.",
+        )
+    if is_loopback(address.rpartition(":")[0]) and is_remote:
+        return Finding(
+            about,
+            "warning",
+            f"advertises {address}, a loopback address",
+            "Set brokerIP1 in its broker.conf to an address that other machines can reach.",
+        )
+    return Finding(about, "ok", f"reachable at its advertised address {address}")
