@@ -86,12 +86,9 @@ class QueryAssignmentProcessor(Processor):
         return self.change_gate.respond(channel, request, files=["modes"])
 
     @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
-    def all_modes(self, channel: Channel, request: RemotingCommand) -> None:
-        async def respond() -> RemotingCommand:
-            snapshot = self.tables.message_request_modes.snapshot()
-            return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
-
-        self.deferred.respond_in_steps(channel, request, respond())
+    async def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        snapshot = self.tables.message_request_modes.snapshot()
+        return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))
 
     def _mode(self, topic: str, group: str) -> SetMessageRequestModeRequestBody:
         found = self.tables.message_request_modes.get(topic, group)

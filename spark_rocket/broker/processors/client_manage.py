@@ -106,7 +106,7 @@ class ClientManageProcessor(Processor):
         return RemotingCommand.response(request, body=body.to_json())
 
     @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> None:
+    async def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
         group = self.clients.consumers.get(header.consumer_group)
         if group is None:
@@ -114,36 +114,26 @@ class ClientManageProcessor(Processor):
                 f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
             )
 
-        async def respond() -> RemotingCommand:
-            body = ConsumerConnection(
-                connection_set=await _connections(group.members),
-                subscription_table=dict(group.subscriptions),
-                consume_type=group.consume_type,
-                message_model=group.message_model,
-                consume_from_where=group.consume_from_where,
-            )
-            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
-
-        self.deferred.respond_in_steps(channel, request, respond())
+        body = ConsumerConnection(
+            connection_set=await _connections(group.members),
+            subscription_table=dict(group.subscriptions),
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
     @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-    def producer_connections(self, channel: Channel, request: RemotingCommand) -> None:
+    async def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
         members = self.clients.producers.get(header.producer_group)
         if not members:
             raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
-
-        async def respond() -> RemotingCommand:
-            body = ProducerConnection(connection_set=await _connections(members))
-            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
-
-        self.deferred.respond_in_steps(channel, request, respond())
+        body = ProducerConnection(connection_set=await _connections(members))
+        return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
     @handles(RequestCode.GET_ALL_PRODUCER_INFO)
-    def all_producers(self, channel: Channel, request: RemotingCommand) -> None:
-        self.deferred.respond_in_steps(channel, request, self._all_producers(request))
-
-    async def _all_producers(self, request: RemotingCommand) -> RemotingCommand:
+    async def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         table: dict[str, list[ProducerInfo]] = {}
         every = [(group, one) for group, members in self.clients.producers.items() for one in members]
         async for group, one in in_steps(every):

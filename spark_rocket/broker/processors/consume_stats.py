@@ -20,7 +20,6 @@ from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     ConsumeStats,
@@ -55,14 +54,10 @@ class ConsumeStatsProcessor(Processor):
     """Progress and lag of groups."""
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO)
-    def topic_stats(self, channel: Channel, request: RemotingCommand) -> None:
+    async def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
         config = self.topics.known(topic, f"topic[{topic}] not exist")
-        self.deferred.respond_in_steps(channel, request, self._topic_stats(request, config))
-
-    async def _topic_stats(self, request: RemotingCommand, config: TopicConfig) -> RemotingCommand:
-        store, topic = self.store, config.topic_name
-        table = {}
+        store, table = self.store, {}
         async for queue_id in in_steps(self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums))):
             end = store.get_max_offset(topic, queue_id)
             last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
@@ -75,12 +70,9 @@ class ConsumeStatsProcessor(Processor):
         return RemotingCommand.response(request, body=await asyncio.to_thread(TopicStatsTable(table, put_tps).to_json))
 
     @handles(RequestCode.GET_CONSUME_STATS)
-    def consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
-        """Report the lag of a group. It may have thousands of topics, so other requests are processed in between."""
+    async def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Report the lag of a group, which may have thousands of topics."""
         header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
-        self.deferred.respond_in_steps(channel, request, self._consume_stats(request, header))
-
-    async def _consume_stats(self, request: RemotingCommand, header: GetConsumeStatsRequestHeader) -> RemotingCommand:
         group = header.consumer_group
         named = dict.fromkeys([header.topic or "", *(header.topic_list or "").split(";")])
         topics = [topic for topic in named if topic] or sorted(self.offsets.topics_of(group))
@@ -95,12 +87,8 @@ class ConsumeStatsProcessor(Processor):
         return RemotingCommand.response(request, body=await asyncio.to_thread(whole.to_json))
 
     @handles(RequestCode.GET_BROKER_CONSUME_STATS)
-    def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> None:
-        """Report the lag of all groups. There may be thousands, so other requests are processed in between."""
+    async def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
-        self.deferred.respond_in_steps(channel, request, self._all_consume_stats(request, ordered))
-
-    async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
         body = ConsumeStatsList(broker_addr=self.environment.address)
         rows = 0
         async for group in in_steps(sorted(self.groups.table)):
@@ -141,13 +129,10 @@ class ConsumeStatsProcessor(Processor):
         return ConsumeStats(table, self.stats.windows.get_tps(group, topic))
 
     @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-    def time_span(self, channel: Channel, request: RemotingCommand) -> None:
+    async def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
-        config = self.topics.known(header.topic, f"topic[{header.topic}] not exist")
-        self.deferred.respond_in_steps(channel, request, self._time_span(request, config, header.group))
-
-    async def _time_span(self, request: RemotingCommand, config: TopicConfig, group: str) -> RemotingCommand:
-        topic = config.topic_name
+        topic, group = header.topic, header.group
+        config = self.topics.known(topic, f"topic[{topic}] not exist")
         spans = []
         async for queue_id in in_steps(self._queue_ids(topic, config.write_queue_nums)):
             end = self.store.get_max_offset(topic, queue_id)

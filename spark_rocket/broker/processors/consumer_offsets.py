@@ -131,12 +131,9 @@ class OffsetProcessor(Processor):
         return RemotingCommand.response(request)
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
-    def all_offsets(self, channel: Channel, request: RemotingCommand) -> None:
-        async def respond() -> RemotingCommand:
-            snapshot = await self.offsets.snapshot_in_steps()
-            return await encoded(request, None, lambda: snapshot)
-
-        self.deferred.respond_in_steps(channel, request, respond())
+    async def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        snapshot = await self.offsets.snapshot_in_steps()
+        return await encoded(request, None, lambda: snapshot)
 
 
 def _offset(request: RemotingCommand, offset: int) -> RemotingCommand:

@@ -35,10 +35,7 @@ class DeletionProcessor(Processor):
         return RemotingCommand.response(request)
 
     @handles(RequestCode.CLEAN_UNUSED_TOPIC)
-    def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> None:
-        self.deferred.respond_in_steps(channel, request, self._clean_unused_topics(request))
-
-    async def _clean_unused_topics(self, request: RemotingCommand) -> RemotingCommand:
+    async def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         unused = []
         async for topic in in_steps(sorted(self.store.topics() - SYSTEM_TOPICS)):
             if topic not in self.topics.table:

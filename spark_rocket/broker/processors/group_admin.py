@@ -60,12 +60,12 @@ class GroupAdminProcessor(Processor):
                 self.groups.put(group)
 
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    def all_groups(self, channel: Channel, request: RemotingCommand) -> None:
+    async def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         groups, header = self.groups, GetAllSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         is_paged = "groupSeq" in request.ext_fields
         snapshot = partial(groups.page, header.group_seq, header.max_group_num) if is_paged else groups.snapshot
         ext = {"totalGroupNum": str(len(groups.table))}
-        self.deferred.respond_in_steps(channel, request, encoded(request, ext, snapshot))
+        return await encoded(request, ext, snapshot)
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -112,10 +112,8 @@ class PendingMessageProcessor(Processor):
         return handle
 
     @handles(RequestCode.GET_TIMER_METRICS)
-    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> None:
-        self.deferred.respond_in_steps(channel, request, self._timer_metrics(request, self._running_timer()))
-
-    async def _timer_metrics(self, request: RemotingCommand, timer: TimerMessageStore) -> RemotingCommand:
+    async def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        timer = self._running_timer()
         counts: dict[int, int] = {}
         async for part in in_steps(timer.counts_by_topic()):
             for code, count in part.items():

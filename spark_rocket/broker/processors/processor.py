@@ -12,14 +12,16 @@ a method::
         def reset_offset(self, channel, request): ...
 
 A handler returns the response, or None if it sends the response later (:class:`DeferredResponses`) or the request has
-none. Refusals are :class:`RefusedError` with the response code of Apache's broker in the same case. Their messages are
-the remarks that clients display.
+none. A coroutine is a handler whose length depends on the broker's state: it runs in steps, one after the other, and
+without the request's body (``respond_in_steps``). Refusals are :class:`RefusedError` with the response code of Apache's
+broker in the same case. Their messages are the remarks that clients display.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 from typing import TypeVar
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
@@ -28,6 +30,8 @@ from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.processors.deferred_responses import DeferredResponses
 from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.message_store import MessageStore
 
@@ -72,7 +76,13 @@ class Processor:
     def handlers(self) -> dict[int, Handler]:
         """The handler of each request code."""
         return {
-            int(code): getattr(self, name)
+            int(code): self._in_steps(getattr(self, name)) if iscoroutinefunction(member) else getattr(self, name)
             for name, member in vars(type(self)).items()
             for code in getattr(member, "request_codes", ())
         }
+
+    def _in_steps(self, work: Callable[[Channel, RemotingCommand], Coroutine[None, None, RemotingCommand]]) -> Handler:
+        def handle(channel: Channel, request: RemotingCommand) -> None:
+            self.deferred.respond_in_steps(channel, request, work(channel, request))
+
+        return handle

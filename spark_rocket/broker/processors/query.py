@@ -97,14 +97,9 @@ class QueryMessageProcessor(Processor):
         return RemotingCommand.response(request, body=record)
 
     @handles(RequestCode.QUERY_CONSUME_QUEUE)
-    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> None:
+    async def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
         self.topics.known(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
-        self.deferred.respond_in_steps(channel, request, self._query_consume_queue(request, header))
-
-    async def _query_consume_queue(
-        self, request: RemotingCommand, header: QueryConsumeQueueRequestHeader
-    ) -> RemotingCommand:
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
         store = self.store
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)

@@ -140,12 +140,12 @@ class TopicAdminProcessor(Processor):
         self.pop_long_polling.wake_topic(topic)
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
-    def all_topics(self, channel: Channel, request: RemotingCommand) -> None:
+    async def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         topics, header = self.topics, GetAllTopicConfigRequestHeader.from_ext(request.ext_fields)
         is_paged = "topicSeq" in request.ext_fields
         snapshot = partial(topics.page, header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot
         ext = {"totalTopicNum": str(len(topics.table))}
-        self.deferred.respond_in_steps(channel, request, encoded(request, ext, snapshot))
+        return await encoded(request, ext, snapshot)
 
     @handles(RequestCode.GET_TOPIC_CONFIG)
     def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
