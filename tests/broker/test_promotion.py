@@ -209,11 +209,9 @@ def test_transactions_continue(tmp_path: Path) -> None:
 
 def test_popped_messages_are_acked_or_redelivered_after_a_promotion(tmp_path: Path) -> None:
     with promoted(tmp_path) as pair, RemotingClient() as client:
-        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-            admin.create_topic("t", 1)
+        with Admin(pair.addresses) as admin:
             admin.create_group("g")
-            for number in range(6):
-                producer.send(Message("t", b"%d" % number))
+        pair.filled("t", *[b"%d" % number for number in range(6)])
         popper = Popper(Wire(client, pair.master.address), "g", "t")
         taken = popper.take(maxMsgNums=4, invisibleTime=20_000)
         assert [message.body for message, _ in taken] == [b"0", b"1", b"2", b"3"]
@@ -247,10 +245,7 @@ def test_the_state_of_replication(tmp_path: Path) -> None:
         def state(broker: Broker) -> HARuntimeInfo:
             return HARuntimeInfo.from_json(ask(broker.address, RequestCode.GET_BROKER_HA_STATUS).body)
 
-        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-            admin.create_topic("t", 1)
-            producer.send(Message("t", b"x" * 100))
-        pair.caught_up()
+        pair.filled("t", b"x" * 100)
         end = pair.master.parts.store.max_physical_offset
         until(lambda: [one.slave_ack_offset for one in state(pair.master).ha_connection_info] == [end])
         master, slave = state(pair.master), state(pair.slave)
@@ -288,11 +283,9 @@ def test_pending_messages_by_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             return {topic: metric.count for topic, metric in found.timing_count.items()}
 
         assert counts() == {}
-        with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-            for topic, count in (("t", 3), ("u", 1)):
-                admin.create_topic(topic, 1)
-                for _ in range(count):
-                    producer.send(Message(topic, b"x", {"TIMER_DELAY_SEC": "3600"}))
+        with RemotingClient() as client:
+            for topic in ("t", "t", "t", "u"):
+                Wire(client, pair.master.address).send(topic, b"x", {"TIMER_DELAY_SEC": "3600"})
         until(lambda: counts() == {"t": 3, "u": 1})
         assert ask(pair.slave.address, RequestCode.GET_TIMER_METRICS).code == ResponseCode.SYSTEM_ERROR
 

@@ -16,7 +16,7 @@ from spark_rocket.broker.metrics.exporter import BrokerMetrics
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.errors import RemotingConnectError, RocketError
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.model import Message
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -126,13 +126,7 @@ def test_a_master_that_has_lost_its_list_of_topics_has_deleted_none(
 
 
 def test_requests_that_a_slave_serves(pair: Pair) -> None:
-    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-        admin.create_topic("t", 1)
-        for number in range(10):
-            producer.send(Message("t", b"%d" % number))
-    pair.caught_up()
-    until(lambda: "t" in pair.slave.parts.topics.table)
-    queue = MessageQueue("t", "a", 0)
+    queue = pair.filled("t", *[b"%d" % number for number in range(10)])
     with Reader(pair.addresses, group="g") as reader:
         assert reader.pull(queue, 0).from_master
         held = reader.pull_async(queue, 10, suspend_ms=30_000)
@@ -211,10 +205,7 @@ def test_messages_of_a_topic_that_is_only_in_the_log(pair: Pair) -> None:
 
 def test_a_topic_found_in_the_log_is_requested_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair.slave.parts.synchronize, "period", 3600)
-    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-        admin.create_topic("new", 1)
-        producer.send(Message("new", b"x"))
-        until(lambda: "new" in pair.slave.parts.topics.table)
+    pair.filled("new", b"x")
 
 
 def test_requests_that_a_slave_refuses(pair: Pair) -> None:
@@ -242,36 +233,27 @@ def test_requests_that_a_slave_refuses(pair: Pair) -> None:
 
 def test_topics_are_deleted_as_mqadmin_does(pair: Pair) -> None:
     """At all brokers of the cluster, possibly slaves first, up to the first refusal."""
-    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-        admin.create_topic("t", 1)
-        producer.send(Message("t", b"x"))
-        pair.caught_up()
-        until(lambda: "t" in pair.slave.parts.topics.table)
-        for code in (RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
-            left = ask(pair.slave.address, code, topic="t")
-            assert left.code == ResponseCode.SUCCESS
-            assert "when its master does" in str(left.remark)
-        assert "t" in pair.slave.parts.topics.table
-        assert ask(pair.master.address, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == ResponseCode.SUCCESS
-        until(lambda: "t" not in pair.slave.parts.topics.table)
+    pair.filled("t", b"x")
+    for code in (RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER):
+        left = ask(pair.slave.address, code, topic="t")
+        assert left.code == ResponseCode.SUCCESS
+        assert "when its master does" in str(left.remark)
+    assert "t" in pair.slave.parts.topics.table
+    assert ask(pair.master.address, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t").code == ResponseCode.SUCCESS
+    until(lambda: "t" not in pair.slave.parts.topics.table)
 
 
 def test_a_group_far_behind_reads_from_the_slave(pair: Pair) -> None:
     settings = b"slaveReadEnable=true\naccessMessageInMemoryMaxRatio=0"
-    with Admin(pair.addresses) as admin, Producer("p", name_server=pair.addresses) as producer:
-        admin.create_topic("t", 1)
-        producer.send(Message("t", b"x"))
-        pair.caught_up()
-        until(lambda: "t" in pair.slave.parts.topics.table)
-        queue = MessageQueue("t", "a", 0)
-        with Reader(pair.addresses, group="g") as reader:
-            assert reader.pull(queue, 0).suggested_broker == 0
-            assert ask(pair.master.address, RequestCode.UPDATE_BROKER_CONFIG, settings).code == 0
-            assert reader.pull(queue, 0).suggested_broker == 1
-            assert not reader.pull(queue, 0).from_master
-            assert reader.pull(queue, 0).from_master, "the slave does not know of the setting"
-            assert reader.pull(queue, 1).status is PullStatus.NO_NEW_MSG
-            assert reader.pull(queue, 1).suggested_broker == 0
+    queue = pair.filled("t", b"x")
+    with Reader(pair.addresses, group="g") as reader:
+        assert reader.pull(queue, 0).suggested_broker == 0
+        assert ask(pair.master.address, RequestCode.UPDATE_BROKER_CONFIG, settings).code == 0
+        assert reader.pull(queue, 0).suggested_broker == 1
+        assert not reader.pull(queue, 0).from_master
+        assert reader.pull(queue, 0).from_master, "the slave does not know of the setting"
+        assert reader.pull(queue, 1).status is PullStatus.NO_NEW_MSG
+        assert reader.pull(queue, 1).suggested_broker == 0
 
 
 def test_delivered_messages_are_not_delivered_by_another_master(pair: Pair) -> None:

@@ -15,6 +15,8 @@ from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.client_manager import monotonic_ms
+from spark_rocket.client import Admin, Producer
+from spark_rocket.model import Message, MessageQueue
 from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
@@ -238,6 +240,16 @@ class Pair(Servers):
 
     def clock_of(self, store: str) -> int:
         return time.time_ns() // 1_000_000 + self.ahead + self.skew.get(store, 0)
+
+    def filled(self, topic: str, *bodies: bytes) -> MessageQueue:
+        """The queue of a new topic with messages, which the slave has as well."""
+        with Admin(self.addresses) as admin, Producer("p", name_server=self.addresses) as producer:
+            admin.create_topic(topic, 1)
+            for body in bodies:
+                producer.send(Message(topic, body))
+        self.caught_up()
+        until(lambda: topic in self.slave.parts.topics.table)
+        return MessageQueue(topic, "a", 0)
 
     def caught_up(self) -> None:
         assert self.slave.parts.slave is not None
