@@ -124,6 +124,7 @@ async def test_a_failed_start_releases_the_store(tmp_path: Path, monkeypatch: py
 async def test_a_directory_in_use_is_refused_and_its_owner_unharmed(tmp_path: Path) -> None:
     first, second = Broker(config(tmp_path)), Broker(config(tmp_path))
     await first.start()
+    assert first.address == f"127.0.0.1:{first.port}"
     with pytest.raises(StoreLockedError, match=str(tmp_path)):
         await second.start()
     with pytest.raises(StateError):

@@ -188,9 +188,16 @@ def send_when_there(cluster: LocalCluster, body: bytes, tls: TlsSettings | None)
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
-def test_invalid_settings(tmp_path: Path) -> None:
-    cluster = LocalCluster(data_dir=tmp_path, in_process=True, config={MODE: "enforcing"})
-    with pytest.raises(ConfigError, match=r"tls\.server\.mode=enforcing needs a certificate"), cluster:
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("sometimes", "invalid value of tls.server.mode: 'sometimes'. Use one of disabled, permissive, enforcing"),
+        ("enforcing", "tls.server.mode=enforcing needs a certificate"),
+    ],
+)
+def test_invalid_settings(tmp_path: Path, mode: str, text: str) -> None:
+    cluster = LocalCluster(data_dir=tmp_path, in_process=True, config={MODE: mode})
+    with pytest.raises(ConfigError, match=text), cluster:
         pass
 
 
