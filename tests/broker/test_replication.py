@@ -62,13 +62,8 @@ async def test_a_slave_that_joins_late_begins_with_the_masters_last_file(tmp_pat
 
 
 async def test_a_slave_continues_after_each_restart(replicas: Replicas) -> None:
-    port = 0
-    master = await replicas.master()
+    master, slave = await replicas.pair(100)
     port = int(ha_address(master).split(":")[1])
-    slave = await replicas.slave(master)
-    await following(slave)
-    fill(master, 100)
-    await caught_up(master, slave)
     await replicas.close(slave)
     fill(master, 600)  # falls behind
     slave = await replicas.slave(master)
