@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct
 from struct import error as StructError
 from zlib import crc32
@@ -44,7 +44,7 @@ from spark_rocket.protocol.record.layout import (
 from spark_rocket.store.batch_plan import BatchPlan, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
-from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
+from spark_rocket.store.layout import ENTRY, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
 from spark_rocket.store.layout import tags_code as tags_code_of
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.put_times import PutTimes
@@ -122,50 +122,26 @@ class MessageAppender:
         prepared_transaction_offset: int = 0,
     ) -> PutResult:
         """Store one message. The result has the status; invalid messages do not raise."""
-        timestamp = begun = self._clock()
-        log, size_of_body = self._log, len(body)
+        begun = self._clock()
         try:  # everything that can fail comes before the first write
-            queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
-            if self.write_error is not None:
-                raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
-            if size_of_body > self._max_body or len(properties) > MAX_PROPERTIES_BYTES or b"\0" in properties:
-                raise self._illegal(size_of_body, properties)
-            born = born_host if type(born_host) is bytes else pack_host(born_host)
-            head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
-            size = head.size + size_of_body + len(queue.topic_field) + 2 + len(properties)
+            queue = self._queue_of(topic, queue_id, len(body), properties)
+            head, sys_flag, magic, born = self._shape(born_host, sys_flag, queue.topic_field)
+            size = head.size + len(body) + len(queue.topic_field) + 2 + len(properties)
             queued = sys_flag & TRANSACTION_MASK not in _NOT_QUEUED
-            if log.position + size + 8 > log.soft_limit or queue.position + ENTRY_SIZE > queue.limit:
-                self._make_room(queue, size, 1)
-                timestamp = self._clock()
-            if timestamp < self.store_timestamp:
-                timestamp = self._not_before(timestamp)
-            offset = log.base + log.position
-            number = queue.max_offset if queued else 0
+            self._make_room(queue, size, 1)
+            timestamp = self._store_time(begun)
+            offset, number = self._log.max_offset, queue.max_offset if queued else 0
             if queued and (topic == SCHEDULE_TOPIC or tags_code is None):
                 tags_code = self._tags_code(topic, properties, timestamp)
             times = (born_timestamp, born, timestamp, self._host, reconsume_times, prepared_transaction_offset)
             crc = crc32(body) & CRC_MASK
-            packed = head.pack(size, magic, crc, queue_id, flag, number, offset, sys_flag, *times, size_of_body)
+            packed = head.pack(size, magic, crc, queue_id, flag, number, offset, sys_flag, *times, len(body))
+            record = b"".join((packed, body, queue.topic_field, _pack_short(len(properties)), properties))
             entry = ENTRY.pack(offset, size, tags_code) if queued else b""
         except _PUT_ERRORS as error:
             return self._failure(error)
-        mm, position = log.mm, log.position
-        at = position + head.size
-        mm[at : position + size] = b"".join((body, queue.topic_field, _pack_short(len(properties)), properties))
-        mm[position + 4 : at] = packed[4:]
-        mm[position : position + 4] = packed[:4]  # last: a killed write leaves a size of zero (commit_log.py)
-        log.advance(size)
-        if queued:
-            queue.append(entry)
-            if not queue.dirty:
-                self._queues.mark_dirty(queue)
-        self.store_timestamp = timestamp
-        if queued and self._on_arrive is not None:
-            self._on_arrive(topic, queue_id, number + 1, tags_code or 0, timestamp)
-        self.put_total += 1
-        self.put_bytes += size
-        if (took := self._clock() - begun) > 0:
-            self.times.slow[took] += 1
+        self._log.write(record)
+        self._finish(begun, queue, size, 1, entry, (tags_code or 0,), timestamp)
         return PutResult(PutStatus.PUT_OK, number, offset, offset + size, 1, timestamp)
 
     def put_batch(
@@ -186,78 +162,95 @@ class MessageAppender:
 
         Each message has its own flag; ``flag`` is not used. ``check`` may raise to reject the batch: nothing is stored.
         """
-        begun = self._clock()
-        log = self._log
+        begun, log = self._clock(), self._log
         try:
-            queue = self._opened.get((topic, queue_id)) or self._open_queue(topic, queue_id)
-            if self.write_error is not None:
-                raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
-            if len(batch_body) > self._max_body:
-                raise self._illegal(len(batch_body), batch_properties)
-            if topic == SCHEDULE_TOPIC or sys_flag & TRANSACTION_MASK or b"\0" in batch_properties:
+            queue = self._queue_of(topic, queue_id, len(batch_body), batch_properties)
+            if topic == SCHEDULE_TOPIC or sys_flag & TRANSACTION_MASK:
                 raise PutError(PutStatus.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
-            born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
-            head, sys_flag, magic = self._shape(born, sys_flag, queue.topic_field)
+            head, sys_flag, magic, born = self._shape(born_host, sys_flag, queue.topic_field)
             plan = plan_batch(batch_body, head.size + len(queue.topic_field) + 2, batch_properties)
             if check is not None:
                 check(plan)
             size, count = int(plan.sizes.sum()), len(plan.sizes)
             self._make_room(queue, size, count)
-            timestamp = self._not_before(self._clock())
+            timestamp = self._store_time(begun)
             times = (born_timestamp, born, timestamp, self._host, reconsume_times, 0)
             template = head.pack(0, magic, 0, queue_id, flag, 0, 0, sys_flag, *times, 0)
         except _PUT_ERRORS as error:
             return self._failure(error)
-        offset, number = log.base + log.position, queue.max_offset
+        offset, number = log.max_offset, queue.max_offset
         try:
             physical = plan.write(log.writable(size), template, queue.topic_field, number, offset)
         except BaseException:  # no memory for intermediate results
             log.erase(size)
             raise
-        log.advance(size)
-        queue.append_many(entries_of_run(physical, plan.sizes, plan.codes))
-        if not queue.dirty:
-            self._queues.mark_dirty(queue)
-        self.store_timestamp = timestamp
-        if self._on_arrive is not None:
-            for code in set(plan.codes.tolist()):
-                self._on_arrive(topic, queue_id, queue.max_offset, code, timestamp)
-        self.put_total += count
+        entries = entries_of_run(physical, plan.sizes, plan.codes)
+        self._finish(begun, queue, size, count, entries, set(plan.codes.tolist()), timestamp)
         self._merged += count - 1
-        self.put_bytes += size
-        if (took := self._clock() - begun) > 0:
-            self.times.slow[took] += 1
         return PutResult(PutStatus.PUT_OK, number, offset, offset + size, count, timestamp, physical)
 
-    def _open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        if not is_storable(topic, queue_id):
-            raise PutError(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} queue {queue_id} cannot be stored")
-        queue = self._queues.find_or_create(topic, queue_id)
-        self._opened[topic, queue_id] = queue
+    def _queue_of(self, topic: str, queue_id: int, size: int, properties: bytes) -> ConsumeQueue:
+        """Return the queue of a message or batch of a valid size. PutError."""
+        queue = self._opened.get((topic, queue_id))
+        if queue is None:
+            if not is_storable(topic, queue_id):
+                raise PutError(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} queue {queue_id} cannot be stored")
+            queue = self._opened[topic, queue_id] = self._queues.find_or_create(topic, queue_id)
+        if self.write_error is not None:
+            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES_BYTES}"
+            raise PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+        if size > self._max_body:
+            reason = f"the body has {size} bytes, more than maxMessageSize {self._max_body}"
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, reason)
+        if b"\0" in properties:
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, "the properties contain a NUL character")
         return queue
 
-    def _shape(self, born: bytes, sys_flag: int, topic_field: bytes) -> tuple[Struct, int, int]:
-        """Return the layout of the record's head, the sysFlag for that layout, and the magic."""
+    def _finish(
+        self,
+        begun: int,
+        queue: ConsumeQueue,
+        size: int,
+        count: int,
+        entries: bytes,
+        codes: Iterable[int],
+        timestamp: int,
+    ) -> None:
+        """Make the written records visible, first in the log, then in the queue."""
+        self._log.advance(size)
+        self.store_timestamp = timestamp
+        self.put_bytes += size
+        self.put_total += count
+        if entries:
+            queue.append(entries)
+            self._queues.mark_dirty(queue)
+            if self._on_arrive is not None:
+                for code in codes:
+                    self._on_arrive(queue.topic, queue.queue_id, queue.max_offset, code, timestamp)
+        if (took := self._clock() - begun) > 0:
+            self.times.slow[took] += 1
+
+    def _shape(
+        self, born_host: tuple[str, int] | bytes, sys_flag: int, topic_field: bytes
+    ) -> tuple[Struct, int, int, bytes]:
+        """Return the layout of the record's head, the sysFlag for that layout, the magic, and the packed host."""
+        born = born_host if isinstance(born_host, bytes) else pack_host(born_host)
         sys_flag = sys_flag & ~HOSTS_MASK | self._host_flag
         if len(born) == IPV6_HOST_SIZE:
             sys_flag |= BORN_HOST_V6
-        return HEADERS[sys_flag & HOSTS_MASK], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2
+        return HEADERS[sys_flag & HOSTS_MASK], sys_flag, MAGIC_V1 if topic_field[0] else MAGIC_V2, born
 
     def _make_room(self, queue: ConsumeQueue, size: int, entries: int) -> None:
         """Allocate room for records and their entries. OSError if the disk is full; PutError if they can never fit."""
-        log = self._log
-        if not log.fits(size):
-            reason = f"{size} bytes do not fit in a commit-log file of {log.file_size}."
-            raise PutError(PutStatus.MESSAGE_ILLEGAL, reason)
         try:
-            if queue.position + entries * ENTRY_SIZE > queue.limit:
-                queue.make_room(entries)
-            if log.position + size + 8 > log.soft_limit:
-                log.make_room(size)
+            self._log.make_room(size)
+            queue.make_room(entries)
         except StoreError as error:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, error.message) from error
 
-    def _not_before(self, now: int) -> int:
+    def _store_time(self, now: int) -> int:
         """Return a store time in log order: clock steps back of up to a minute are ignored, larger ones followed."""
         last = self.store_timestamp
         return last if now < last <= now + _MAX_STEP_BACK_MS else now
@@ -295,13 +288,3 @@ class MessageAppender:
         else:
             reason, remedy = f"The disk of {path} has no room: {error}.", "Free some space"
         return str(StoreNotWritableError(reason, remedy=f"{remedy}; the broker then resumes by itself."))
-
-    def _illegal(self, length: int, properties: bytes) -> PutError:
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES_BYTES}"
-            return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
-        if length > self._max_body:
-            reason = f"the body has {length} bytes, more than maxMessageSize {self._max_body}"
-        else:
-            reason = "the properties contain a NUL character"
-        return PutError(PutStatus.MESSAGE_ILLEGAL, reason)

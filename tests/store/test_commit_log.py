@@ -13,7 +13,7 @@ import pytest
 from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.record import iter_records
 from spark_rocket.store import PutStatus
-from spark_rocket.store.log import commit_log, mapped_file
+from spark_rocket.store.log import mapped_file, mapped_file_allocator
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
@@ -35,7 +35,7 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
     def let_the_allocator_in() -> None:
         current = log._current
         if current is not None:
-            helper = threading.Thread(target=log._prepare_next, args=(current,))
+            helper = threading.Thread(target=log._allocator._prepare_next, args=(current,))
             helper.start()
             helper.join(0.2)  # it waits for the writer, if it is right
             helpers.append(helper)
@@ -52,7 +52,7 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
         put(store, "T", 0, b"%d" % i * 30_000)
         for helper in helpers:
             helper.join()
-        assert log._next is None or log._next.file_from_offset == log.queue.end_offset
+        assert log._allocator._next is None or log._allocator._next.file_from_offset == log.queue.end_offset
     assert len(helpers) >= 6
     monkeypatch.setattr(MappedFileQueue, "add", add)
     store.close()
@@ -72,13 +72,13 @@ def test_the_allocator_ignores_a_file_that_was_truncated(tmp_path: Path, monkeyp
     file = log._current
     assert file is not None
     log.cut(0)
-    log._extend(file, file.size)
+    log._allocator._extend(file, file.size)
     put(store, "T", 1, b"y")
     file = log._current
     assert file is not None
     elsewhere = file.path.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):  # moved by another program
-        log._extend(file, file.size)
+        log._allocator._extend(file, file.size)
     elsewhere.rename(file.path)
     store.close()
 
@@ -87,8 +87,8 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
     """A roll-over does not wait for them: the allocator syncs them, and a flush verifies that."""
     monkeypatch.setattr(CommitLog, "start", lambda log: None)
     steps: list[str] = []
-    sync, flush = commit_log.sync_directory, MappedFile.flush
-    monkeypatch.setattr(commit_log, "sync_directory", lambda path: (steps.append("names"), sync(path)))
+    sync, flush = mapped_file_allocator.sync_directory, MappedFile.flush
+    monkeypatch.setattr(mapped_file_allocator, "sync_directory", lambda path: (steps.append("names"), sync(path)))
     monkeypatch.setattr(MappedFile, "flush", lambda file, *span: (steps.append("bytes"), flush(file, *span)))
     config = small(tmp_path / "store", message_index_enable=False)
     store = opened(config)
@@ -101,7 +101,7 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
     flush_log(store)
     assert steps[3:] == ["bytes"]
     log = log_of(store)
-    log._prepare_next(log._current)  # type: ignore[arg-type]
+    log._allocator._prepare_next(log._current)  # type: ignore[arg-type]
     assert steps[4:] == ["names"]
     store.close()
     assert check_store(config.store_path, config) == []
@@ -163,7 +163,9 @@ def test_a_disk_that_breaks_its_promise_refuses_before_a_byte_is_written(
 ) -> None:
     """Allocated blocks are missing (copy-on-write, quotas): a write through the mapping would cause SIGBUS."""
     store = make_store(message_index_enable=False)
-    monkeypatch.setattr(CommitLog, "_extend", lambda *_: None)  # nothing is made ready ahead of the writer
+    monkeypatch.setattr(
+        mapped_file_allocator.MappedFileAllocator, "_extend", lambda *_: None
+    )  # nothing is made ready ahead of the writer
     put(store, "T", 0, b"before")
     end = store.max_physical_offset
     big = encode_batch_body([(0, b"x" * 300, b"")] * 60)
@@ -200,7 +202,7 @@ def test_pages_not_touched_at_a_roll_over_are_touched_before_a_write(
     monkeypatch.setattr(MappedFile, "touch", sometimes)
     result = store.put_message("T", 0, b"y" * 20_000, b"", born_timestamp=1, born_host=BORN)
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert log.base == log.file_size  # the roll-over itself is done
+    assert log.max_offset == log.file_size  # the roll-over itself is done
     refusing = False
     result = put(store, "T", 0, b"z" * 10)
     assert any(start <= result.physical_offset and result.end_physical_offset <= end for start, end in touched)

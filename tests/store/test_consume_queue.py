@@ -27,7 +27,7 @@ def loaded(directory: Path) -> ConsumeQueue:
 def append(queue: ConsumeQueue, count: int) -> None:
     queue.make_room(count)
     first = queue.max_offset
-    queue.append_many(b"".join(ENTRY.pack(100 * i, 100, -i) for i in range(first, first + count)))
+    queue.append(b"".join(ENTRY.pack(100 * i, 100, -i) for i in range(first, first + count)))
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 35])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.store import MessageStore
-from spark_rocket.store.log import commit_log as commit_log_module
+from spark_rocket.store.log import resident_memory
 from spark_rocket.store.tools.check import check_store
 from tests.store.conftest import MakeStore
 from tests.store.helpers import bodies, mapped_files, opened, put, put_batch, recovery_of, small
@@ -96,10 +96,10 @@ class TestColdLog:
 
     @pytest.fixture(autouse=True)
     def small_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(commit_log_module, "_WARM_BYTES", 64 << 10)
-        monkeypatch.setattr(commit_log_module, "_RELEASE_BYTES", 8 << 10)
-        monkeypatch.setattr(commit_log_module, "_FAULT_AROUND_BYTES", 4 << 10)
-        monkeypatch.setattr(commit_log_module, "_MAX_COLD_FILES", 4)
+        monkeypatch.setattr(resident_memory, "_WARM_BYTES", 64 << 10)
+        monkeypatch.setattr(resident_memory, "_RELEASE_BYTES", 8 << 10)
+        monkeypatch.setattr(resident_memory, "_FAULT_AROUND_BYTES", 4 << 10)
+        monkeypatch.setattr(resident_memory, "_MAX_COLD_FILES", 4)
 
     def mapped(self, store: MessageStore) -> int:
         """Without the file that is prepared for the writer."""

@@ -3,73 +3,51 @@
 A record never crosses a file's end. When record + 8 bytes do not fit into the rest of the file, the writer puts a
 blank record there (int32 rest, magic 0xCBD43194) and continues in the next file. A batch is never split either.
 
-The allocator thread allocates disk blocks and touches pages ahead of the writer, a few MiB at a time. It also creates
-the next file before it is needed. A first write to a cold page costs a hundred times as much as to a warm one, and a
-roll-over would otherwise stall every sender. If the thread falls behind or fails, the writer does this itself. A full
-disk is detected here (``OSError``), before a byte is written. Touching a page requests it for writing. A disk that
-does not deliver promised blocks (copy-on-write, quotas, thin provisioning) therefore fails here too; a write through
-the mapping would end the process.
-
-Readers copy from the mappings too. To bound memory, only the end of the log stays resident in this process: the last
-64 MiB of flushed bytes, and all unflushed bytes. Older pages that were read are released after every 64 MiB of reads.
-All of it may stay in the kernel's page cache.
+``make_room`` allocates disk blocks and touches pages, or finds that the allocator (mapped_file_allocator.py) has done
+so. A full disk is detected there (``OSError``), before a byte is written. Touching a page requests it for writing. A
+disk that does not deliver promised blocks (copy-on-write, quotas, thin provisioning) therefore fails there too; a write
+through the mapping would end the process. Readers copy from the mappings, too; resident_memory.py bounds their memory.
 
 Thread-safety: one writer (``make_room``, writes, ``advance``). ``max_offset`` is set after the bytes are written, so
 other threads may read anything below it. ``flush``: one thread at a time.
 After a crash: see recovery.py. A record's first four bytes are written last: if the process is killed during a write,
 the log appears to end before that record.
-Corresponds to org.apache.rocketmq.store.CommitLog and AllocateMappedFileService.
+Corresponds to org.apache.rocketmq.store.CommitLog.
 """
 
 from __future__ import annotations
 
 import logging
 import mmap
-import threading
 
-from spark_rocket.errors import StoreCorruptError
+from spark_rocket.errors import StoreCorruptError, StoreError
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.descriptors import sync_directory
 from spark_rocket.store.log.mapped_file import MappedFile
+from spark_rocket.store.log.mapped_file_allocator import MappedFileAllocator
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
+from spark_rocket.store.log.resident_memory import ResidentMemory
 
 _log = logging.getLogger(__name__)
 _MAX_DAMAGE_REPORTS = 10_000
-_WARM_BYTES = 64 << 20  # flushed bytes behind the writer that stay in memory, for readers at the tail
-_RELEASE_BYTES = 8 << 20  # released at a time
-_FAULT_AROUND_BYTES = 64 << 10  # the kernel maps this much around each byte that is read
-_MAX_COLD_FILES = 8  # mapped for reads of old bytes
-_MAX_WARM_FILES = 4  # limit for small files
 
 
 class CommitLog:
     """The log's files, the writer's position, and the flushed offset."""
 
     def __init__(self, config: StoreConfig) -> None:
-        self._ahead = min(config.allocate_ahead, config.mapped_file_size_commit_log)
         self.file_size = config.mapped_file_size_commit_log
         self.queue = MappedFileQueue(config.commit_log_path, self.file_size, setting="mappedFileSizeCommitLog")
         self.max_offset = 0
         self.flushed_where = 0
-        self._warm_from = 0
-        self._cold: set[MappedFile] = set()  # files with cold bytes (below _warm_from) that were read
-        self._cold_bytes = 0
-        self._damaged: set[int] = set()
-        # The writer's position: records go to mm[position:], up to soft_limit without a call of make_room().
-        self.base = 0
         self.position = 0
-        self.soft_limit = 0
+        """Where the writer is in its file; ``make_room`` has made the bytes up to ``_limit`` writable."""
+        self._limit = 0
         self._current: MappedFile | None = None
-        self._next: MappedFile | None = None
-        self._next_lock = threading.Lock()
-        self._names_lock = threading.Lock()
-        self._names_made = 0
-        self._names_synced = 0
-        self._wake = threading.Event()
-        self._stop = False
-        self._thread: threading.Thread | None = None
+        self._damaged: set[int] = set()
+        self._allocator = MappedFileAllocator(self.queue, min(config.allocate_ahead, self.file_size))
+        self._memory = ResidentMemory(self.queue)
 
     # --- opening and closing ------------------------------------------------------------------------------------
 
@@ -88,32 +66,23 @@ class CommitLog:
                 f"{self.queue.directory} ends at offset {self.queue.end_offset}, before {max_offset}.",
                 remedy="Restore the missing files and restart the broker.",
             )
-        self._current = file
-        self.base = file.file_from_offset if file else max_offset
-        self.position = max_offset - self.base
-        self.soft_limit = 0
-        self.max_offset = self._warm_from = max_offset
+        self._move_to(max_offset)
+        self._memory.reset(max_offset)
         self.flushed_where = flushed
+
+    def _move_to(self, offset: int) -> None:
+        self._current = file = self.queue.find(offset)
+        self.position = offset - file.file_from_offset if file else 0
+        self._limit = 0
+        self.max_offset = offset
 
     def start(self) -> None:
         """Start the allocator thread."""
-        self._stop = False
-        self._thread = threading.Thread(target=self._allocate, name="store-allocate", daemon=True)
-        self._thread.start()
+        self._allocator.start()
 
     def shutdown(self) -> None:
         """Stop the allocator and delete the unused next file."""
-        self._stop = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._next is not None:
-            if self._next.file_from_offset >= self.queue.end_offset:
-                self._next.destroy()
-            else:  # a part of the log, which must not be deleted
-                self._next.close()
-            self._next = None
+        self._allocator.shutdown()
 
     def close(self) -> None:
         self.shutdown()
@@ -128,55 +97,42 @@ class CommitLog:
         assert self._current is not None
         return self._current.mm
 
-    def fits(self, size: int) -> bool:
-        """Return whether a record or batch of this size fits into a file."""
-        return size + BLANK_SIZE <= self.file_size
-
     def make_room(self, size: int) -> None:
-        """Make ``size`` bytes at ``position`` writable, in the next file if necessary. OSError: nothing was changed."""
+        """Make ``size`` bytes at ``position`` writable, in the next file if necessary.
+
+        OSError: nothing was changed. StoreError if no file has room for them.
+        """
         need = size + BLANK_SIZE
-        if self.position + need <= self.soft_limit:
+        if self.position + need <= self._limit:
             return
+        if need > self.file_size:
+            raise StoreError(f"{size} bytes do not fit in a commit-log file of {self.file_size}.")
         file = self._current
         if file is None or self.position + need > self.file_size:
             file = self._roll(need)
-        end = self.position + need
-        file.reserve(end)
-        self._wake.set()
-        is_ready = file.allocated == self.file_size and self._next is not None
-        limit = self.file_size if is_ready else max(end, file.allocated - self._ahead // 2)
-        file.touch(self.position, limit)
-        self.soft_limit = limit
+        self._limit = self._allocator.make_room(file, self.position, self.position + need)
 
     def _roll(self, need: int) -> MappedFile:
-        """End this file with a blank record and continue in the next. Steps that can fail come first.
+        """End this file with a blank record and continue in the next. Steps that can fail come first."""
+        last, position = self._current, self.position
+        if last is not None:
+            last.reserve(position + BLANK_SIZE)
 
-        The lock is held until the file is the current one. If the allocator saw the file as neither next nor current,
-        it would create the same file a second time.
-        """
-        with self._next_lock:
-            last, position = self._current, self.position
-            if last is not None:
-                last.reserve(position + BLANK_SIZE)
-            file = self._next or self._create(self.queue.end_offset if self.queue.files else self.base + position)
-            self._next = file  # if the reservation fails, the next attempt uses this file
-            _ = file.mm
-            file.reserve(need)
+        def end_last() -> None:
             if last is not None:
                 SIZE_AND_MAGIC.pack_into(last.mm, position, self.file_size - position, MAGIC_BLANK)
-            self._next = None
-            self.queue.add(file)
-            self._current = file
-            self.base, self.position, self.max_offset = file.file_from_offset, 0, file.file_from_offset
-            self.soft_limit = 0
-            self._cool(self.base - (_MAX_WARM_FILES - 1) * self.file_size)
-            return file
+
+        offset = self.queue.end_offset if self.queue.files else self.max_offset
+        file = self._allocator.take_next(offset, need, end_last)
+        self._move_to(file.file_from_offset)
+        self._memory.begun(file)
+        return file
 
     def write(self, records: Buffer) -> None:
         """Write a run at ``position``, its first four bytes last. Call ``make_room`` before."""
-        position, view = self.position, memoryview(records)
-        self.mm[position + 4 : position + len(view)] = view[4:]
-        self.mm[position : position + 4] = view[:4]
+        mm, position, view = self.mm, self.position, memoryview(records)
+        mm[position + 4 : position + len(view)] = view[4:]
+        mm[position : position + 4] = view[:4]
 
     def writable(self, size: int) -> memoryview:
         """Return the bytes at ``position``, to write a run: its first four bytes last. Call ``make_room`` before."""
@@ -206,76 +162,16 @@ class CommitLog:
 
     def cut(self, offset: int) -> None:
         """Remove everything from a record's offset on. No other thread may flush or read there meanwhile."""
-        with self._next_lock:
-            if self._next is not None:
-                self._next.destroy()
-                self._next = None
-            self.queue.truncate(offset)
-            self._current = file = self.queue.find(offset)
-            self.base = file.file_from_offset if file else offset
-            self.position = offset - self.base
-            self.soft_limit = 0
-            self.max_offset = offset
-            self.flushed_where = min(self.flushed_where, offset)
-            self._warm_from = min(self._warm_from, offset)
-            self._cold.clear()
-            self._damaged = {place for place in self._damaged if place < offset}
+        self._allocator.truncate(offset)
+        self._move_to(offset)
+        self._memory.cut(offset)
+        self.flushed_where = min(self.flushed_where, offset)
+        self._damaged = {place for place in self._damaged if place < offset}
 
     def advance(self, size: int) -> None:
         """Make ``size`` bytes written at ``position`` visible to readers, and move past them."""
         self.position += size
-        self.max_offset = self.base + self.position
-
-    def _allocate(self) -> None:
-        """Run the allocator thread: allocate blocks, touch pages and create files ahead of the writer."""
-        failed = False
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            if self._stop:
-                return
-            file = self._current
-            if file is None:
-                continue
-            try:
-                self._extend(file, min(self.position + self._ahead, self.file_size))
-                if self.file_size - self.position < max(2 * self._ahead, self.file_size // 8) and self._next is None:
-                    self._prepare_next(file)
-                failed = False
-            except OSError as error:  # the writer gets the same error and rejects the message
-                if not failed:
-                    _log.warning("cannot preallocate %s: %s", file.path, error)
-                failed = True
-
-    def _prepare_next(self, file: MappedFile) -> None:
-        """Create the file after ``file``, unless the writer has done so meanwhile."""
-        with self._next_lock:
-            offset = file.file_from_offset + self.file_size
-            if self._next is not None or offset != self.queue.end_offset:
-                return
-            self._next = made = self._create(offset)
-        self._extend(made, self._ahead)  # takes long, so without the lock; the writer may use the file already
-        self._sync_names()
-
-    def _create(self, offset: int) -> MappedFile:
-        file = self.queue.create(offset, sync=False)
-        self._names_made += 1
-        return file
-
-    def _sync_names(self) -> None:
-        """Sync the directory if it has new files. The allocator does this early; each flush ensures it."""
-        with self._names_lock:
-            made = self._names_made
-            if self._names_synced != made:
-                sync_directory(self.queue.directory)
-                self._names_synced = made
-
-    @staticmethod
-    def _extend(file: MappedFile, end: int) -> None:
-        start = file.allocated
-        if end > start:
-            file.reserve(end)
-            file.touch(start, end)
+        self.max_offset += size
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -290,8 +186,7 @@ class CommitLog:
             return b""
         start = offset - file.file_from_offset
         data = file.mm[start : start + size]
-        if offset < self._warm_from:
-            self._note_cold(file, size)
+        self._memory.note_read(file, offset, size)
         return data
 
     def read_up_to(self, offset: int, limit: int) -> bytes:
@@ -312,26 +207,8 @@ class CommitLog:
             return b"".join([self.read(start, stop - start) for start, stop in ranges])
         with memoryview(file.mm) as view:
             records = b"".join([view[start - base : stop - base] for start, stop in ranges])
-        if low < self._warm_from:
-            self._note_cold(file, high - low)
+        self._memory.note_read(file, low, high - low)
         return records
-
-    def _note_cold(self, file: MappedFile, size: int) -> None:
-        """Count cold bytes that were read; above a limit, release their memory."""
-        self._cold.add(file)
-        self._cold_bytes += size + _FAULT_AROUND_BYTES
-        if self._cold_bytes > _WARM_BYTES or len(self._cold) > _MAX_COLD_FILES:
-            for cold in self._cold:
-                self._release_cold(cold)
-            self._cold.clear()
-            self._cold_bytes = 0
-
-    def _release_cold(self, file: MappedFile) -> None:
-        """Release a file's cold pages from this process's memory."""
-        if file.file_from_offset + file.size <= self._warm_from:
-            file.unmap()
-        else:
-            file.release_pages(0, self._warm_from - file.file_from_offset)
 
     def report_damage(self, offset: int, what: str) -> None:
         """Log once that the record at an offset is damaged."""
@@ -356,22 +233,10 @@ class CommitLog:
         target = self.max_offset
         start = self.flushed_where
         if target > start:
-            self._sync_names()
+            self._allocator.sync_names()
             for file in self.queue.between(start, target):
                 base = file.file_from_offset
                 file.flush(max(start - base, 0), min(target - base, file.size))
             self.flushed_where = target
-            self._release(target)
+            self._memory.flushed(target)
         return target
-
-    def _release(self, flushed: int) -> None:
-        """Release pages that have become cold."""
-        if flushed - _WARM_BYTES - self._warm_from >= _RELEASE_BYTES:
-            self._cool(flushed - _WARM_BYTES)
-
-    def _cool(self, stop: int) -> None:
-        start = self._warm_from
-        if stop > start:
-            self._warm_from = stop  # first, so that concurrent reads there are counted as cold
-            for file in self.queue.between(start, stop):
-                self._release_cold(file)

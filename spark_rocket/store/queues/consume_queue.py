@@ -220,6 +220,8 @@ class ConsumeQueue:
 
     def make_room(self, count: int) -> None:
         """Ensure room for ``count`` more entries. OSError if the disk is full; nothing was changed then."""
+        if self.position + count * ENTRY_SIZE <= self.limit:
+            return
         start = self.max_offset * ENTRY_SIZE
         end = start + count * ENTRY_SIZE
         size = self.files.file_size
@@ -267,24 +269,24 @@ class ConsumeQueue:
         self.files.add(file)
         self.unsynced_names = True
 
-    def append(self, entry: bytes) -> None:
-        """Write one entry; the caller has made room for it."""
-        position = self.position
-        self.mm[position : position + ENTRY_SIZE] = entry
-        self.position = position + ENTRY_SIZE
-        self.max_offset += 1
-
-    def append_many(self, entries: bytes) -> None:
+    def append(self, entries: bytes) -> None:
         """Write entries, possibly to several files; the caller has made room for them."""
-        done = 0
-        while done < len(entries):
-            if self.position == self.files.file_size:
+        position = self.position
+        end = position + len(entries)
+        if end > self.files.file_size:
+            self._append_to_several(entries)
+            return
+        self.mm[position:end] = entries
+        self.position = end
+        self.max_offset += len(entries) // ENTRY_SIZE
+
+    def _append_to_several(self, entries: bytes) -> None:
+        while entries:
+            room = self.files.file_size - self.position
+            self.append(entries[:room])
+            entries = entries[room:]
+            if entries:
                 self._write_at(self.max_offset * ENTRY_SIZE)
-            part = entries[done : done + self.files.file_size - self.position]
-            self.mm[self.position : self.position + len(part)] = part
-            self.position += len(part)
-            self.max_offset += len(part) // ENTRY_SIZE
-            done += len(part)
 
     def truncate(self, max_offset: int) -> None:
         """Drop the entries from ``max_offset`` on; the rest of their file becomes zero."""

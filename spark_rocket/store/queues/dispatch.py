@@ -152,11 +152,9 @@ class CommitLogDispatcher:
             self._read.pop(queue, None)
             if offset + equal < queue.max_offset:
                 queue.truncate(offset + equal)
-            if queue.position + (count - equal) * ENTRY_SIZE > queue.limit:
-                queue.make_room(count - equal)
-            queue.append_many(entries[equal * ENTRY_SIZE :])
-            if not queue.dirty:
-                self._queues.mark_dirty(queue)
+            queue.make_room(count - equal)
+            queue.append(entries[equal * ENTRY_SIZE :])
+            self._queues.mark_dirty(queue)
             self.changed += count - equal
             if self._on_entries is not None:
                 self._on_entries(queue, entries)

@@ -108,9 +108,10 @@ class ConsumeQueueTable:
                 yield queue
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
-        """Add a queue to those returned by the next ``take_dirty``."""
-        queue.dirty = True
-        self._dirty.append(queue)
+        """Let the next ``take_dirty`` return a queue."""
+        if not queue.dirty:
+            queue.dirty = True
+            self._dirty.append(queue)
 
     def take_dirty(self) -> list[ConsumeQueue]:
         """Return the queues written since the last call. The flag is reset before a queue's end is read."""

@@ -160,7 +160,7 @@ class Recovery:
         for queue in self._queues.opened():
             if not report.clean:
                 queue.mark_unflushed(report.start_offset)
-            if queue.unflushed and not queue.dirty:
+            if queue.unflushed:
                 self._queues.mark_dirty(queue)
         if report.records:
             self._checkpoint.correct(report.max_store_timestamp)

@@ -336,7 +336,7 @@ class Replica:
 
     def _cut_queues(self, offset: int) -> None:
         for queue in self._queues.opened():
-            if queue.cut(offset) and not queue.dirty:
+            if queue.cut(offset):
                 self._queues.mark_dirty(queue)
 
 

@@ -294,7 +294,7 @@ class _Rebuild:
         if self._table is not None:
             queue: ConsumeQueue = self._table.find_or_create(*key)
             queue.make_room(count)
-            queue.append_many(entries)
+            queue.append(entries)
 
     def _is_deleted(self, topic: str, number: int) -> bool:
         """Return whether a topic is deleted by the rule of recovery: no directory, and not in the list of topics."""
