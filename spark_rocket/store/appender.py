@@ -244,9 +244,12 @@ class MessageAppender:
 
     def _make_room(self, queue: ConsumeQueue, size: int, entries: int) -> None:
         """Allocate room for records and their entries. OSError if the disk is full; PutError if they can never fit."""
+        if size > self._log.max_run_size:
+            reason = f"{size} bytes do not fit in a commit-log file of {self._log.file_size}."
+            raise PutError(PutStatus.MESSAGE_ILLEGAL, reason)
         try:
+            queue.make_room(entries)  # first: a refused put leaves the log as it is
             self._log.make_room(size)
-            queue.make_room(entries)
         except StoreError as error:
             raise PutError(PutStatus.MESSAGE_ILLEGAL, error.message) from error
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import mmap
 
-from spark_rocket.errors import StoreCorruptError, StoreError
+from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.store.config import StoreConfig
@@ -38,6 +38,8 @@ class CommitLog:
 
     def __init__(self, config: StoreConfig) -> None:
         self.file_size = config.mapped_file_size_commit_log
+        self.max_run_size = self.file_size - BLANK_SIZE
+        """Bytes of a record or batch, at most: it does not cross a file's end."""
         self.queue = MappedFileQueue(config.commit_log_path, self.file_size, setting="mappedFileSizeCommitLog")
         self.max_offset = 0
         self.flushed_where = 0
@@ -98,15 +100,10 @@ class CommitLog:
         return self._current.mm
 
     def make_room(self, size: int) -> None:
-        """Make ``size`` bytes at ``position`` writable, in the next file if necessary.
-
-        OSError: nothing was changed. StoreError if no file has room for them.
-        """
+        """Make ``size`` bytes at ``position`` writable, in the next file if necessary. OSError: nothing was changed."""
         need = size + BLANK_SIZE
         if self.position + need <= self._limit:
             return
-        if need > self.file_size:
-            raise StoreError(f"{size} bytes do not fit in a commit-log file of {self.file_size}.")
         file = self._current
         if file is None or self.position + need > self.file_size:
             file = self._roll(need)

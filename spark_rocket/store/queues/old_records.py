@@ -136,11 +136,13 @@ class OldRecords:
         return record if record is not None and record.physical_offset == physical else None
 
     def _is_between_neighbours(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bool:
-        """Return whether an entry points into the log, after the previous entry's record and before the next one's."""
+        """Return whether an entry points into the log, after the previous entry and before the next one.
+
+        They may overlap: in a rebuilt queue, the entries of several lost messages are for the same damaged bytes.
+        """
         low, high = self._log.min_offset, self._log.max_offset
         if number > queue.min_offset:
-            before, length, _ = queue.entry(number - 1)
-            low = max(low, before + length)
+            low = max(low, queue.entry(number - 1)[0])
         if number + 1 < queue.max_offset:
             high = min(high, queue.entry(number + 1)[0])
-        return size >= FIXED_SIZE and low <= physical and physical + size <= high
+        return size >= FIXED_SIZE and low <= physical <= high and physical + size <= self._log.max_offset
