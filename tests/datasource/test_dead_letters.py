@@ -95,7 +95,7 @@ class Broker:
 ORIGIN = {BAD_RECORD_TOPIC: "orders", BAD_RECORD_BROKER: "b", BAD_RECORD_QUEUE: "3", BAD_RECORD_OFFSET: "5"}
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     body=st.binary(max_size=50),
     properties=st.lists(st.sampled_from([b"\x01", b"\x02", b"a", b"TAGS", b"KEYS", b"UNIQ_KEY", b"\xff", b"\x00"]))

@@ -431,10 +431,6 @@ def test_from_and_to_by_offset(directory: Path) -> None:
         ({"maxrecordsperpartition": "1"}, "maxRecordsPerPartition cannot be combined with storePath"),
         ({"startingOffsets": "group"}, "startingOffsets=group cannot be combined with storePath"),
         ({"startingOffsets": '{"a": {"b": {"0": 1}}}'}, "which requires subscribe"),
-        ({"startingOffsets": "latest"}, "reads nothing"),
-        ({"storePath": "hdfs://nn/x"}, "storePath is 'hdfs://nn/x'"),
-        ({"storePath": "file://elsewhere/x"}, "storePath is 'file://elsewhere/x'"),
-        ({"storePath": " "}, "storePath is ' '"),
     ],
 )
 def test_conflicting_options(options: dict[str, str], message: str) -> None:

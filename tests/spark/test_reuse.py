@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_rocket.model import Message
@@ -103,42 +102,28 @@ def _numbers_of(name: str, spark: SparkSession) -> Numbers:
 PATTERNS = [
     _filtered_then_whole, _cached, _whole_is_cached, _union, _self_join, _minus, _view, _scalar_subqueries
 ]  # fmt: skip
-OPTIONS: dict[str, tuple[dict[str, str], int]] = {
-    "no option": ({}, EACH),
-    "lookupKeys": ({"lookupKeys": "red,unknown"}, EACH // 2),
-    "filterPushdown": ({"filterPushdown": "true"}, EACH),
-}
 
 
-def _check(numbers: Callable[[], Numbers], given: dict[str, str], of_a_queue: int) -> None:
-    """Spark 4.1 to 4.3 would apply one query's filters to all queries, so the option is refused."""
-    if "filterPushdown" in given:
-        with pytest.raises(PySparkException, match=r"BAD_OPTION\.UNKNOWN.*Spark 4\.1 to 4\.3 .*use lookupKeys"):
-            numbers()
-        return
-    assert numbers() == (of_a_queue, QUEUES * of_a_queue, of_a_queue, QUEUES * of_a_queue)
+def _expected(of_a_queue: int) -> Numbers:
+    return of_a_queue, QUEUES * of_a_queue, of_a_queue, QUEUES * of_a_queue
 
 
-@pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_frame_used_twice(mq: Rocket, topic: str, pattern: Callable[[DataFrame], Numbers], name: str) -> None:
-    given, of_a_queue = OPTIONS[name]
-    _check(lambda: pattern(mq.read(topic, **given)), given, of_a_queue)
+def test_a_frame_used_twice(mq: Rocket, topic: str, pattern: Callable[[DataFrame], Numbers]) -> None:
+    assert pattern(mq.read(topic)) == _expected(EACH)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("kind", ["TABLE", "TEMPORARY VIEW"])
-def test_a_table_used_twice(mq: Rocket, spark: SparkSession, topic: str, kind: str, name: str) -> None:
-    given, of_a_queue = OPTIONS[name]
-    options = {"nameServer": mq.name_server, "subscribe": topic, **given}
-    listed = ", ".join(f"{key} '{value}'" for key, value in options.items())
+@pytest.mark.parametrize("pattern", [_filtered_then_whole, _union, _self_join])
+def test_a_lookup_used_twice(mq: Rocket, topic: str, pattern: Callable[[DataFrame], Numbers]) -> None:
+    assert pattern(mq.read(topic, lookupKeys="red,unknown")) == _expected(EACH // 2)
 
-    def numbers() -> Numbers:
-        spark.sql(f"CREATE {kind} reused USING rocket OPTIONS ({listed})")
-        return _numbers_of("reused", spark)
 
+@pytest.mark.parametrize(("kind", "keys"), [("TABLE", ""), ("TEMPORARY VIEW", ""), ("TABLE", ", lookupKeys 'red'")])
+def test_a_table_used_twice(mq: Rocket, spark: SparkSession, topic: str, kind: str, keys: str) -> None:
+    options = f"nameServer '{mq.name_server}', subscribe '{topic}'{keys}"
     try:
-        _check(numbers, given, of_a_queue)
+        spark.sql(f"CREATE {kind} reused USING rocket OPTIONS ({options})")
+        assert _numbers_of("reused", spark) == _expected(EACH // 2 if keys else EACH)
     finally:
         spark.sql(f"DROP {kind.removeprefix('TEMPORARY ')} IF EXISTS reused")
 

@@ -98,17 +98,6 @@ def test_invalid_options(spark: SparkSession, options: dict[str, str], message: 
         spark.read.format("rocket").options(**options).load().collect()
 
 
-def test_only_batch_reads_support_a_directory(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=r"storePath is for batch reads, not for .*spark\.read"):
-        spark.readStream.format("rocket").options(storePath=str(tmp_path)).load().writeStream.format("noop").option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        ).start().awaitTermination(60)
-    with pytest.raises(PySparkException, match="storePath is for batch reads, not for batch writes"):
-        spark.createDataFrame([("x",)], "body string").write.format("rocket").mode("append").options(
-            storePath=str(tmp_path), topic="t"
-        ).save()
-
-
 def test_damage_is_reported_with_its_position(spark: SparkSession, tmp_path: Path) -> None:
     directory = extract_store("clean", tmp_path)
     log = directory / "commitlog" / f"{0:020d}"

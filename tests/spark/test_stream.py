@@ -163,12 +163,6 @@ def test_deleted_messages_stop_the_stream_or_are_skipped(mq: Rocket, run: Run) -
     assert run(mq.stream(topic, failOnDataLoss="false")) == ["b", "c"]
     mq.send(topic, ["d"])
     assert run(mq.stream(topic)) == ["d"], "and from there on as usual"
-    mq.cluster.delete_topic(topic)
-    mq.cluster.create_topic(topic, 1)
-    mq.send(topic, ["e"] * 5)  # more than before
-    with pytest.raises(StreamingQueryException, match=r"DATA_LOSS.QUEUE_RECREATED.*The stream is at 3 and has"):
-        run(mq.stream(topic))
-    assert run(mq.stream(topic, failOnDataLoss="false")) == ["e"] * 5
 
 
 def test_a_repeated_first_batch_skips_a_recreated_topic(mq: Rocket, run: Run, tmp_path: Path) -> None:
@@ -242,8 +236,6 @@ def test_a_query_waits_for_a_restarting_broker(mq: Rocket, spark: SparkSession, 
     ("options", "wrong"),
     [
         ({"maxOffsetsPerTriger": 5}, r"no option maxoffsetspertriger\. Did you mean maxOffsetsPerTrigger\?"),
-        ({"endingOffsets": "latest"}, r"option endingOffsets is for batch reads, not for streaming reads"),
-        ({"nameServer": "127.0.0.1:1"}, r"NAME_SERVER_UNREACHABLE.*127\.0\.0\.1:1.*rocket up"),
         ({"subscribe": "no-such-topic"}, r"TOPIC_NOT_FOUND.*no-such-topic"),
     ],
 )
