@@ -400,7 +400,7 @@ def test_members_join_and_leave_without_lost_messages(
         thread.start()
     for start in range(0, 300, 50):
         fill(producer, topic, 50, start=start)
-    assert everything.wait(60)
+    assert everything.wait(120)
     for thread in threads:
         thread.join()
     ends = dict.fromkeys(reader.queues(topic), 300)

@@ -216,6 +216,12 @@ def sending(fake: Fakes, brokers: int = 1) -> FakeCluster:
     return mq
 
 
+def test_an_unresponsive_name_server_leaves_time_for_the_next(fake: Fakes, silent: Callable[[], str]) -> None:
+    mq = sending(fake)
+    with Producer("p", name_server=f"{silent()};{mq.name_server.address}", send_timeout=SECONDS) as producer:
+        assert producer.send(Message.of("t", "x"), timeout=6.0).queue_offset == 7
+
+
 @KINDS
 def test_a_name_server_that_stops_and_restarts(fake: Fakes, kind: Callable[..., Consumer]) -> None:
     mq = sending(fake)

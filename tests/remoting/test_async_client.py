@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.errors import (
+    RemotingConnectError,
     RemotingTooMuchRequestError,
 )
 from spark_rocket.protocol.auth import ACCESS_KEY, Credentials, SecretKey, is_signed_by
@@ -56,7 +57,9 @@ def test_responses_match_their_requests(server: ServerThread) -> None:
         assert client.is_connected(server.address)
         assert len(server.server.channels) == 1  # all first requests waited for one connection
 
-    with_client(work)
+    made: list[str] = []
+    with_client(work, on_connect=made.append)
+    assert made == [server.address]
 
 
 def test_a_cancelled_future_is_released(server: ServerThread) -> None:
@@ -65,6 +68,18 @@ def test_a_cancelled_future_is_released(server: ServerThread) -> None:
         response.cancel()
         await asyncio.sleep(0)
         assert [len(one.session) for one in client._connections.values()] == [0]
+
+    with_client(work)
+
+
+def test_no_listener() -> None:
+    free = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{free.getsockname()[1]}"
+    free.close()
+
+    async def work(client: AsyncRemotingClient) -> None:
+        results = await asyncio.gather(*(client.invoke(address, request()) for _ in range(5)), return_exceptions=True)
+        assert all(isinstance(error, RemotingConnectError) and address in str(error) for error in results)
 
     with_client(work)
 

@@ -19,12 +19,14 @@ import pytest
 from spark_rocket.errors import (
     ProtocolError,
     RemotingConnectError,
+    RemotingError,
     RemotingTimeoutError,
     RemotingTooMuchRequestError,
     StateError,
 )
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, Serve, request
@@ -142,6 +144,25 @@ def test_an_answered_request_is_released_before_its_deadline(serve: Serve, clien
     client.invoke_async(address, request(), timeout=3600).result(10)  # the reader has released the first response
     gc.collect()
     assert [ref() for ref in seen] == [None, None, None]
+
+
+def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is closed if it reads nothing for a time."""
+    monkeypatch.setattr(connection, "STALL_S", 0.1)
+    waiting = client.invoke_async(peer.address, request(), timeout=60)
+    server = peer.accept()
+
+    errors: list[RemotingError] = []
+    while not waiting.done():
+        try:
+            client.invoke_oneway(peer.address, request(ECHO, 0, bytes(8_000_000)), timeout=0.05)
+        except RemotingError as error:
+            errors.append(error)
+    assert any(isinstance(error, RemotingTimeoutError) for error in errors)
+    with pytest.raises(RemotingConnectError, match=peer.address):
+        waiting.result(10)
+    assert not client.is_connected(peer.address)
+    server.close()
 
 
 # --- bounds -------------------------------------------------------------------------------------------------------
