@@ -66,7 +66,7 @@ class ProxyConfig:
     proxy_cluster_name: str = setting("DefaultCluster")
     proxy_name: str = setting("")
     """The name of this proxy in metrics; empty: its address."""
-    metrics_exporter_type: MetricsExporterType = setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field
+    metrics_exporter_type: MetricsExporterType = setting(MetricsExporterType.DISABLE)
     metrics_prom_exporter_host: str = setting("")
     metrics_prom_exporter_port: int = setting(5557, low=0, high=65535)
 

@@ -55,12 +55,11 @@ def one_directory(text: str) -> None:
 class StoreConfig:
     """Settings of a store. Sizes are in bytes, intervals in milliseconds, ratios in percent."""
 
-    # setting makes a dataclass field, whose default is immutable (RUF009 here and below).
-    store_path_root_dir: Path = setting(Path("~/store"))  # noqa: RUF009
+    store_path_root_dir: Path = setting(Path("~/store"))
     store_path_commit_log: str = setting("", check=one_directory)
     store_path_consume_queue: str = setting("")
     store_path_index: str = setting("")
-    flush_disk_type: FlushDiskType = setting(FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
+    flush_disk_type: FlushDiskType = setting(FlushDiskType.ASYNC_FLUSH)
     mapped_file_size_commit_log: int = setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
     mapped_file_size_consume_queue: int = setting(6_000_000, low=20, high=2**31 - 1, step=20)
     max_hash_slot_num: int = setting(5_000_000, low=1, high=2**28)

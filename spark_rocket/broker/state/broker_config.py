@@ -78,8 +78,7 @@ class BrokerConfig:
     broker_cluster_name: str = _setting("DefaultCluster")
     broker_name: str = _setting("broker-a")
     broker_id: int = _setting(MASTER_ID, low=0, high=2**31 - 1)
-    # _setting makes a dataclass field, whose default is immutable (RUF009 here and below).
-    broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)  # noqa: RUF009
+    broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)
 
     bind_address: str = _setting("127.0.0.1")
     listen_port: int = _setting(10911, low=0, high=65535)
@@ -104,7 +103,7 @@ class BrokerConfig:
     acl_file: str = _setting("")
     inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
 
-    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)  # noqa: RUF009 - a field, as all here
+    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)
     metrics_prom_exporter_host: str = _setting("")
     metrics_prom_exporter_port: int = _setting(5557, low=0, high=65535)
 
@@ -147,7 +146,7 @@ class BrokerConfig:
     pop_polling_map_size: int = _setting(100_000, low=0, dynamic=True)
     max_pop_polling_size: int = _setting(100_000, low=0, dynamic=True)
     server_load_balancer_enable: bool = _setting(True, dynamic=True)
-    default_message_request_mode: MessageRequestMode = _setting(MessageRequestMode.PULL, dynamic=True)  # noqa: RUF009
+    default_message_request_mode: MessageRequestMode = _setting(MessageRequestMode.PULL, dynamic=True)
     default_pop_share_queue_num: int = _setting(-1, low=-1, high=2**31 - 1, dynamic=True)
     default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
     max_msgs_num_batch: int = _setting(64, low=1, high=1_024, dynamic=True)
