@@ -54,7 +54,6 @@ class BrokerTracing:
         self._node: dict[str, Any] = {"messaging.system": "rocketmq", "messaging.rocketmq.broker": config.broker_name}
 
     def wrap(self, handlers: MutableMapping[int, Handler]) -> None:
-        """Wrap the handlers of sends in spans."""
         for code in _SENDS:
             if int(code) in handlers:
                 handlers[int(code)] = self._stored(handlers[int(code)])

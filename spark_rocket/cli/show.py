@@ -38,7 +38,6 @@ Row = Mapping[str, Any]
 
 
 def cell(value: object) -> str:
-    """Format a value for a table."""
     if value is None or value == "":
         return NO_VALUE
     if isinstance(value, bool):

@@ -83,7 +83,6 @@ def describe(error: BaseException) -> Trouble:
 
 
 def failures_json(failed: Mapping[str, RocketError | Trouble]) -> dict[str, Any]:
-    """Return errors by broker."""
     return {
         name: (error if isinstance(error, Trouble) else describe(error)).to_json() for name, error in failed.items()
     }

@@ -74,7 +74,6 @@ class Processor:
         self.change_gate, self.durability_gate, self.deferred = gates.change_gate, gates.durability_gate, gates.deferred
 
     def handlers(self) -> dict[int, Handler]:
-        """The handler of each request code."""
         return {
             int(code): self._in_steps(getattr(self, name)) if iscoroutinefunction(member) else getattr(self, name)
             for name, member in vars(type(self)).items()

@@ -102,7 +102,6 @@ class SendBackProcessor(Processor):
         return self.change_gate.when_settled(channel, RemotingCommand.response(request), (topic,))
 
     def _settings(self, group: str) -> SubscriptionGroupConfig:
-        """The settings of a group that may send messages back."""
         settings = self.groups.to_retry(group)
         if not self.config.broker_permission & PERM_WRITE:
             raise RefusedError(f"the broker[{self.host}] sending message is forbidden", ResponseCode.NO_PERMISSION)

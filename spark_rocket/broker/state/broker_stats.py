@@ -229,7 +229,6 @@ class StatsWindows:
         }
 
     def knows(self, key: Key) -> bool:
-        """Whether there are counts for the key."""
         topic, group = key
         return key == BROKER or (group, topic) in self._stats.groups or (not group and topic in self._stats.topics)
 

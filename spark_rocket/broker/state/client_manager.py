@@ -254,7 +254,6 @@ class ClientManager:
         *,
         notify: bool = True,
     ) -> None:
-        """Remove a client from a group."""
         if producer_group:
             self._drop_producer(producer_group, channel, client_id)
         if consumer_group:

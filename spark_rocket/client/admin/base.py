@@ -176,7 +176,6 @@ class AdminBase(Client):
         return info
 
     def _masters(self, broker: str | None, cluster: str | None) -> dict[str, str]:
-        """Return the addresses of masters by broker name."""
         if broker is not None and ":" in broker:
             return {broker: broker}
         info = self._known_brokers()
@@ -354,7 +353,6 @@ class AdminBase(Client):
 
 
 def names_in(info: ClusterInfo, cluster: str) -> list[str]:
-    """Return the names of the brokers of a cluster."""
     if cluster not in info.cluster_addr_table:
         known = ", ".join(sorted(info.cluster_addr_table)) or "none"
         raise ClientError(f"No cluster is named {cluster!r}.", remedy=f"Known clusters: {known}.")

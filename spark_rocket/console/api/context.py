@@ -150,7 +150,6 @@ class ApiContext:
         return round(self.settings.interval * 1000)
 
     def refresh_ms(self) -> int:
-        """The refresh interval of a list."""
         return round(min(self.sampler.pace, MAX_REFRESH_S) * 1000)
 
 
