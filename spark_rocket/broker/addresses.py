@@ -16,9 +16,8 @@ from spark_rocket.broker.replication.master import bind_ha_port
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.durability import BrokerRole
-from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.address import format_address, own_ip, parse_address
 from spark_rocket.remoting.server.remoting_server import RemotingServer
-from spark_rocket.remoting.server.sockets import own_ip
 
 _log = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ from spark_rocket.console.app import make_app
 from spark_rocket.console.guard import name_of
 from spark_rocket.console.settings import ConsoleSettings
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.address import format_address
-from spark_rocket.remoting.server.sockets import own_ip
+from spark_rocket.remoting.address import format_address, own_ip
 from spark_rocket.remoting.tls.contexts import server_tls
 
 MAX_CONNECTIONS = 512

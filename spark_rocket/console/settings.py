@@ -18,7 +18,7 @@ from typing import Any
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.console.passwords import PREFIX, check_hash, hashed
 from spark_rocket.errors import ConfigError
-from spark_rocket.remoting.server.sockets import is_loopback
+from spark_rocket.remoting.address import is_loopback
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 
 DEFAULT_PORT = 8080

@@ -30,8 +30,8 @@ from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import read_settings, setting, settings_of, text_of
 from spark_rocket.protocol.wire import json as json_codec
+from spark_rocket.remoting.address import own_ip
 from spark_rocket.remoting.http.monitor import MetricsExporterType
-from spark_rocket.remoting.server.sockets import own_ip
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 
 _log = logging.getLogger(__name__)

@@ -104,7 +104,7 @@ def test_the_address_of_the_client_is_looked_up_by_the_caller(
         threads.append(threading.current_thread())
         return "10.0.0.1"
 
-    monkeypatch.setattr("spark_rocket.client.core.instance._own_ip", own_ip)
+    monkeypatch.setattr("spark_rocket.client.core.instance.own_ip", own_ip)
     instance.members.join_producer(Producer("p"), wait=False)
     instance.members.send_heartbeats()
     assert threads == [threading.current_thread()]

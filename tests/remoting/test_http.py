@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.errors import ConfigError
+from spark_rocket.remoting.address import is_loopback
 from spark_rocket.remoting.http import http_server as http
 from spark_rocket.remoting.http.http_server import MAX_CONNECTIONS, MAX_HEADER_BYTES, HttpResponse, HttpServer
 from spark_rocket.remoting.server.remoting_server import run
-from spark_rocket.remoting.server.sockets import is_loopback
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import TlsSettings
 

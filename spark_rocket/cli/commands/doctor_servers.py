@@ -9,7 +9,7 @@ from spark_rocket.cli.commands.doctor_finding import Finding, guarded, reach
 from spark_rocket.cli.connect import Link
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.protocol.durability import durability
-from spark_rocket.remoting.server.sockets import is_loopback
+from spark_rocket.remoting.address import is_loopback
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -32,7 +31,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.ids import UniqKeyGenerator
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.address import parse_address
+from spark_rocket.remoting.address import own_ip
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
@@ -149,7 +148,7 @@ class ClientInstance:
             with _lock:
                 if not self._client_id:
                     name = self.config.instance_name or os.urandom(4).hex()
-                    self._client_id = f"{_own_ip(self.config.name_servers[0])}@{os.getpid()}#{name}"
+                    self._client_id = f"{own_ip(self.config.name_servers[0])}@{os.getpid()}#{name}"
         return self._client_id
 
     def next_key(self) -> str:
@@ -161,7 +160,7 @@ class ClientInstance:
         keys = self._keys
         if keys is None:
             seed = int.from_bytes(os.urandom(4), "big")
-            address = _own_ip(self.config.name_servers[0])
+            address = own_ip(self.config.name_servers[0])
             keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
         return keys
 
@@ -172,18 +171,6 @@ class ClientInstance:
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
         self._tasks.submit(task)
-
-
-def _own_ip(name_server: str) -> str:
-    """Return the address of this host that routes to the name server; no packet is sent for that."""
-    host, port = parse_address(name_server)
-    try:
-        family, kind, _, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(peer)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"
 
 
 _lock = threading.Lock()

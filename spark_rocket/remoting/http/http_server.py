@@ -29,8 +29,8 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-from spark_rocket.remoting.address import format_address, format_peer
-from spark_rocket.remoting.server.sockets import cannot_listen, is_loopback, leaves_reserve
+from spark_rocket.remoting.address import format_address, format_peer, is_loopback
+from spark_rocket.remoting.server.sockets import cannot_listen, leaves_reserve
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ import logging
 import resource
 import socket
 import sys
-from ipaddress import ip_address
 from typing import Protocol
 
 from spark_rocket.errors import ConfigError
@@ -99,23 +98,3 @@ def cannot_listen(host: str, port: int, error: OSError, name: str, port_options:
         f"The {name} cannot listen on {where}: {error.strerror or error}.",
         remedy="Use an address of this host, for example 127.0.0.1 or 0.0.0.0.",
     )
-
-
-def own_ip() -> str:
-    """Return the address of the outgoing interface; no packet is sent for that."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return "127.0.0.1"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is a loopback address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

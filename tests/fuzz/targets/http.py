@@ -10,8 +10,8 @@ from spark_rocket.console import bodies as console_bodies
 from spark_rocket.console.avro import avro_text
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.transport.limits import has_more_fields
+from spark_rocket.remoting.address import is_loopback
 from spark_rocket.remoting.http import http_server as http
-from spark_rocket.remoting.server.sockets import is_loopback
 from tests.fuzz.targets.base import target, text_of
 
 
