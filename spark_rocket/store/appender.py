@@ -4,7 +4,7 @@ The order makes a put atomic:
 
 1. Allocate disk blocks and map every file to be written. A full disk or a shortage of descriptors is detected here,
    before a byte is written.
-2. Write the record after its head, then the head.
+2. Write the records, the size of the first one last.
 3. Advance the end of the log, which makes the record visible to readers.
 4. Write the consume-queue entry and advance the queue's end.
 5. Notify pending pulls.
