@@ -93,6 +93,15 @@ def test_consume_queues_and_index_are_rebuilt_identically(name: StoreName, direc
     assert [path.read_bytes() for path in sorted(directory.glob("index/*"))] == index
 
 
+def test_one_lost_queue_of_a_topic_is_rebuilt(directory: Path) -> None:
+    """Its end is not known, as Apache's broker does not record it: the whole log is compared."""
+    lost = directory / "consumequeue" / "GoldenA" / "2"
+    before = {path: path.read_bytes() for path in lost.iterdir()}
+    shutil.rmtree(lost)
+    opened(golden(directory)).close()
+    assert {path: path.read_bytes() for path in lost.iterdir()} == before
+
+
 def test_goes_on_appending(name: StoreName, directory: Path) -> None:
     config = golden(directory)
     store = opened(config)
