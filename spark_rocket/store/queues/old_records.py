@@ -3,10 +3,10 @@
 A start scans only the end of the log (recovery.py), so damage in an older file may be undetected. A consumed record of
 such a file is compared with its consume-queue entry and its CRC. If that fails, one of the two is damaged:
 
-- The entry, if it points outside the log or between its neighbours' records, or at an intact record that is not its
-  own: StoreCorruptError names the consume queue's file and byte, because continuing would skip intact messages.
-- Otherwise the record: it is omitted from the response, reading continues after it, and file and byte are logged once.
-  A consumer sees a gap in the queue offsets, as after filtering by tag.
+- The entry, if it points outside the log, before or after its neighbours, or to an intact record of another entry:
+  StoreCorruptError names the consume queue's file and byte, because continuing would skip intact messages.
+- Otherwise the record, possibly its topic, which no CRC covers: it is omitted from the response, reading continues
+  after it, and file and byte are logged once. A consumer sees a gap in the queue offsets, as after filtering by tag.
 
 An entry with a wrong position between its neighbours' records, where no record starts, looks like a damaged record.
 Only a scan of the log shows the difference (``rocket store check``), so its message is skipped, and logged, too.
@@ -25,6 +25,7 @@ from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import parse, walk
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 
 _REMEDY = (
     "Stop the broker and run `rocket store check`, which lists all damage, and `rocket store rebuild`, which rebuilds "
@@ -35,8 +36,9 @@ _REMEDY = (
 class OldRecords:
     """Checks records read from before the verified part of a queue."""
 
-    def __init__(self, commit_log: CommitLog) -> None:
+    def __init__(self, commit_log: CommitLog, queues: ConsumeQueueTable) -> None:
         self._log = commit_log
+        self._queues = queues
 
     def are_plausible(self, raw: bytes) -> bool:
         """Return whether entries are in ascending order and their records within the log."""
@@ -117,7 +119,8 @@ class OldRecords:
             and record.topic == queue.topic.encode()
         ):
             return self._log.read(physical, size)
-        if record is not None or not self._is_between_neighbours(queue, number, physical, size):
+        is_wrong = self._is_in_its_queue(record) if record is not None else False
+        if is_wrong or not self._is_between_neighbours(queue, number, physical, size):
             file = queue.files.find(number * ENTRY_SIZE)
             assert file is not None
             raise StoreCorruptError(
@@ -134,6 +137,13 @@ class OldRecords:
         raw = self._log.read(physical, size) if FIXED_SIZE <= size <= self._log.file_size else b""
         record = scan_record(raw).record
         return record if record is not None and record.physical_offset == physical else None
+
+    def _is_in_its_queue(self, record: RecordView) -> bool:
+        """Return whether the queue that a record names has it, so that no other entry may point to it."""
+        owner = self._queues.find(str(record.topic, "utf-8", "replace"), record.queue_id)
+        if owner is None or not owner.min_offset <= record.queue_offset < owner.max_offset:
+            return False
+        return owner.entry(record.queue_offset)[0] == record.physical_offset
 
     def _is_between_neighbours(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bool:
         """Return whether an entry points into the log, after the previous entry and before the next one.

@@ -33,7 +33,7 @@ class StoreReader:
     def __init__(self, commit_log: CommitLog, queues: ConsumeQueueTable, max_filter_message_size: int) -> None:
         self._log = commit_log
         self._queues = queues
-        self._old = OldRecords(commit_log)
+        self._old = OldRecords(commit_log, queues)
         self._examined = max_filter_message_size // ENTRY_SIZE
 
     # --- a run of messages --------------------------------------------------------------------------------------
