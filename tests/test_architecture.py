@@ -1,4 +1,4 @@
-"""docs/architecture.md is true: the modules that it names exist, and the limits that it states hold."""
+"""docs/architecture.md and the comments are true: the modules that they name exist, and the stated limits hold."""
 
 from __future__ import annotations
 
@@ -41,6 +41,41 @@ def test_modules_and_functions_are_short(path: Path) -> None:
         and (length := (node.end_lineno or 0) - node.lineno + 1) > 80
     ]
     assert not functions
+
+
+def test_the_modules_that_docstrings_and_comments_name_exist() -> None:
+    """As ``folder/name.py``, as ``package.module``, or as ``name.py`` if it is in the same package."""
+    paths = [str(path.relative_to(PACKAGE)) for path in MODULES]
+    missing = []
+    for module in paths:
+        text = (PACKAGE / module).read_text()
+        strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+        docstrings = [str(node.value) for node in strings if isinstance(node, ast.Constant)]
+        prose = "\n".join(re.findall(r"#.*", text) + docstrings)
+        package = module.partition("/")[0] + "/"
+        near = [path for path in paths if path.startswith(package)] if "/" in module else paths
+        missing += [
+            (module, file)
+            for file in re.findall(r"(?<![\w./-])[\w./]*\w\.py\b", prose)
+            if not any(f"/{path}".endswith(f"/{file}") for path in (paths if "/" in file else near))
+        ]
+        missing += [
+            (module, name)
+            for name in re.findall(r"``(?:spark_rocket\.)?([a-z_]+(?:\.[a-z_0-9]+)+)``", prose)
+            if name.split(".")[0] in PACKAGES and not name.endswith(".conf") and not _exists(name)
+        ]
+    assert not missing
+
+
+def test_private_constants_are_used() -> None:
+    unused = []
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+        private = {target.id for target in targets if isinstance(target, ast.Name) and re.match(r"_[^_]", target.id)}
+        used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        unused += [f"{path.relative_to(PACKAGE)}: {name}" for name in private - used]
+    assert not unused
 
 
 SAME_NAMES = {

@@ -7,7 +7,7 @@ span               event
 ``deliver TOPIC``  a pull or pop returned the message; at most ``MAX_SPANS_PER_RESPONSE`` spans per response
 =================  ===========================================================================================
 
-Both are children of the span in the message's ``traceparent``: the send (``client/otel.py``, or OpenTelemetry's
+Both are children of the span in the message's ``traceparent``: the send (``client/core/otel.py``, or OpenTelemetry's
 instrumentation of the Java client). Messages without one are not traced. Enabled with ``openTelemetryEnable=true``;
 otherwise nothing is imported, and the handlers are not wrapped.
 

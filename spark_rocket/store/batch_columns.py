@@ -1,4 +1,4 @@
-"""A batch of many messages as commit-log records, by columns (spans.py). batch_plan.py decides which batches.
+"""A batch of many messages as commit-log records, by columns (record/spans.py). batch_plan.py decides which batches.
 
 Python runs per message only to follow the sizes and for the CRC of each body, which no client sends. Time and memory
 are linear in the batch's bytes.

@@ -6,7 +6,8 @@ there: no message is in flight with two members at once. Acks go into the revive
 time ends, unacked messages go to the group's retry topic (revive.py). Retry topics are popped as well: before the topic
 in 20 % of the pops, otherwise after it if there is room left.
 
-Ordered pops write no check points: ``order`` (order.py) has the messages in flight, and acks move the group's offset.
+Ordered pops write no check points: consumer_order_info_manager.py has the messages in flight, and acks move the
+group's offset.
 
 Crash safety: the check point is in the log before the offset moves. Offsets are on disk some seconds later, and never
 before the check points that they have passed: see ``ReviveLog.position``. Later pops are recovered from the log

@@ -4,19 +4,19 @@ How a POP_MESSAGE is processed (processors/pop.py):
 
 1. The processor checks the request as Apache's does and converts it to a :class:`PopRequest`.
 2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the response; if messages
-   remain, ``waiting.more(topic, queue_id, group)`` may run another held request.
-3. Without messages: ``waiting.hold(channel, request, pop, again)``. HELD: the response is sent later. ``again()`` is
-   called on the loop when a matching message may have arrived, or when the timeout expires (``poll_time`` after
-   ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
+   remain, ``PopLongPollingService.more(topic, queue_id, group)`` may run another held request.
+3. Without messages: ``PopLongPollingService.hold(channel, request, pop, again)``. HELD: the response is sent later.
+   ``again()`` is called on the loop when a matching message may have arrived, or when the timeout expires
+   (``poll_time`` after ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
 
-Ordered pops (all calls from ``PopService``, with the queue's real topic) go through ``order``
-(:class:`~spark_rocket.broker.pop.consumer_order_info_manager.ConsumerOrderInfoManager`):
+Ordered pops (all calls from ``PopService``, with the queue's real topic) go through
+:class:`~spark_rocket.broker.pop.consumer_order_info_manager.ConsumerOrderInfoManager`:
 
 * before a pop of a queue: ``is_blocked``; a blocked queue is skipped and does not count in ``rest_num``;
 * after it: ``popped`` stores the offsets and returns the queue's part of orderCountInfo. No check point is written,
   and the group's offset stays at the first popped message;
 * at an ack with reviveQid 999: ``ack`` returns the offset to commit, ALREADY_ACKED or ILLEGAL (the response is 13);
-  afterwards ``waiting.more`` is called if the queue is free;
+  afterwards ``PopLongPollingService.more`` is called if the queue is free;
 * at a change of the invisible time: ``change_invisible``; when the group's offset is reset: ``clear``.
 
 A message of a retry topic is returned with the topic of the request: its record is encoded again with that topic and

@@ -41,12 +41,9 @@ from spark_rocket.protocol.wire.codes import PERM_READ, RequestCode, ResponseCod
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import PopMessageRequestHeader
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.store.results import GetMessageStatus
 
 _MAX_LATENESS_MS = 500
 _MAX_ATTEMPT_CHARACTERS = 255
-_RETRY_FIRST_SHARE = 0.2
-_MISPLACED = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
 @dataclass(eq=False)

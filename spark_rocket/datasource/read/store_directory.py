@@ -16,7 +16,7 @@ incomplete records                   an error with file and offset, or skipped (
                                      next start of a killed broker would truncate
 ===================================  ================================================================================
 
-Planning holds a shared lock on the store. Each task reads one span of one file (``store.log.span``) and decodes it in
+Planning holds a shared lock on the store. Each task reads one span of one file (``store.tools.span``) and decodes it in
 columns. Records are selected by topic, time and position before they are decoded. No other module of the data source
 uses the store. Tasks hold only values: Spark pickles them. Corresponds to nothing in RocketMQ.
 """

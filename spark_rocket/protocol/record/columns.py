@@ -79,9 +79,7 @@ STORED_SCHEMA: pa.Schema = pa.schema(
 _MAX_MILLIS = (2**63 - 1) // 1000
 
 _OF_TAILS = frozenset({"topic", "tags", "keys", "properties", "msgId"})
-_Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
-_U8 = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 def decode_records(

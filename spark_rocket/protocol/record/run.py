@@ -34,7 +34,6 @@ from spark_rocket.protocol.record.spans import body_crcs, gather
 from spark_rocket.protocol.record.uniform import Rows, value_range
 
 _MAX_BUFFER_BYTES = 2**31 - 1 - 64  # Arrow's offsets for binary and string are 32 bits wide
-_Any = np.ndarray[Any, Any]
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 _U8 = np.ndarray[Any, np.dtype[np.uint8]]
 _MAX_RETAINED_BLOCK_BYTES = 32 * 1024 * 1024  # larger blocks are not retained

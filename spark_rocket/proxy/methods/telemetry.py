@@ -1,9 +1,9 @@
 """The lifecycle of clients: Telemetry, Heartbeat, NotifyClientTermination, SyncLiteSubscription.
 
 Telemetry is a bidirectional stream for the lifetime of the client. The client sends its settings, receives the
-effective settings, and then commands of the broker: see clients.py and relay.py. Invalid settings end the stream with
-gRPC's INVALID_ARGUMENT and an error message, like Apache's proxy. (Clients log that error, but ignore the status of a
-command without settings.)
+effective settings, and then commands of the broker: see client_registry.py and relay.py. Invalid settings end the
+stream with gRPC's INVALID_ARGUMENT and an error message, like Apache's proxy. (Clients log that error, but ignore the
+status of a command without settings.)
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.client.ClientActivity.
 """

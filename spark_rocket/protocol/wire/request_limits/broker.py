@@ -232,7 +232,7 @@ _ACCOUNTS: Mapping[int, RequestLimit] = {
     Code.GET_BROKER_CLUSTER_ACL_CONFIG: _NOTHING,
 }
 
-# A slave refuses these (broker/replication/refusals.py); a master has no handler for them.
+# A slave refuses these (broker/processors/refusals.py); a master has no handler for them.
 _REFUSED: Mapping[int, RequestLimit] = {Code.POP_ROLLBACK: _NOTHING}
 
 BROKER_LIMITS: Mapping[int, RequestLimit] = {

@@ -1,6 +1,6 @@
 """The bounds of one request code, and the check of a request against them.
 
-A server checks every request before its handler runs (remoting/server/server.py): the bytes of header and body, and
+A server checks every request before its handler runs (remoting/server/dispatcher.py): the bytes of header and body, and
 the entries of lists that are one field of the header. Entries of a JSON body are counted where it is decoded, once,
 by :func:`~spark_rocket.protocol.wire.request_limits.decode.body_of`.
 
