@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
 from string import Formatter
 
 import pytest
 
 from spark_rocket.datasource import conditions
+from spark_rocket.datasource.options import parse
 from spark_rocket.datasource.options.listing import scope_names
 from spark_rocket.datasource.options.parse import parse_given, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
@@ -293,3 +295,20 @@ def test_former_names_of_conditions_are_accepted(name: str, former: str) -> None
         with pytest.warns(DeprecationWarning, match=f"{former} is now {name}"):
             assert each.code == former
     assert f"| `{name}` | `{former}` |" in CONDITIONS_PAGE.read_text(encoding="utf-8")
+
+
+def test_an_option_that_no_field_holds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "OPTIONS", (*OPTIONS, replace(OPTIONS[0], name="pullBatchSizes")))
+    with pytest.raises(KeyError, match="pull_batch_sizes"):
+        read()
+
+
+def test_a_field_that_no_option_fills_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "OPTIONS", tuple(option for option in OPTIONS if option.name != "dedupeWindow"))
+    with pytest.raises(TypeError, match="dedupe_window"):
+        read()
+
+
+def test_a_batch_has_the_defaults_of_the_options_of_streams() -> None:
+    options = parse_read_options({"subscribe": "orders"}, BATCH)
+    assert (options.wait_for_topic, options.max_trigger_delay_ms) == (False, 900_000)

@@ -23,7 +23,8 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.options.connection import connecting
-from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
+from spark_rocket.datasource.options.options import WriteOptions
+from spark_rocket.datasource.options.parse import internal_read
 from spark_rocket.datasource.options.parsers import Position, Start
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.pull_ranges import pull_chunks
@@ -118,16 +119,11 @@ class Brokers:
         )
         self._sink = sink_for(options)
         self.reader = Reader(options.name_server, group=group, request_timeout=self._request_timeout, **connection)
-        self._reading = ReadOptions(
+        self._reading = internal_read(
             name_server=options.name_server,
             topics=(),
             starting=Position(Start.EARLIEST),
             ending=Position(Start.LATEST),
-            fail_on_data_loss=True,
-            pull_batch_size=32_768,
-            pull_batch_bytes=4 << 20,
-            arrow_batch_rows=32_768,
-            arrow_batch_bytes=4 << 20,
             request_timeout_ms=options.request_timeout_ms,
             retry_timeout_ms=options.retry_timeout_ms,
             credentials=options.credentials,

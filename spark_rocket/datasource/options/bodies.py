@@ -118,6 +118,7 @@ _FIELDS = {
     "csvDelimiter": "csv_delimiter",
     "arrowRowsPerMessage": "arrow_rows",
 }
+BODY_OPTIONS = frozenset({"bodyFormat", "badRecords", *_FIELDS})
 _REQUIRED = {
     BodyFormat.AVRO: {"avroSchema": "a schema as JSON, or the path of a schema file"},
     BodyFormat.PROTOBUF: {

@@ -1,5 +1,6 @@
 """The options of a read, a write and a view, as typed values. ``parse.py`` makes them.
 
+A field of an option has no default here: that is in ``table.py``.
 They are pickled for the executors. Immutable, so safe from any thread. Corresponds to nothing in RocketMQ.
 """
 
@@ -31,29 +32,29 @@ class ReadOptions:
     arrow_batch_bytes: int
     request_timeout_ms: int
     retry_timeout_ms: int
-    consumer_group: str | None = None
-    max_offsets_per_trigger: int | None = None
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    combine_small_ranges: bool = True
-    store_path: str | None = None
-    broker_name: str | None = None
-    is_stream: bool = False
-    tags: tuple[str, ...] | None = None
+    consumer_group: str | None
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    combine_small_ranges: bool
+    store_path: str | None
+    broker_name: str | None
+    tags: tuple[str, ...] | None
     """Only messages with one of these tags; None selects all."""
-    sql_filter: str | None = None
-    max_pulls_in_flight: int = 32
+    sql_filter: str | None
+    max_pulls_in_flight: int
+    expected_brokers: tuple[str, ...] | None
+    """The brokers that must be available; None: those in the checkpoint and in ORDER_TOPIC_CONFIG."""
+    wait_for_topic: bool
+    max_bytes_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    dedupe_window: int | None
+    is_stream: bool = False
     look_up: LookUp | None = None
     """Only messages with one of these keys or ids."""
     topic_pattern: str | None = None
     assigned: tuple[MessageQueue, ...] | None = None
-    expected_brokers: tuple[str, ...] | None = None
-    """The brokers that must be available; None: those in the checkpoint and in ORDER_TOPIC_CONFIG."""
-    wait_for_topic: bool = False
-    max_bytes_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 900_000
-    dedupe_window: int | None = None
     body: BodySettings | None = None
     """The body format and its settings, for typed rows."""
     credentials: Credentials | None = None
@@ -89,16 +90,16 @@ class WriteOptions:
     max_requests_in_flight: int
     request_timeout_ms: int
     retry_timeout_ms: int
-    topic: str | None = None
-    write_id: str | None = None
-    compression: str = "none"
-    compress_above: int = 4096
-    max_delayed_in_flight: int = 256
+    topic: str | None
+    write_id: str | None
+    compression: str
+    compress_above: int
+    max_delayed_in_flight: int
+    staging_topic: str
+    ledger_topic: str
+    grace_period_ms: int
+    staging_retention_ms: int
     exactly_once: bool = False
-    staging_topic: str = ""
-    ledger_topic: str = ""
-    grace_period_ms: int = 20_000
-    staging_retention_ms: int = 259_200_000
     body: BodySettings | None = None
     """The body format and its settings, for bodies built from the other columns."""
     credentials: Credentials | None = None
@@ -113,9 +114,9 @@ class ViewOptions:
     name_server: str
     topics: tuple[str, ...]
     request_timeout_ms: int
-    consumer_group: str | None = None
-    producer_group: str | None = None
-    key: str | None = None
-    msg_id: str | None = None
+    consumer_group: str | None
+    producer_group: str | None
+    key: str | None
+    msg_id: str | None
     credentials: Credentials | None = None
     tls: TlsSettings | None = None

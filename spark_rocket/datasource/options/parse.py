@@ -20,23 +20,34 @@ from functools import cache
 from typing import Any
 
 from spark_rocket.datasource.conditions import BY_CASE, error
-from spark_rocket.datasource.options.bodies import BodySettings, body_settings
+from spark_rocket.datasource.options.bodies import BODY_OPTIONS, BodySettings, body_settings
 from spark_rocket.datasource.options.checks import check_needs, check_read, check_store, check_write
 from spark_rocket.datasource.options.connection import connection_of
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions, WriteOptions
 from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, unknown_option
 from spark_rocket.datasource.options.parsers import Guarantee, Values
 from spark_rocket.datasource.options.selection import ending_position, look_up_of, starting_position, topics_to_read
-from spark_rocket.datasource.options.table import OPTIONS, READS, WRITES, Scope
+from spark_rocket.datasource.options.table import OPTIONS, READS, VIEWS, WRITES, Scope
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 # Spark adds these to the options of a source.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode"})
+# Options without a field of their own: each becomes a part of a field that this module or the named one computes.
+_COMBINED = frozenset({
+    # connection.py
+    "accessKey", "secretKey", "securityToken", "credentialsFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify",
+    # selection.py
+    "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "groupOffsetsFallback", "endingOffsets", "endingTimestamp",
+    "endingOffsetsByTimestamp", "lookupKeys", "lookupMsgIds",
+    "deliveryGuarantee",
+    *BODY_OPTIONS,
+})  # fmt: skip
 
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
     """Parse a read's options. OptionError has the remedy."""
-    values = _parse(raw, scope)
+    values = _parse(raw, scope, READS)
     check_store(values)
     topics, pattern, assigned = topics_to_read(values)
     own: dict[str, Any] = {
@@ -49,16 +60,30 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         "look_up": look_up_of(values),
         "body": body_settings(values, topics, pattern),
     }
-    options = ReadOptions(**_same_named(ReadOptions, values) | own | connection_of(values))
+    options = ReadOptions(**_same_named(ReadOptions, READS, values) | own | connection_of(values))
     check_read(options)
     return options
 
 
-def _same_named(kind: type, values: Values) -> dict[str, Any]:
-    """Map options to the dataclass fields of the same name: ``maxTriggerDelay`` is max_trigger_delay_ms."""
+def _same_named(kind: type, scopes: frozenset[Scope], values: Values) -> dict[str, Any]:
+    """Return the fields that have an option of the same name: ``maxTriggerDelay`` is max_trigger_delay_ms.
+
+    KeyError for an option that has no field and is not in ``_COMBINED``. A field has no default, so one whose option
+    is missing from the table is an error of the constructor.
+    """
     known = {field.name.removesuffix("_ms"): field.name for field in fields(kind)}
-    named = {re.sub(r"([A-Z])", r"_\1", option).lower(): value for option, value in values.items()}
-    return {known[name]: value for name, value in named.items() if name in known}
+    own = [option.name for option in OPTIONS if option.scopes & scopes and option.name not in _COMBINED]
+    return {known[re.sub(r"([A-Z])", r"_\1", option).lower()]: values.get(option) for option in own}
+
+
+def internal_read(**own: Any) -> ReadOptions:
+    """Return the options of a read that no query has requested: ``own`` and defaults."""
+    return ReadOptions(**_same_named(ReadOptions, READS, Values(_defaults(READS), frozenset())) | own)
+
+
+def internal_write(**own: Any) -> WriteOptions:
+    """Return the options of a write that no query has requested: ``own`` and defaults."""
+    return WriteOptions(**_same_named(WriteOptions, WRITES, Values(_defaults(WRITES), frozenset())) | own)
 
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
@@ -68,7 +93,7 @@ def body_of(raw: Mapping[str, str]) -> BodySettings | None:
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
     """Parse a write's options. OptionError has the remedy."""
-    values = _parse(raw, scope)
+    values = _parse(raw, scope, WRITES)
     check_write(values, scope)
     own: dict[str, Any] = {
         "exactly_once": values["deliveryGuarantee"] is Guarantee.EXACTLY_ONCE,
@@ -76,7 +101,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         "compression": values["compression"].value,
         "body": body_settings(values),
     }
-    return WriteOptions(**_same_named(WriteOptions, values) | own | connection_of(values))
+    return WriteOptions(**_same_named(WriteOptions, WRITES, values) | own | connection_of(values))
 
 
 def is_view(raw: Mapping[str, str]) -> bool:
@@ -86,9 +111,9 @@ def is_view(raw: Mapping[str, str]) -> bool:
 
 def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
     """Parse a view's options. OptionError has the remedy."""
-    values = _parse(raw, Scope.VIEW)
+    values = _parse(raw, Scope.VIEW, VIEWS)
     topics = {"topics": values.get("subscribe", ())}
-    return ViewOptions(**_same_named(ViewOptions, values) | topics | connection_of(values))
+    return ViewOptions(**_same_named(ViewOptions, VIEWS, values) | topics | connection_of(values))
 
 
 def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
@@ -122,17 +147,18 @@ def _refused(key: str, scopes: frozenset[Scope]) -> Exception:
     return error("BAD_OPTION.SCOPE", case=case, option=option.name, belongs=belongs, wanted=wanted)
 
 
-def _parse(raw: Mapping[str, str], scope: Scope) -> Values:
+def _parse(raw: Mapping[str, str], scope: Scope, direction: frozenset[Scope]) -> Values:
+    """Parse the options of a scope. Options of the other scopes of its direction have their defaults."""
     given = parse_given(raw, frozenset({scope}))
-    values = Values({**_defaults(scope), **given}, given.given)
+    values = Values({**_defaults(direction), **given}, given.given)
     check_needs(values)
     return values
 
 
 @cache
-def _defaults(scope: Scope) -> Mapping[str, Any]:
+def _defaults(scopes: frozenset[Scope]) -> Mapping[str, Any]:
     return {
         option.name: option.parse(option.name, option.default)
         for option in OPTIONS
-        if scope in option.scopes and option.default is not None
+        if option.scopes & scopes and option.default is not None
     }

@@ -41,7 +41,7 @@ import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import line
 from spark_rocket.datasource.options.bodies import BadRecords, BodySettings
-from spark_rocket.datasource.options.options import ReadOptions, WriteOptions
+from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import RecordError, RowError
 from spark_rocket.model import (
@@ -88,19 +88,18 @@ def place(batch: pa.RecordBatch, index: int) -> str:
 
 def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:
     """Send the bad records of a batch, with the reasons, to ``topic``."""
+    from spark_rocket.datasource.options.parse import internal_write
     from spark_rocket.datasource.write.task import send_rows
 
     indexes = sorted(bad)
     letters = _build_dead_letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes])
-    write = WriteOptions(
+    write = internal_write(
         name_server=options.name_server,
         topic=topic,
         producer_group="spark_rocket_dead_letters",
-        write_id=None,
         max_message_size=_MAX_BODY_BYTES,
         send_batch_size=1000,
         send_batch_bytes=1 << 20,
-        max_requests_in_flight=4,
         request_timeout_ms=options.request_timeout_ms,
         retry_timeout_ms=options.retry_timeout_ms,
         compression="zlib",
