@@ -9,8 +9,8 @@ The order makes a put atomic:
 4. Write the consume-queue entry and advance the queue's end.
 5. Notify pending pulls.
 
-Thread-safety: for the store's one thread. Other threads may set ``write_error``, and read ``store_timestamp``: that of
-the last message that is completely below the log's end. Corresponds to CommitLog.asyncPutMessage(s) and
+Thread-safety: for the store's one thread. Other threads may call ``refuse``, and read ``store_timestamp``: that of the
+last message that is completely below the log's end. Corresponds to CommitLog.asyncPutMessage(s) and
 DefaultAppendMessageCallback.
 """
 
@@ -85,7 +85,7 @@ class MessageAppender:
         self._host_flag = STORE_HOST_V6 if len(self._host) == IPV6_HOST_SIZE else 0
         self._max_body = config.max_message_size
         self._opened: dict[tuple[str, int], ConsumeQueue] = {}
-        self.store_timestamp = 0
+        self._store_timestamp = 0
         self.put_total = 0
         self.put_bytes = 0
         self._merged = 0
@@ -93,9 +93,27 @@ class MessageAppender:
         self.times = PutTimes()
         self._limited = RateLimited(_log, 60.0, lambda: clock() / 1000)
         """Limits log lines about missing disk space."""
-        self.write_error: StoreNotWritableError | None = StoreNotWritableError(
+        self._refusal: StoreNotWritableError | None = StoreNotWritableError(
             f"The store in {config.store_path} is not running.", remedy="Start it."
         )
+
+    @property
+    def write_error(self) -> StoreNotWritableError | None:
+        """Why messages are rejected at present; None if they are accepted."""
+        return self._refusal
+
+    def refuse(self, error: StoreNotWritableError | None) -> None:
+        """Reject messages with this error from now on; None: accept them."""
+        self._refusal = error
+
+    @property
+    def store_timestamp(self) -> int:
+        """Store time of the log's last message."""
+        return self._store_timestamp
+
+    def continue_from(self, store_timestamp: int) -> None:
+        """Continue after a message that recovery has found or a replica has copied; 0: after none."""
+        self._store_timestamp = store_timestamp
 
     def sample(self) -> None:
         """Start the next ten-second sample of ``times``."""
@@ -181,6 +199,7 @@ class MessageAppender:
         offset, number = log.max_offset, queue.max_offset
         try:
             physical = plan.write(log.writable(size), template, queue.topic_field, number, offset)
+            log.complete(int(plan.sizes[0]))
         except BaseException:  # no memory for intermediate results
             log.erase(size)
             raise
@@ -196,8 +215,8 @@ class MessageAppender:
             if not is_storable(topic, queue_id):
                 raise PutError(PutStatus.MESSAGE_ILLEGAL, f"{topic!r} queue {queue_id} cannot be stored")
             queue = self._opened[topic, queue_id] = self._queues.find_or_create(topic, queue_id)
-        if self.write_error is not None:
-            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self.write_error))
+        if self._refusal is not None:
+            raise PutError(PutStatus.SERVICE_NOT_AVAILABLE, str(self._refusal))
         if len(properties) > MAX_PROPERTIES_BYTES:
             reason = f"properties have {len(properties)} bytes, more than {MAX_PROPERTIES_BYTES}"
             raise PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
@@ -220,7 +239,7 @@ class MessageAppender:
     ) -> None:
         """Make the written records visible, first in the log, then in the queue."""
         self._log.advance(size)
-        self.store_timestamp = timestamp
+        self._store_timestamp = timestamp
         self.put_bytes += size
         self.put_total += count
         if entries:
@@ -255,7 +274,7 @@ class MessageAppender:
 
     def _store_time(self, now: int) -> int:
         """Return a store time in log order: clock steps back of up to a minute are ignored, larger ones followed."""
-        last = self.store_timestamp
+        last = self._store_timestamp
         return last if now < last <= now + _MAX_STEP_BACK_MS else now
 
     def _tags_code(self, topic: str, properties: bytes, timestamp: int) -> int:

@@ -85,7 +85,7 @@ class ManyMessages:
 
         rows = _repeated(head, count)
         fields = _fields(rows, 0, _RECORD_HEAD)
-        fields["size"][1:] = self.sizes[1:]  # the first one is written last
+        fields["size"][1:] = self.sizes[1:]  # the log writes the first one
         fields["body_crc"] = body_crcs(self.raw, messages.body_starts, messages.body_ends)
         fields["flag"] = messages.heads["flag"]
         fields["queue_offset"] = np.arange(queue_offset, queue_offset + count)
@@ -108,7 +108,6 @@ class ManyMessages:
             is_separated = self.lengths > messages.properties + len(self.suffix)
             target[suffixes_at[is_separated] - 1] = _SEPARATOR[0]
             blocks(target, len(self.suffix))[suffixes_at] = np.frombuffer(self.suffix, f"V{len(self.suffix)}")[0]
-        out[: INT.size] = INT.pack(int(self.sizes[0]))
         return physical
 
 

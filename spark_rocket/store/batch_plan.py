@@ -45,8 +45,9 @@ class BatchPlan(Protocol):
         """Return whether a message may have a property whose name begins with one of ``names``."""
 
     def write(self, out: memoryview, head: bytes, topic_field: bytes, queue_offset: int, physical_offset: int) -> Ints:
-        """Write the run to ``out``, its first four bytes last; return the physical offset of each record.
+        """Write the run to ``out``, except its first four bytes; return the physical offset of each record.
 
+        These are the first record's size, which the log writes last.
         ``head``: a record's head without sizes, CRC, flag and offsets.
         """
 
@@ -82,9 +83,7 @@ class FewMessages:
             crc = crc32(body) & CRC_MASK
             record_head = pack(size, magic, crc, queue_id, flag, number, offset, rest, len(body))
             pieces += (record_head, body, topic_field, PROPERTIES_LENGTH.pack(len(properties)), properties)
-        records = memoryview(b"".join(pieces))
-        out[INT.size :] = records[INT.size :]
-        out[: INT.size] = records[: INT.size]
+        out[INT.size :] = memoryview(b"".join(pieces))[INT.size :]
         return physical
 
 

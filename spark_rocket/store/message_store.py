@@ -149,7 +149,7 @@ class MessageStore:
         self.retention.remover.remove_directories(self._queues.leftovers())
         self._boot_timestamp = self._clock()
         self._running = True
-        self._appender.write_error = None if self.replica is None else self.replica.refusal
+        self._appender.refuse(None if self.replica is None else self.replica.refusal)
 
     def _lock_directories(self) -> None:
         """Create and lock all directories, and record their paths."""
@@ -185,7 +185,7 @@ class MessageStore:
                     abort_path(self.config.store_path).unlink(missing_ok=True)
             raise
         self.recovery = report
-        self._appender.store_timestamp = report.last_store_timestamp
+        self._appender.continue_from(report.last_store_timestamp)
 
     def close(self) -> None:
         """Flush everything, mark the stop as clean, unlock. StoreError if the flush fails."""
@@ -193,7 +193,7 @@ class MessageStore:
             return
         self._running = False
         reason = f"The store in {self.config.store_path} is closed."
-        self._appender.write_error = StoreNotWritableError(reason, remedy="Start it.")
+        self._appender.refuse(StoreNotWritableError(reason, remedy="Start it."))
         if self._index is not None:
             self._index.stop()
         self._flush_log.stop()
@@ -226,16 +226,18 @@ class MessageStore:
         return self._appender.store_timestamp
 
     def _disk_failed(self, error: OSError) -> None:
-        self._appender.write_error = StoreNotWritableError(
-            f"The disk of {self.config.store_path} failed: {error}.",
-            remedy="Repair the disk and restart the broker; it recovers the data on disk.",
-            retriable=False,
+        self._appender.refuse(
+            StoreNotWritableError(
+                f"The disk of {self.config.store_path} failed: {error}.",
+                remedy="Repair the disk and restart the broker; it recovers the data on disk.",
+                retriable=False,
+            )
         )
 
     def _refuse_writes(self, error: StoreNotWritableError | None) -> None:
         """Reject writes while there is a retention error, unless a more serious one rejects them already."""
         if self._appender.write_error is self._disk_refusal:
-            self._appender.write_error = error
+            self._appender.refuse(error)
         self._disk_refusal = error
 
     def when_flushed(self, physical_offset: int, callback: FlushCallback) -> None:

@@ -185,7 +185,7 @@ def flush_queues(store: MessageStore, *, thorough: bool = True) -> None:
 
 def refuse_writes(store: MessageStore, error: StoreNotWritableError | None) -> None:
     """Let the store refuse writes, or take them again, as after a full disk."""
-    store._appender.write_error = error
+    store._appender.refuse(error)
 
 
 def log_records(store_path: Path, config: StoreConfig) -> bytes:

@@ -4,9 +4,9 @@ Spark passes option names in lower case, so lookups ignore case; errors show the
 or one of another operation (a write option on a read), is an error that suggests the nearest known option: a mistyped
 option must never be silently ignored. Contradicting options, and options without effect, are rejected (``checks.py``).
 
-``OPTIONS`` (``table.py``) is the single list of options, of their defaults and of what each requires. Options are parsed
-on the driver, once for the schema and once for the reader or writer: Spark requests these in different processes, and
-a table's query may add options to those of its schema. The parsed values are pickled for the executors, so an
+``OPTIONS`` (``table.py``) is the single list of options, of their defaults and of what each requires. They are parsed
+on the driver, for the schema and again for the reader or writer: Spark may request these in different processes, and a
+table's query may add options to those of its schema. The parsed values are pickled for the executors, so an
 environment variable there cannot change what the driver decided.
 Pure, except for name servers and credentials from the environment. Corresponds to nothing in RocketMQ; to
 KafkaSourceProvider in Spark.

@@ -10,8 +10,9 @@ through the mapping would end the process. Readers copy from the mappings, too; 
 
 Thread-safety: one writer (``make_room``, writes, ``advance``). ``max_offset`` is set after the bytes are written, so
 other threads may read anything below it. ``flush``: one thread at a time.
-After a crash: see recovery.py. A record's first four bytes are written last: if the process is killed during a write,
-the log appears to end before that record.
+After a crash: see recovery.py. The first four bytes of a run of records, the first one's size, are written last: if the
+process is killed during a write, the log appears to end before the run. ``write`` does this, or ``writable`` and then
+``complete``; nothing else writes them.
 Corresponds to org.apache.rocketmq.store.CommitLog.
 """
 
@@ -22,7 +23,7 @@ import mmap
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.buffers import Buffer
-from spark_rocket.protocol.record.layout import BLANK_SIZE, MAGIC_BLANK, SIZE_AND_MAGIC
+from spark_rocket.protocol.record.layout import BLANK_SIZE, INT, MAGIC_BLANK, SIZE_AND_MAGIC
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_allocator import MappedFileAllocator
@@ -126,14 +127,18 @@ class CommitLog:
         return file
 
     def write(self, records: Buffer) -> None:
-        """Write a run at ``position``, its first four bytes last. Call ``make_room`` before."""
+        """Write a run at ``position``. Call ``make_room`` before."""
         mm, position, view = self.mm, self.position, memoryview(records)
         mm[position + 4 : position + len(view)] = view[4:]
         mm[position : position + 4] = view[:4]
 
     def writable(self, size: int) -> memoryview:
-        """Return the bytes at ``position``, to write a run: its first four bytes last. Call ``make_room`` before."""
+        """Return the bytes at ``position``, to write a run except its first four bytes. Call ``make_room`` before."""
         return memoryview(self.mm)[self.position : self.position + size]
+
+    def complete(self, first_size: int) -> None:
+        """Write the first four bytes of a run that was written to ``writable``: the size of its first record."""
+        self.mm[self.position : self.position + 4] = INT.pack(first_size)
 
     def end_file(self, rest: Buffer) -> None:
         """End this file with ``rest``, which starts with the blank record, and continue in the next file.
@@ -156,6 +161,10 @@ class CommitLog:
         """Overwrite a run at ``position`` with zeros: one written but not yet visible to readers."""
         if self._current is not None and self._current.has_data(self.position):
             self.mm[self.position : self.position + size] = bytes(size)
+
+    def hide_from(self, offset: int) -> None:
+        """Show readers nothing from a record's offset on, before ``cut`` removes it."""
+        self.max_offset = offset
 
     def cut(self, offset: int) -> None:
         """Remove everything from a record's offset on. No other thread may flush or read there meanwhile."""

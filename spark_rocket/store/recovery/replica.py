@@ -237,7 +237,7 @@ class Replica:
                 ) from None
             raise
         log.advance(end)
-        self._appender.store_timestamp = timestamp
+        self._appender.continue_from(timestamp)
         if reason:
             raise self._invalid_record(base + end, reason)
         if damaged >= 0:
@@ -321,12 +321,12 @@ class Replica:
         self.forget()
         checkpoint = self._checkpoint
         with self._flush_log.held(), self._flush_queues.held():
-            self._appender.store_timestamp = 0
+            self._appender.continue_from(0)
             checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = checkpoint.index_msg_timestamp = 0
             checkpoint.save()
             self._ends.forget_all()
             self._deleted.cut(offset)
-            self._log.max_offset = offset  # first, so that the index thread stops there
+            self._log.hide_from(offset)  # first, so that the index thread stops there
             if self._index is not None:
                 self._index.cut(offset)
             self._log.cut(offset)
