@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 
 from spark_rocket.errors import (
+    BrokerError,
     ProtocolError,
     RemotingConnectError,
     RemotingError,
@@ -24,7 +25,7 @@ from spark_rocket.errors import (
     RemotingTooMuchRequestError,
     StateError,
 )
-from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.remoting_client import RemotingClient
@@ -300,6 +301,38 @@ def test_a_request_from_the_server(serve: Serve) -> None:
         assert (failed.code, failed.remark) == (ResponseCode.SYSTEM_ERROR, "RuntimeError: no such luck")
         assert [code for _, code in seen] == [307, 500]
         assert client.is_connected(seen[0][0])
+
+
+@pytest.mark.parametrize(
+    "request_code", [RequestCode.RESET_CONSUMER_CLIENT_OFFSET, RequestCode.GET_CONSUMER_RUNNING_INFO]
+)
+@pytest.mark.parametrize(
+    ("error", "code", "remark"),
+    [
+        pytest.param(OSError("no \udcff"), 1, "OSError: no ?", id="lone surrogate"),
+        pytest.param(
+            BrokerError("No \udcff.", remedy="Ask.", response_code=16), 16, "No ?. Ask.", id="code and remedy"
+        ),
+        pytest.param(OSError("x" * 5_000), 1, f"OSError: {'x' * 4_087} … (5,009 characters)", id="long"),
+        pytest.param(StateError("x" * 2**25), 1, f"{'x' * 4_096} … (33,554,432 characters)", id="longer than a header"),
+    ],
+)
+def test_the_error_of_a_handler_is_sent(
+    serve: Serve, request_code: int, error: Exception, code: int, remark: str
+) -> None:
+    with RemotingClient(request_handler=Mock(side_effect=error)) as client:
+        failed = pushed(serve, client)(request_code)
+        assert (failed.code, failed.remark) == (code, remark)
+
+
+def test_a_response_of_a_handler_that_cannot_be_encoded(serve: Serve) -> None:
+    def handle(address: str, command: RemotingCommand) -> RemotingCommand | None:
+        return RemotingCommand.response(command, remark="\udcff")
+
+    with RemotingClient(request_handler=handle) as client:
+        failed = pushed(serve, client)(307)
+        assert failed.code == ResponseCode.SYSTEM_ERROR
+        assert failed.remark
 
 
 def test_a_request_from_the_server_without_a_handler(serve: Serve, client: RemotingClient) -> None:

@@ -207,7 +207,7 @@ class SendMessageProcessor(Processor):
 
     def _respond(self, sent: _Send, code: int, result: PutResult) -> RemotingCommand | None:
         channel, request, topic, unique_key = sent.channel, sent.request, sent.target.topic, sent.unique_key
-        if request.flag & 2:
+        if request.is_oneway:
             return None  # one-way: no response to delay for the disk or the name servers
         config, prefix = self.config, self._message_id_prefix
         ext = {

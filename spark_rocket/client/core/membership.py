@@ -43,12 +43,12 @@ from spark_rocket.protocol.wire.headers.membership import (
     NotifyConsumerIdsChangedRequestHeader,
     UnregisterClientRequestHeader,
 )
-from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.remoting import failures
+from spark_rocket.remoting.client.remoting_client import RemotingClient, RequestHandler
 from spark_rocket.remoting.event_loop import loop_thread
 
 logger = logging.getLogger(__name__)
 
-RequestHandler = Callable[[str, RemotingCommand], RemotingCommand | None]
 Member = TypeVar("Member")
 
 
@@ -311,9 +311,7 @@ class Membership:
         """Called on the callback thread of a connection, so a handler may block."""
         handler = self.handlers.get(request.code)
         if handler is None:
-            return RemotingCommand.response(
-                request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
-            )
+            return failures.not_supported(request)
         return handler(address, request)
 
     def _ids_changed(self, address: str, request: RemotingCommand) -> None:

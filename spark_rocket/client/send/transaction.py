@@ -39,7 +39,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from spark_rocket.client.core.instance import ClientInstance
-from spark_rocket.client.core.membership import Membership, RequestHandler
+from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.trace import decided
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.client.send.producer import Producer
@@ -63,6 +63,7 @@ from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateRequestHeader, EndTransactionRequestHeader
+from spark_rocket.remoting.client.remoting_client import RequestHandler
 
 logger = logging.getLogger(__name__)
 

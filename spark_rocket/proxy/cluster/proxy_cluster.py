@@ -31,6 +31,7 @@ from spark_rocket.protocol.wire.bodies.route import ClusterInfo, QueueData, Topi
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.messages.statuses import refusal_of
+from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient, ResponseFuture
 from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -291,9 +292,7 @@ class ProxyCluster:
             return handler(self._names.get(address, ""), request)
         if request.is_oneway:
             return None
-        return RemotingCommand.response(
-            request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request code {request.code} is not supported"
-        )
+        return failures.not_supported(request)
 
     # --- topics and groups --------------------------------------------------------------------------------------
 

@@ -37,9 +37,9 @@ from typing import TypeAlias
 
 from spark_rocket.errors import RemotingConnectError, RemotingTooMuchRequestError, RocketError
 from spark_rocket.protocol.auth import Credentials, RequestSigner
-from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.connection import RemotingConnection, not_connected
 from spark_rocket.remoting.client.promise import as_future
 from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
@@ -188,15 +188,14 @@ class AsyncRemotingClient:
         response: ResponseFuture | RemotingCommand | None
         try:
             if self._on_push is None:
-                remark = f" request type {request.code} not supported"
-                response = RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+                response = failures.not_supported(request)
             else:
                 response = self._on_push(connection.address, request)
         except RocketError as error:
-            response = _failure(request, error)
+            response = failures.failed(request, error)
         except Exception as error:
             logger.exception("request code %d of %s failed", request.code, connection.address)
-            response = _failure(request, error)
+            response = failures.failed(request, error)
         if isinstance(response, asyncio.Future):
             self._pushed.setdefault(connection, set()).add(response)
             response.add_done_callback(partial(self._respond_later, connection, request))
@@ -210,11 +209,17 @@ class AsyncRemotingClient:
         if done.cancelled():
             return
         error = done.exception()
-        self._respond(connection, request, done.result() if error is None else _failure(request, error))
+        self._respond(connection, request, done.result() if error is None else failures.failed(request, error))
 
     def _respond(self, connection: RemotingConnection, request: RemotingCommand, response: RemotingCommand) -> None:
-        if not request.is_oneway:
-            connection.post(partial(connection.write, pieces_of(response)))
+        if request.is_oneway:
+            return
+        try:
+            pieces = pieces_of(response)
+        except Exception as error:  # it cannot be encoded: too long, for example
+            logger.exception("response to request code %d of %s", request.code, connection.address)
+            pieces = pieces_of(failures.failed(request, error))
+        connection.post(partial(connection.write, pieces))
 
     # --- the end ------------------------------------------------------------------------------------------------
 
@@ -232,8 +237,3 @@ class AsyncRemotingClient:
         for connection in connections:
             connection.close("the client is closed", abort=True)
         await asyncio.gather(*(as_future(connection.closed) for connection in connections))
-
-
-def _failure(request: RemotingCommand, error: BaseException) -> RemotingCommand:
-    remark = str(error) if isinstance(error, RocketError) else f"{type(error).__name__}: {error}"
-    return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)

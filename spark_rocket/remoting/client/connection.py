@@ -268,7 +268,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.close(f"invalid frame: {error.message.removesuffix('.')}", abort=True)
 
     def _dispatch(self, command: RemotingCommand) -> None:
-        if not command.flag & 1:
+        if not command.is_response:
             self._on_request(self, command)
             return
         request = self.session.take(command.opaque)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, cast
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingError, RemotingTooMuchRequestError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.buffers import Buffer
-from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.in_flight import DeadlineTimer, FutureRequest, no_response
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
@@ -113,7 +113,7 @@ class Channel(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if not command.flag & FLAG_RESPONSE:
+        if not command.is_response:
             if self.is_paused and not self._may_buffer(command):
                 return
             command.opaque = self._session.next_opaque()
@@ -316,7 +316,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def _may_buffer(self, command: RemotingCommand) -> bool:
         """Whether to buffer a request until the peer reads again; the number of one-way requests is limited."""
-        if command.flag & FLAG_ONEWAY:
+        if command.is_oneway:
             owner = self._owner
             if owner.oneways_waiting >= owner.limits.max_oneway:
                 owner.overload.oneway_dropped += 1

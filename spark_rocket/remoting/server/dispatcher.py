@@ -13,15 +13,13 @@ from typing import TypeAlias
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.buffers import Buffer
-from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.request_limits import RequestLimit
+from spark_rocket.remoting import failures
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.request_queue import Refuse
 from spark_rocket.remoting.session import pieces_of
 
-MAX_REMARK_CHARACTERS = 4_096
-"""Characters of an error in a response."""
 _FLUSH_BYTES = 256 * 1024
 """Responses to one read are written together, up to this size."""
 
@@ -33,9 +31,7 @@ Handler: TypeAlias = Callable[[Channel, RemotingCommand], RemotingCommand | None
 
 def not_supported(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
     """The default handler."""
-    return RemotingCommand.response(
-        request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {request.code} not supported"
-    )
+    return failures.not_supported(request)
 
 
 class RequestDispatcher:
@@ -66,7 +62,7 @@ class RequestDispatcher:
                 channel.write_all(responses)
                 channel.close_as_invalid(error)
                 return len(frames)
-            if command.flag & FLAG_RESPONSE:
+            if command.is_response:
                 channel.responded(command)
                 continue
             buffers = self._response_to(channel, command, len(frame), refuse)
@@ -93,26 +89,19 @@ class RequestDispatcher:
                 if limit is not None:
                     limit.check(command, frame_size)
                 response = self.handlers.get(command.code, self._default_handler)(channel, command)
-            if response is None or command.flag & FLAG_ONEWAY:
+            if response is None or command.is_oneway:
                 return ()
             return pieces_of(response)
         except Exception as error:
             failure = failure_of(channel, command, error)
-            return () if command.flag & FLAG_ONEWAY else pieces_of(failure)
+            return () if command.is_oneway else pieces_of(failure)
 
 
 def failure_of(channel: Channel, command: RemotingCommand, error: Exception) -> RemotingCommand:
     """Return the response to a request whose handler raised an error; unexpected errors are logged."""
-    code: int = ResponseCode.SYSTEM_ERROR
-    if isinstance(error, RocketError):  # an expected error: invalid header, unknown topic, full disk
-        code = error.response_code or code
-        text = f"{error.message} {error.remedy}".rstrip()
+    if isinstance(error, RocketError):
         logger.debug("code %d from %s failed: %s", command.code, channel, error)
     else:
-        text = f"{type(error).__name__}: {error}"
         key = (command.code, type(error))
         _often.log(logging.ERROR, key, "code %d from %s failed", command.code, channel, exc_info=error)
-    if len(text) > MAX_REMARK_CHARACTERS:  # it repeats what the request had; a client may not read so large a header
-        text = f"{text[:MAX_REMARK_CHARACTERS]} … ({len(text):,} characters)"
-    # The text may contain lone surrogates, which cannot be encoded in a header.
-    return RemotingCommand.response(command, code, text.encode(errors="replace").decode())
+    return failures.failed(command, error)
