@@ -1,4 +1,4 @@
-"""The operating system: supported systems, available cores, and memory reuse of the C library.
+"""The operating system: supported systems, the clock, available cores, and memory reuse of the C library.
 
 Supported are Linux and macOS. Windows lacks system calls that connections and files need: ``poll``, ``flock``, timeouts
 of blocking sends, ``fork``.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from functools import cache
 
 from spark_rocket.errors import StateError
@@ -28,6 +29,11 @@ def check_system() -> None:
             "spark_rocket does not support Windows; it supports Linux and macOS.",
             remedy="Run it in WSL 2 (wsl --install), together with Spark and Python.",
         )
+
+
+def now_ms() -> int:
+    """Return the wall clock's time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def cores() -> int:

@@ -36,7 +36,7 @@ from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
 from spark_rocket.remoting.server.remoting_server import RemotingServer
-from spark_rocket.store.message_store import now_ms
+from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -15,6 +15,7 @@ import click
 
 from spark_rocket import units
 from spark_rocket.attributes import camel_case
+from spark_rocket.system import now_ms
 
 _MIN_BAR_BYTES = 64 << 20  # smaller stores have no progress bar
 
@@ -74,7 +75,7 @@ def limit(text: str) -> int:
 def moment(text: str) -> int:
     """A type: a time (UTC unless it has a zone), epoch milliseconds, or a negative duration; as epoch milliseconds."""
     try:
-        return units.moment(text, int(time.time() * 1000)).ms
+        return units.moment(text, now_ms()).ms
     except ValueError as problem:
         raise click.BadParameter(
             f"invalid time {text!r}: use {problem} (after an = on the command line, as in --from=-2h; 2h works too)"

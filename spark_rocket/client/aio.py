@@ -98,7 +98,7 @@ class Reader(_Client[_Reader]):
     async def pull(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PullResult:
         """Return the raw records of one pull."""
         return await self._wait(
-            partial(self.blocking.pull_later, queue, offset, **options), may_block=self.blocking.may_block(queue)
+            partial(self.blocking.pull_async, queue, offset, **options), may_block=self.blocking.may_block(queue)
         )
 
     messages = _threaded(_Reader.messages)

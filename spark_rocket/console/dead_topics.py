@@ -103,7 +103,7 @@ class DeadTopics:
         unavailable: set[str] = set()
         for first in range(0, len(due), WINDOW):
             part = [topic for topic in due[first : first + WINDOW] if topic.queue.broker_name not in unavailable]
-            for topic, promise in [(t, self._reader.pull_later(t.queue, t.offset, max_msgs=1)) for t in part]:
+            for topic, promise in [(t, self._reader.pull_async(t.queue, t.offset, max_msgs=1)) for t in part]:
                 try:
                     origin = _origin(topic, promise)
                 except RocketError as error:

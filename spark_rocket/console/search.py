@@ -239,7 +239,7 @@ class Search:
             asked = [
                 (
                     step,
-                    self._reader.pull_later(
+                    self._reader.pull_async(
                         step.span.queue,
                         step.at,
                         max_msgs=min(step.end - step.at, step.most),

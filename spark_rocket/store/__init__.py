@@ -2,7 +2,7 @@
 
 from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.message_store import MessageStore, now_ms
+from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.results import GetMessageResult, GetMessageStatus, PutResult, PutStatus, QueryMessageResult
 
 __all__ = [
@@ -14,5 +14,4 @@ __all__ = [
     "PutStatus",
     "QueryMessageResult",
     "StoreConfig",
-    "now_ms",
 ]

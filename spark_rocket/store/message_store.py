@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +36,7 @@ from spark_rocket.store.recovery.replica import Replica
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult
 from spark_rocket.store.retention import DiskUsage, Retention, readable_bytes
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
+from spark_rocket.system import now_ms
 
 _GRANT_PERMISSION = "Give the broker's user read and write permission there."
 _FREE_SPACE = "Free some space on that disk and restart the broker."
@@ -47,10 +47,6 @@ _REMEDIES = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
 }
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class MessageStore:

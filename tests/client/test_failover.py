@@ -141,7 +141,7 @@ def test_pulls_follow_the_suggested_broker(pair: FakeCluster, reader: Reader) ->
     assert not reader.pull(QUEUE, 0).from_master
     assert not reader.pull_async(QUEUE, 0).result(30).from_master
     slave.responses[PULL] = pulled(0, 0)
-    assert not reader.pull_later(QUEUE, 0).result().from_master
+    assert not reader.pull_async(QUEUE, 0).result().from_master
     assert reader.pull(QUEUE, 0).from_master
     slave.responses[PULL] = pulled(1)
     assert not reader.pull(QUEUE, 0).from_master

@@ -33,7 +33,6 @@ PULL = RequestCode.PULL_MESSAGE
 PULLS: list[Callable[..., Any]] = [
     lambda reader, *args, **options: reader.pull(*args, **options),
     lambda reader, *args, **options: reader.pull_async(*args, **options).result(10),
-    lambda reader, *args, **options: reader.pull_later(*args, **options).result(),
 ]
 
 

@@ -181,7 +181,7 @@ class FakeReader:
         self.low, self.high, self.slave_end, self.master_at = low, high, slave_end, master_at
         self.asked: list[tuple[int, int]] = []
 
-    def pull_later(self, queue: MessageQueue, offset: int, *, max_msgs: int, tags: str) -> Any:
+    def pull_async(self, queue: MessageQueue, offset: int, *, max_msgs: int, tags: str) -> Any:
         self.asked.append((offset, max_msgs))
         is_master = len(self.asked) > self.master_at
         high = self.high if is_master else self.slave_end

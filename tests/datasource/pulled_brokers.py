@@ -75,7 +75,7 @@ class ListBroker:
         self.instead: dict[int, list[RocketError | PullResult]] = {}
         self.chosen: dict[str, str | None] = {}
 
-    def pull_later(
+    def pull_async(
         self, queue: MessageQueue, offset: int, *, max_msgs: int, max_bytes: int, timeout: float, **chosen: str | None
     ) -> AnsweredPull:
         assert queue == self.queue
@@ -160,10 +160,10 @@ class AnyBroker(ListBroker):
         self.deletes = deletes
         self.calm = 0
 
-    def pull_later(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
+    def pull_async(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
         if self.chance.random() < 0.5:
-            return super().pull_later(queue, offset, **asked)
-        return DelayedPull(lambda: ListBroker.pull_later(self, queue, offset, **asked).result())
+            return super().pull_async(queue, offset, **asked)
+        return DelayedPull(lambda: ListBroker.pull_async(self, queue, offset, **asked).result())
 
     def answer(self, offset: int, max_msgs: int) -> PullResult:
         self.most = self.chance.choice((1, 5, 31, 32, 32, 32, 33, 200))

@@ -431,9 +431,9 @@ def test_concurrent_pulls_hold_at_most_one_large_pull() -> None:
     sizes: list[int] = []
 
     class Measured(ListBroker):
-        def pull_later(self, queue: MessageQueue, offset: int, *, max_bytes: int, **rest: Any) -> AnsweredPull:
+        def pull_async(self, queue: MessageQueue, offset: int, *, max_bytes: int, **rest: Any) -> AnsweredPull:
             sizes.append(max_bytes)
-            return super().pull_later(queue, offset, max_bytes=max_bytes, **rest)
+            return super().pull_async(queue, offset, max_bytes=max_bytes, **rest)
 
     list(pull_chunks(OffsetRange(QUEUE, 0, 2000), options(), Measured(0, 2000, most=32)))  # type: ignore[arg-type]
     assert max(sizes[40:]) <= 4 * 1024 * 1024 // 32

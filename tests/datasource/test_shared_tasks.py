@@ -49,9 +49,9 @@ class Queues:
         self.sent: list[tuple[MessageQueue, int]] = []
         """The queue and ``max_bytes`` of each pull."""
 
-    def pull_later(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
+    def pull_async(self, queue: MessageQueue, offset: int, **asked: Any) -> Any:
         self.sent.append((queue, asked["max_bytes"]))
-        return self.of[queue].pull_later(queue, offset, **asked)
+        return self.of[queue].pull_async(queue, offset, **asked)
 
     def pull(self, queue: MessageQueue, offset: int, *, max_msgs: int) -> PullResult:
         return self.of[queue].pull(queue, offset, max_msgs=max_msgs)

@@ -20,8 +20,8 @@ from spark_rocket.model import Message, MessageQueue
 from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
-from spark_rocket.store.message_store import now_ms
 from spark_rocket.store.tools.check import check_store
+from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire

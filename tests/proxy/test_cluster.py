@@ -17,9 +17,9 @@ from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.proxy_cluster import wall_clock_ms
 from spark_rocket.proxy.methods.sending import queue_of_group
 from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
@@ -229,7 +229,7 @@ def test_transactions_continue_after_a_restart_of_the_proxy(brokers: LocalCluste
     client = first.client("tx@1")
     client.produce(topic)
     decided, asked = (
-        sent(client, message(topic, body, message_type=Type.TRANSACTION, born_ms=wall_clock_ms()))[0]
+        sent(client, message(topic, body, message_type=Type.TRANSACTION, born_ms=now_ms()))[0]
         for body in (b"decided", b"asked")
     )
     first.stop()

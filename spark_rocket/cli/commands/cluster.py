@@ -6,7 +6,6 @@ Corresponds to mqadmin's clusterList, producer and producerConnection.
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from spark_rocket.cli.connect import Link, cluster_option, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     from spark_rocket.client.admin import BrokerStatus
@@ -89,7 +89,7 @@ def list_brokers(link: Link, cluster_name: str | None, as_json: bool, watch: flo
 def _row(broker: BrokerStatus) -> dict[str, Any]:
     row = pick(broker, "cluster brokerName=name broker_id address error")
     if (runtime := broker.runtime) is not None:
-        now = int(time.time() * 1000)
+        now = now_ms()
         row |= camel({name: value for name, value in asdict(runtime).items() if name != "raw"})
         row |= pick(runtime, "commit_log_bytes")
         row["upMs"] = max(now - runtime.started_ms, 0) if runtime.started_ms else None

@@ -28,6 +28,7 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.text import moment
 from spark_rocket.errors import RocketError
+from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, PullResult, Reader
@@ -148,7 +149,7 @@ class _Follower:
         return {name: why for name, why in self._failed.items() if only is None or name == only.broker_name}
 
     def messages(self, last: int | None, begin: int | None, *, follow: bool) -> Iterator[MessageExt]:
-        self._begin_ms = int(time.time() * 1000) - _MAX_CLOCK_SKEW_MS if begin is None or begin < 0 else begin
+        self._begin_ms = now_ms() - _MAX_CLOCK_SKEW_MS if begin is None or begin < 0 else begin
         every = self._admin.offsets(self._topic, failed=self._failed)
         ends = {queue: ends for queue, ends in every.items() if self._only in (None, queue)}
         self._offsets = {queue: high for queue, (_, high) in ends.items()}

@@ -26,6 +26,7 @@ from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text, size_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import BrokerError, ClientError, RocketError
+from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
@@ -121,7 +122,7 @@ def runtime(link: Link, broker: str, raw: bool, as_json: bool) -> None:
         values = asdict(found)
         show.document({**camel({k: v for k, v in values.items() if k != "raw"}), "raw": found.raw})
         return
-    now = int(time.time() * 1000)
+    now = now_ms()
     up = f"{duration_text(max(now - found.started_ms, 0))}, since {second_text(found.started_ms)}"
     show.record(
         {

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -35,6 +34,7 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import ClientError, TopicNotFoundError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
+from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -263,7 +263,7 @@ class QueueShare:
             return self._reader.min_offset(queue)
         if self._where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
             return self._reader.max_offset(queue)
-        moment = int(time.time() * 1000) - DEFAULT_LOOK_BACK_MS if self._timestamp_ms is None else self._timestamp_ms
+        moment = now_ms() - DEFAULT_LOOK_BACK_MS if self._timestamp_ms is None else self._timestamp_ms
         return self._reader.offset_for_time(queue, moment)
 
     def notify(self, listener: MessageQueueListener, topic: str, mine: list[MessageQueue]) -> None:

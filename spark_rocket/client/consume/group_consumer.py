@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -44,6 +43,7 @@ from spark_rocket.protocol.wire.bodies.consumer import (
     PROP_NAMESERVER_ADDR,
     ConsumerRunningInfo,
 )
+from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class GroupConsumer(Client, ABC):
                 )
             instance = self.instance()
             self._pid = os.getpid()
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = now_ms()
         return instance
 
     @property

@@ -342,16 +342,15 @@ class Reader(Client):
         """Pull once from ``offset`` on; see ``PullOptions``."""
         return self._now(self._pull_of(queue, offset, options))
 
-    def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Future[PullResult]:
-        """Like ``pull``, with a future: keep the next pull in flight while processing the last one."""
-        return self._async(queue, lambda: self._pull_of(queue, offset, options))
+    def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
+        """Like ``pull``, with a future: keep the next pull in flight while processing the last one.
 
-    def pull_later(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
-        """Like ``pull_async``, for a thread with many pulls in flight: requests are written together."""
+        The requests of a thread with many pulls in flight are written together.
+        """
         return self._async(queue, lambda: self._pull_of(queue, offset, options))
 
     def may_block(self, queue: MessageQueue) -> bool:
-        """Whether ``pull_later`` may wait: for the start, the route, or a broker that does not read."""
+        """Whether ``pull_async`` may wait: for the start, the route, or a broker that does not read."""
         shared = self._shared
         route = None if shared is None else shared.routes.cached(queue.topic)
         if shared is None or route is None or not route.brokers.get(queue.broker_name):

@@ -40,6 +40,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address
+from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -114,7 +115,7 @@ class SendBack:
                 default_topic_queue_nums=1,
                 queue_id=queue.queue_id,
                 sys_flag=0,
-                born_timestamp=time.time_ns() // 1_000_000,
+                born_timestamp=now_ms(),
                 flag=message.flag,
                 properties=encode_properties(properties).decode(),
                 reconsume_times=message.reconsume_times + 1,

@@ -6,7 +6,6 @@ Thread-safety: all methods. Corresponds to subscriptionInner of RebalanceImpl.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from spark_rocket.client.core.validators import check_topic
@@ -15,6 +14,7 @@ from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.system import now_ms
 
 
 class Subscriptions:
@@ -43,7 +43,7 @@ class Subscriptions:
                 code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
                 raise SubscriptionRefusedError(error.message, remedy=error.remedy, response_code=code) from None
         wanted = parse_tags(None if sql else tags)
-        version = time.time_ns() // 1_000_000
+        version = now_ms()
         data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
         if check is not None:
             check(data)

@@ -36,6 +36,7 @@ from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import CallbackThread, loop_thread
+from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class ClientInstance:
         if keys is None:
             seed = int.from_bytes(os.urandom(4), "big")
             address = own_ip(self.config.name_servers[0])
-            keys = self._keys = UniqKeyGenerator(address, os.getpid(), lambda: time.time_ns() // 1_000_000, seed=seed)
+            keys = self._keys = UniqKeyGenerator(address, os.getpid(), now_ms, seed=seed)
         return keys
 
     def call_later(self, seconds: float, task: Callable[[], object]) -> None:

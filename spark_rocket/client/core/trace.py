@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from spark_rocket.protocol.message_trace import (
     encode_trace_data,
     trace_keys,
 )
+from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 _often = RateLimited(logger, 60.0)
@@ -56,10 +56,6 @@ DEFAULT_REGION = "DefaultRegion"
 _RETURNED_SUCCESS, _RETURNED_EXCEPTION, _RETURNED_FAILED = 0, 2, 4
 _LATER = ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT", "ROLLBACK")
 _TIMED = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "__STARTDELIVERTIME")
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class TraceSender(Protocol):

@@ -15,7 +15,6 @@ Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAP
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
@@ -47,6 +46,7 @@ from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH, PROPE
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageResponseHeader
+from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ class Outgoing:
             "d": _DEFAULT_QUEUES,
             "e": str(queue.queue_id),
             "f": str(self.sys_flag),
-            "g": str(time.time_ns() // 1_000_000),
+            "g": str(now_ms()),
             "h": str(self.flag),
             "i": self.properties,
             "j": "0",

@@ -42,6 +42,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ def reply_of(request: RemotingCommand) -> MessageExt:
     if header.sys_flag & COMPRESSED:
         body = decompress_body(body, header.sys_flag)
     properties = decode_properties(header.properties or "")
-    properties[_ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
+    properties[_ARRIVE_TIME] = str(now_ms())
     return MessageExt(
         topic=header.topic,
         body=body,

@@ -218,7 +218,7 @@ class Brokers:
         It raises DATA_LOSS.STAGED_BLOCK if the broker does not have the block. The error is retriable if the broker may
         show the block soon: brokers acknowledge a message before it can be pulled.
         """
-        answer = self.reader.pull_later(queue, offset, max_msgs=1)
+        answer = self.reader.pull_async(queue, offset, max_msgs=1)
         gone = condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
 
         def body() -> memoryview:

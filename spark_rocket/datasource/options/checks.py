@@ -10,9 +10,10 @@ from enum import Enum
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.options.parsers import Compression, Guarantee, Position, Start, Values, now_ms
+from spark_rocket.datasource.options.parsers import Compression, Guarantee, Position, Start, Values
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.datasource.stream_offsets import format_time, name
+from spark_rocket.system import now_ms
 
 CLOCK_SKEW_MS = 60_000
 

@@ -16,14 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.client_config import Connecting, find_credentials, read_credentials
+from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, Connecting, find_credentials, read_credentials
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, key_problem
 from spark_rocket.remoting.tls.settings import TlsSettings, as_settings
 
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 _SECRETS = ("secretKey", "securityToken")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -30,9 +29,8 @@ from spark_rocket.model import (
     is_legal_name,
 )
 from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.system import now_ms
 from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_bytes
-
-MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 
 Parser = Callable[[str, str], object]
 
@@ -376,10 +374,6 @@ def duration(lowest_ms: int, highest_ms: int) -> Parser:
 def size(lowest: int, highest: int | None = None) -> Parser:
     """Parse bytes: a number with a unit, or a bare number."""
     return _of_a_range(lowest, highest, "bytes", size_bytes, "a size such as 64k, 4m or 1g, or a number of bytes")
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 def timestamp(option: str, text: str) -> Moment:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, MAX_MESSAGE_SIZE
 from spark_rocket.datasource.options.bodies import (
     AvroEncoding,
     BadRecords,
@@ -18,9 +19,8 @@ from spark_rocket.datasource.options.bodies import (
     descriptor_file,
     metadata_columns,
 )
-from spark_rocket.datasource.options.connection import DEFAULT_NAME_SERVER, credentials_file, key_text, pem_file
+from spark_rocket.datasource.options.connection import credentials_file, key_text, pem_file
 from spark_rocket.datasource.options.parsers import (
-    MAX_MESSAGE_SIZE,
     Compression,
     Fallback,
     Guarantee,

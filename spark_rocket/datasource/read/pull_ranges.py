@@ -191,7 +191,7 @@ def _window_of(span: OffsetRange, options: ReadOptions, reader: Reader) -> _Pull
     tags = " || ".join(options.tags or (SUB_ALL,))
 
     def ask(offset: int, count: int, size: int) -> Promise[PullResult]:
-        return reader.pull_later(
+        return reader.pull_async(
             span.queue,
             offset,
             max_msgs=count,

@@ -34,6 +34,7 @@ from spark_rocket.proxy.messages.statuses import refusal_of
 from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient, ResponseFuture
 from spark_rocket.remoting.tls.settings import TlsSettings
+from spark_rocket.system import now_ms
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log, 60.0)
@@ -90,10 +91,6 @@ class NoBrokerError(ClientError):
     retriable = True
 
 
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class ProxyCluster:
     """The brokers of a cluster. ``credentials``: the proxy's own account, which signs all requests."""
 
@@ -104,7 +101,7 @@ class ProxyCluster:
         credentials: Credentials | None = None,
         tls: TlsSettings | None = None,
         fresh_seconds: float = FRESH_SECONDS,
-        clock: Callable[[], int] = wall_clock_ms,
+        clock: Callable[[], int] = now_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``name_server``: ``a:9876;b:9876``, or the URL of an address server.
