@@ -208,7 +208,7 @@ def searched(reader: FakeReader, low: int, high: int, begin_ms: int = 0) -> sear
     def row(message: MessageExt, at: int) -> dict[str, Any]:
         return {"offset": message.queue_offset, "stored": message.store_timestamp}
 
-    wanted = search.Filter.of(begin_ms, 2**62, "", "")
+    wanted = search.SearchFilter.of(begin_ms, 2**62, "", "")
     return search.Search(reader, [search.Span(MessageQueue("t", "b", 0), low, high)], wanted, row)  # type: ignore[arg-type]
 
 
