@@ -27,6 +27,7 @@ from spark_rocket.store.layout import ENTRY, STORE_TIME_END, DelayLevels, store_
 from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import RecordBlock
+from spark_rocket.store.parts import StoreParts
 from spark_rocket.store.paths import refuse_foreign, refuse_left_behind, remember
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable
 from spark_rocket.store.queues.reader import StoreReader
@@ -67,11 +68,15 @@ class MessageStore:
         self._checkpoint = StoreCheckpoint(config.store_path / "checkpoint")
         self._log = CommitLog(config)
         self._queues = ConsumeQueueTable(config)
+        self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self._deleted = DeletedTopics(config.store_path)
         self._ends = QueueEnds(config.store_path)
+        delays = DelayLevels(config.delay_levels())
+        self._parts = StoreParts(
+            config, self._log, self._queues, self._index, self._deleted, self._ends, self._checkpoint, delays
+        )
         self._reader = StoreReader(self._log, self._queues, config.max_filter_message_size)
-        self._delays = DelayLevels(config.delay_levels())
-        self._appender = MessageAppender(config, self._log, self._queues, self._delays, store_host, clock, on_arrive)
+        self._appender = MessageAppender(config, self._log, self._queues, delays, store_host, clock, on_arrive)
         # The appender's own methods: saves a call on the fast path.
         self.put_message = self._appender.put_message
         self.put_batch = self._appender.put_batch
@@ -82,28 +87,12 @@ class MessageStore:
         self._flush_queues = FlushConsumeQueueService(
             config, self._log, self._checkpoint, self._queues.take_dirty, self._get_store_timestamp, self._flush_log
         )
-        self._index = IndexService(config, self._log, self._checkpoint, clock) if config.message_index_enable else None
         self.replica: Replica | None = None
         """Copies the master's log, in a slave's store."""
         if config.is_replica:
-            self.replica = Replica(
-                config,
-                self._log,
-                self._queues,
-                self._index,
-                self._appender,
-                self._delays,
-                self._deleted,
-                self._ends,
-                self._checkpoint,
-                self._flush_log,
-                self._flush_queues,
-                on_arrive,
-            )
+            self.replica = Replica(self._parts, self._appender, self._flush_log, self._flush_queues, on_arrive)
         self._disk_refusal: StoreNotWritableError | None = None
-        self.retention = Retention(
-            config, self._log, self._queues, self._index, self._deleted, self._ends, self._refuse_writes, disk_usage
-        )
+        self.retention = Retention(self._parts, self._refuse_writes, disk_usage)
         self._running = False
         self._boot_timestamp = 0
         self.recovery: RecoveryReport | None = None
@@ -167,10 +156,7 @@ class MessageStore:
         self._ends.load()
         try:
             write_abort(self.config.store_path)
-            recovery = Recovery(
-                self.config, self._log, self._queues, self._checkpoint, self._delays, self._deleted, self._ends
-            )
-            report = recovery.run(clean=clean)
+            report = Recovery(self._parts).run(clean=clean)
             if self._index is not None:
                 self._index.load(clean=report.clean)
             if not self._checkpoint.existed:

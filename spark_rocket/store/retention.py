@@ -38,14 +38,11 @@ from typing import Protocol
 
 from spark_rocket.errors import StoreError, StoreNotWritableError
 from spark_rocket.protocol.record.layout import AT, LONG, MAGIC, MAGIC_V1, MAGIC_V2
-from spark_rocket.store.config import StoreConfig, delete_hours
+from spark_rocket.store.config import delete_hours
 from spark_rocket.store.file_remover import FileRemover
-from spark_rocket.store.index.index_service import IndexService
 from spark_rocket.store.layout import STORE_TIME_END, store_time
-from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
-from spark_rocket.store.queues.queue_table import ConsumeQueueTable
-from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
+from spark_rocket.store.parts import StoreParts
 
 _log = logging.getLogger(__name__)
 _HOUR_MS = 3_600_000
@@ -83,23 +80,18 @@ class Retention:
 
     def __init__(
         self,
-        config: StoreConfig,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        index: IndexService | None,
-        deleted: DeletedTopics,
-        ends: QueueEnds,
+        parts: StoreParts,
         refuse: Callable[[StoreNotWritableError | None], None],
         usage: Callable[[Path], DiskUsage],
     ) -> None:
-        self.config = config
+        self.config = parts.config
         """May be replaced by one with other retention settings."""
         self.remover = FileRemover()
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._deleted = deleted
-        self._ends = ends
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._deleted = parts.deleted
+        self._ends = parts.ends
         self._refuse = refuse
         self._usage = usage
         self._is_full = False

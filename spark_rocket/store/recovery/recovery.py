@@ -47,16 +47,12 @@ import numpy as np
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.model import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, SYSTEM_PREFIX
 from spark_rocket.protocol.record.layout import HEADER_SIZE, header_struct
-from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, DelayLevels
-from spark_rocket.store.log.checkpoint import StoreCheckpoint
-from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import LogScan, Remains, ScanEnd, Stop, record_at, scan_after, stored_at
+from spark_rocket.store.parts import StoreParts
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import CommitLogDispatcher, QueueGap
-from spark_rocket.store.queues.queue_table import ConsumeQueueTable
-from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 from spark_rocket.store.recovery.lost_begin import REMEDY, LostBegin, find_lost_begin
 
 _PLACES = header_struct("size", "queue_id", "queue_offset", "physical_offset")
@@ -104,23 +100,14 @@ def is_deleted(topic: str, known: frozenset[str] | None) -> bool:
 class Recovery:
     """Recovery of one store."""
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        commit_log: CommitLog,
-        queues: ConsumeQueueTable,
-        checkpoint: StoreCheckpoint,
-        delays: DelayLevels,
-        deleted: DeletedTopics,
-        ends: QueueEnds,
-    ) -> None:
-        self._ends = ends
-        self._config = config
-        self._log = commit_log
-        self._queues = queues
-        self._checkpoint = checkpoint
-        self._delays = delays
-        self._deleted = deleted
+    def __init__(self, parts: StoreParts) -> None:
+        self._config = config = parts.config
+        self._log = parts.log
+        self._queues = parts.queues
+        self._checkpoint = parts.checkpoint
+        self._delays = parts.delays
+        self._deleted = parts.deleted
+        self._ends = parts.ends
         # A replica gets its list of topics later than their messages, so the list does not show deletions.
         self._known = None if config.is_replica else topics_on_record(config.store_path)
 

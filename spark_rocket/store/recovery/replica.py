@@ -32,19 +32,14 @@ from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, FIXED_SIZE
 from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.appender import ArriveCallback, MessageAppender
-from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import make_directory, sync_directory
 from spark_rocket.store.flush import FlushCommitLogService, FlushConsumeQueueService
-from spark_rocket.store.index.index_service import IndexService
-from spark_rocket.store.layout import ENTRY_TYPE, DelayLevels
-from spark_rocket.store.log.checkpoint import StoreCheckpoint
-from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.layout import ENTRY_TYPE
 from spark_rocket.store.log.mapped_file import free_name
 from spark_rocket.store.log.record_scan import Ints, Stop, next_good, parse, walk
+from spark_rocket.store.parts import StoreParts
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import CommitLogDispatcher, QueueGap
-from spark_rocket.store.queues.queue_table import ConsumeQueueTable
-from spark_rocket.store.queues.side_files import DeletedTopics, QueueEnds
 
 _MAX_SINGLE_CHECKS = 24  # records, up to which checking one by one is faster
 _COPY_BYTES = 1 << 20
@@ -60,28 +55,21 @@ class Replica:
 
     def __init__(
         self,
-        config: StoreConfig,
-        log: CommitLog,
-        queues: ConsumeQueueTable,
-        index: IndexService | None,
+        parts: StoreParts,
         appender: MessageAppender,
-        delays: DelayLevels,
-        deleted: DeletedTopics,
-        ends: QueueEnds,
-        checkpoint: StoreCheckpoint,
         flush_log: FlushCommitLogService,
         flush_queues: FlushConsumeQueueService,
         on_arrive: ArriveCallback | None,
     ) -> None:
-        self._config = config
-        self._log = log
-        self._queues = queues
-        self._index = index
+        self._config = parts.config
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._delays = parts.delays
+        self._deleted = parts.deleted
+        self._ends = parts.ends
+        self._checkpoint = parts.checkpoint
         self._appender = appender
-        self._delays = delays
-        self._deleted = deleted
-        self._ends = ends
-        self._checkpoint = checkpoint
         self._flush_log = flush_log
         self._flush_queues = flush_queues
         self._on_arrive = on_arrive
@@ -90,7 +78,7 @@ class Replica:
         self._quarantined: tuple[int, int, Path] | None = None
         self._dispatcher = self._new_dispatcher()
         self.refusal = StoreNotWritableError(
-            f"The store in {config.store_path} is a slave's: it accepts messages only from its master.",
+            f"The store in {parts.config.store_path} is a slave's: it accepts messages only from its master.",
             remedy="Send to the master. To make this broker a master, set brokerRole and brokerId, and restart it.",
         )
         """Why the store rejects messages."""
