@@ -18,6 +18,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
+from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -145,19 +146,8 @@ class ConsumeQueue:
             head = os.pread(fd, _FIRST_STEP_BYTES, 0)
             in_head = len(head) // ENTRY_SIZE
             if ENTRY.unpack_from(head, (in_head - 1) * ENTRY_SIZE)[1] > 0:
-                return self._search(in_head, per_file, lambda at: os.pread(fd, ENTRY_SIZE, at)), head
-        return self._search(0, in_head, lambda at: head[at : at + ENTRY_SIZE]), head  # most queues are short
-
-    @staticmethod
-    def _search(low: int, high: int, read: Callable[[int], bytes]) -> int:
-        """Return the first unwritten entry from ``low`` on."""
-        while low < high:
-            middle = (low + high) // 2
-            if ENTRY.unpack(read(middle * ENTRY_SIZE))[1] > 0:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+                return _first(in_head, per_file, lambda at: _is_empty(os.pread(fd, ENTRY_SIZE, at * ENTRY_SIZE))), head
+        return _first(0, in_head, lambda at: _is_empty(head[at * ENTRY_SIZE :])), head  # most queues are short
 
     def _first_entry(self, head: bytes) -> int:
         """Return the first entry that is not a filler; ``head``: the first file's first bytes, if already read."""
@@ -165,13 +155,7 @@ class ConsumeQueue:
         high = min(self.max_offset, low + self.files.file_size // ENTRY_SIZE)
         if low == high or (ENTRY.unpack_from(head) if head else self.entry(low))[1] != FILLER_SIZE:
             return low
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle)[1] == FILLER_SIZE:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return _first(low, high, lambda at: self.entry(at)[1] != FILLER_SIZE)
 
     def _set_end(self, max_offset: int) -> None:
         self.max_offset = self.flushed_offset = max_offset
@@ -203,14 +187,7 @@ class ConsumeQueue:
 
     def _first_from(self, physical_offset: int) -> int:
         """Return the first entry whose record is at or after a physical offset."""
-        low, high = self.min_offset, self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry(middle)[0] < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return _first(self.min_offset, self.max_offset, lambda at: self.entry(at)[0] >= physical_offset)
 
     def count_between(self, start: int, stop: int) -> int:
         """Return the number of entries whose records are in a range of physical offsets."""
@@ -408,3 +385,13 @@ class ConsumeQueue:
         self.files.files = []
         if self.files.directory.is_dir():
             self.files.directory.rmdir()
+
+
+def _first(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """Return the first offset in a range from which on a condition holds; ``high`` if it never does."""
+    return low + bisect_left(range(low, high), True, key=holds)
+
+
+def _is_empty(entry: bytes) -> bool:
+    size: int = ENTRY.unpack_from(entry)[1]
+    return size <= 0
