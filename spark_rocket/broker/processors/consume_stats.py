@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
-from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     ConsumeStats,
@@ -61,7 +60,7 @@ class ConsumeStatsProcessor(Processor):
         async for queue_id in in_steps(self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums))):
             end = store.get_max_offset(topic, queue_id)
             last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
-            table[self._queue(topic, queue_id)] = TopicOffset(
+            table[self.queue_here(topic, queue_id)] = TopicOffset(
                 min_offset=max(store.get_min_offset(topic, queue_id), 0),
                 max_offset=max(end, 0),
                 last_update_timestamp=max(last, 0),
@@ -120,7 +119,7 @@ class ConsumeStatsProcessor(Processor):
             committed = max(self.offsets.query(group, topic, queue_id), 0)
             pulled = self.offsets.query_pulled(group, topic, queue_id)
             timestamp = self.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
-            table[self._queue(topic, queue_id)] = OffsetWrapper(
+            table[self.queue_here(topic, queue_id)] = OffsetWrapper(
                 broker_offset=max(self.store.get_max_offset(topic, queue_id), 0),
                 consumer_offset=committed,
                 pull_offset=max(pulled, committed),
@@ -143,7 +142,7 @@ class ConsumeStatsProcessor(Processor):
             following = self.store.get_store_time(topic, queue_id, committed) if 0 <= committed < end else -1
             spans.append(
                 QueueTimeSpan(
-                    message_queue=self._queue(topic, queue_id),
+                    message_queue=self.queue_here(topic, queue_id),
                     min_time_stamp=earliest,
                     max_time_stamp=last,
                     consume_time_stamp=consumed if consumed > 0 else earliest,
@@ -171,9 +170,6 @@ class ConsumeStatsProcessor(Processor):
         found = self.clients.subscription(header.group, header.topic or "")
         body = QuerySubscriptionResponseBody(group=header.group, topic=header.topic or "", subscription_data=found)
         return RemotingCommand.response(request, body=body.to_json())
-
-    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self.config.broker_name, queue_id)
 
     def _queue_ids(self, topic: str, count: int) -> Sequence[int]:
         """The queues to report: all, or of more than 1,024 only those that have had a message, at most 4,096."""

@@ -78,7 +78,7 @@ class OffsetResetProcessor(Processor):
         for queue_id, offset in moved.items():
             self.offsets.reset(group, topic, queue_id, offset)
         self.pull_request_hold.wake_topic(topic)  # held pulls get the reset now
-        return {self._queue(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
+        return {self.queue_here(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
 
     async def _reset_members(
         self, header: ResetOffsetRequestHeader, config: TopicConfig, *, for_c: bool
@@ -91,7 +91,7 @@ class OffsetResetProcessor(Processor):
             if committed < 0:
                 raise RefusedError(f"THe consumer group <{group}> not exist", ResponseCode.SYSTEM_ERROR)
             offset = max(self._offset_at(topic, queue_id, header.timestamp), 0)
-            table[self._queue(topic, queue_id)] = offset if header.is_force else min(offset, committed)
+            table[self.queue_here(topic, queue_id)] = offset if header.is_force else min(offset, committed)
         live = self.clients.consumers.get(group)
         if live is None:
             raise RefusedError(
@@ -111,9 +111,6 @@ class OffsetResetProcessor(Processor):
         for member in live.members.channels():
             member.write(RemotingCommand.request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, oneway=True))
         return table
-
-    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self.config.broker_name, queue_id)
 
     def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         """The offset for a reset to a time; the end of the queue for negative times."""

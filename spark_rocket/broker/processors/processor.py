@@ -29,6 +29,7 @@ from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.processors.deferred_responses import DeferredResponses
 from spark_rocket.broker.state.broker_tables import BrokerTables
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
@@ -72,6 +73,10 @@ class Processor:
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         self.clients, self.stats = tables.clients, tables.stats
         self.change_gate, self.durability_gate, self.deferred = gates.change_gate, gates.durability_gate, gates.deferred
+
+    def queue_here(self, topic: str, queue_id: int) -> MessageQueue:
+        """Return a queue of this broker."""
+        return MessageQueue(topic, self.config.broker_name, queue_id)
 
     def handlers(self) -> dict[int, Handler]:
         return {
