@@ -32,27 +32,30 @@ def test_the_allocator_never_makes_a_file_that_the_writer_just_took(
     log = log_of(store)
     helpers: list[threading.Thread] = []
 
-    def let_the_allocator_in() -> None:
-        current = log._current
-        if current is not None:
-            helper = threading.Thread(target=log._allocator._prepare_next, args=(current,))
-            helper.start()
-            helper.join(0.2)  # it waits for the writer, if it is right
-            helpers.append(helper)
+    def let_the_allocator_in(written: MappedFile) -> None:
+        helper = threading.Thread(target=log.allocator.prepare_next, args=(written,))
+        helper.start()
+        helper.join(0.2)  # it waits for the writer, if it is right
+        helpers.append(helper)
 
     add = MappedFileQueue.add
 
     def watched_add(queue: MappedFileQueue, file: MappedFile) -> None:
-        let_the_allocator_in()
+        if queue is not log.queue or not queue.files:
+            add(queue, file)
+            return
+        last = queue.files[-1]
+        let_the_allocator_in(last)
         add(queue, file)
-        let_the_allocator_in()
+        let_the_allocator_in(last)
 
     monkeypatch.setattr(MappedFileQueue, "add", watched_add)
     for i in range(4):
         put(store, "T", 0, b"%d" % i * 30_000)
         for helper in helpers:
             helper.join()
-        assert log._allocator._next is None or log._allocator._next.file_from_offset == log.queue.end_offset
+        unused = {int(path.name) for path in config.commit_log_path.iterdir()}
+        assert unused - {file.file_from_offset for file in log.queue.files} <= {log.queue.end_offset}
     assert len(helpers) >= 6
     monkeypatch.setattr(MappedFileQueue, "add", add)
     store.close()
@@ -69,16 +72,14 @@ def test_the_allocator_ignores_a_file_that_was_truncated(tmp_path: Path, monkeyp
     store = opened(small(tmp_path / "store"))
     log = log_of(store)
     put(store, "T", 0, b"x")
-    file = log._current
-    assert file is not None
+    (file,) = log.queue.files
     log.cut(0)
-    log._allocator._extend(file, file.size)
+    log.allocator.extend(file, file.size)
     put(store, "T", 1, b"y")
-    file = log._current
-    assert file is not None
+    (file,) = log.queue.files
     elsewhere = file.path.rename(tmp_path / "elsewhere")
     with pytest.raises(FileNotFoundError):  # moved by another program
-        log._allocator._extend(file, file.size)
+        log.allocator.extend(file, file.size)
     elsewhere.rename(file.path)
     store.close()
 
@@ -101,7 +102,7 @@ def test_names_of_new_files_are_on_disk_before_a_flush_ends(tmp_path: Path, monk
     flush_log(store)
     assert steps[3:] == ["bytes"]
     log = log_of(store)
-    log._allocator._prepare_next(log._current)  # type: ignore[arg-type]
+    log.allocator.prepare_next(log.queue.files[-1])
     assert steps[4:] == ["names"]
     store.close()
     assert check_store(config.store_path, config) == []
@@ -164,7 +165,7 @@ def test_a_disk_that_breaks_its_promise_refuses_before_a_byte_is_written(
     """Allocated blocks are missing (copy-on-write, quotas): a write through the mapping would cause SIGBUS."""
     store = make_store(message_index_enable=False)
     monkeypatch.setattr(
-        mapped_file_allocator.MappedFileAllocator, "_extend", lambda *_: None
+        mapped_file_allocator.MappedFileAllocator, "extend", lambda *_: None
     )  # nothing is made ready ahead of the writer
     put(store, "T", 0, b"before")
     end = store.max_physical_offset

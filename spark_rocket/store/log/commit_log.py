@@ -49,7 +49,7 @@ class CommitLog:
         self._limit = 0
         self._current: MappedFile | None = None
         self._damaged: set[int] = set()
-        self._allocator = MappedFileAllocator(self.queue, min(config.allocate_ahead, self.file_size))
+        self.allocator = MappedFileAllocator(self.queue, min(config.allocate_ahead, self.file_size))
         self._memory = ResidentMemory(self.queue)
 
     # --- opening and closing ------------------------------------------------------------------------------------
@@ -81,11 +81,11 @@ class CommitLog:
 
     def start(self) -> None:
         """Start the allocator thread."""
-        self._allocator.start()
+        self.allocator.start()
 
     def shutdown(self) -> None:
         """Stop the allocator and delete the unused next file."""
-        self._allocator.shutdown()
+        self.allocator.shutdown()
 
     def close(self) -> None:
         self.shutdown()
@@ -108,7 +108,7 @@ class CommitLog:
         file = self._current
         if file is None or self.position + need > self.file_size:
             file = self._roll(need)
-        self._limit = self._allocator.make_room(file, self.position, self.position + need)
+        self._limit = self.allocator.make_room(file, self.position, self.position + need)
 
     def _roll(self, need: int) -> MappedFile:
         """End this file with a blank record and continue in the next. Steps that can fail come first."""
@@ -121,7 +121,7 @@ class CommitLog:
                 SIZE_AND_MAGIC.pack_into(last.mm, position, self.file_size - position, MAGIC_BLANK)
 
         offset = self.queue.end_offset if self.queue.files else self.max_offset
-        file = self._allocator.take_next(offset, need, end_last)
+        file = self.allocator.take_next(offset, need, end_last)
         self._move_to(file.file_from_offset)
         self._memory.begun(file)
         return file
@@ -168,7 +168,7 @@ class CommitLog:
 
     def cut(self, offset: int) -> None:
         """Remove everything from a record's offset on. No other thread may flush or read there meanwhile."""
-        self._allocator.truncate(offset)
+        self.allocator.truncate(offset)
         self._move_to(offset)
         self._memory.cut(offset)
         self.flushed_where = min(self.flushed_where, offset)
@@ -239,7 +239,7 @@ class CommitLog:
         target = self.max_offset
         start = self.flushed_where
         if target > start:
-            self._allocator.sync_names()
+            self.allocator.sync_names()
             for file in self.queue.between(start, target):
                 base = file.file_from_offset
                 file.flush(max(start - base, 0), min(target - base, file.size))

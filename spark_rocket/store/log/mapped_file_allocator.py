@@ -106,27 +106,28 @@ class MappedFileAllocator:
                 return
             file, position = request
             try:
-                self._extend(file, min(position + self._ahead, file.size))
+                self.extend(file, min(position + self._ahead, file.size))
                 if file.size - position < max(2 * self._ahead, file.size // 8) and self._next is None:
-                    self._prepare_next(file)
+                    self.prepare_next(file)
                 failed = False
             except OSError as error:  # the writer gets the same error and rejects the message
                 if not failed:
                     _log.warning("cannot preallocate %s: %s", file.path, error)
                 failed = True
 
-    def _prepare_next(self, file: MappedFile) -> None:
-        """Create the file after ``file``, unless the writer has done so meanwhile."""
+    def prepare_next(self, file: MappedFile) -> None:
+        """Create the file after ``file``, unless the writer has done so meanwhile. A step of the thread. OSError."""
         with self._next_lock:
             offset = file.file_from_offset + file.size
             if self._next is not None or offset != self._queue.end_offset:
                 return
             self._next = made = self._create(offset)
-        self._extend(made, self._ahead)  # takes long, so without the lock; the writer may use the file already
+        self.extend(made, self._ahead)  # takes long, so without the lock; the writer may use the file already
         self.sync_names()
 
     @staticmethod
-    def _extend(file: MappedFile, end: int) -> None:
+    def extend(file: MappedFile, end: int) -> None:
+        """Allocate a file up to ``end``, and its pages. A step of the thread. OSError."""
         start = file.allocated
         if end > start:
             file.reserve(end)
