@@ -317,7 +317,7 @@ class Broker:
             await server.close()
             return
         parts.delivery_timers.close()
-        parts.order_info.timer.close()
+        parts.order_info.close()
         try:
             if parts.slave is not None and parts.synchronize is not None:
                 await parts.synchronize.close()

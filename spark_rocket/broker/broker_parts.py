@@ -12,7 +12,7 @@ responses          what a response may have to wait for: files, registration, fl
 
 Only this module, ``broker``, which starts and stops the parts, and ``metrics``, which reads them, know all parts. What
 many parts need is a record: ``BrokerEnvironment`` (settings, clocks, address, loop), ``BrokerTables`` and
-``ResponseGates``. A part gets another one by its constructor. Three connections are assigned at the end of the stages,
+``ResponseTiming``. A part gets another one by its constructor. Three connections are assigned at the end of the stages,
 because changes made while files are loaded must not be saved or registered: ``topics.on_change``, ``groups.on_change``
 and ``change_gate.on_topic``. Nothing is awaited between the stages, so requests never see an incomplete broker.
 
@@ -52,7 +52,7 @@ from spark_rocket.broker.processors.offset_reset import OffsetResetProcessor
 from spark_rocket.broker.processors.peek import PeekProcessor
 from spark_rocket.broker.processors.pending import PendingMessageProcessor
 from spark_rocket.broker.processors.pop import PopMessageProcessor
-from spark_rocket.broker.processors.processor import Processor, ResponseGates
+from spark_rocket.broker.processors.processor import Processor, ResponseTiming
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
 from spark_rocket.broker.processors.refusals import pop_refusals, slave_refusals
@@ -257,7 +257,7 @@ class BrokerParts:
         self.deferred = DeferredResponses(self.tasks, change_gate)
         self.targets = SendTargets(self.environment, self.tables, change_gate)
         self.durability_gate = DurabilityGate(self.environment, self.store, self.replication)
-        self.gates = ResponseGates(change_gate, self.durability_gate, self.deferred)
+        self.timing = ResponseTiming(change_gate, self.durability_gate, self.deferred)
         self.topics.on_change = change_gate.topic_changed
         self.groups.on_change = self._group_changed
         change_gate.on_topic = self.targets.forget
@@ -301,9 +301,9 @@ class BrokerParts:
         return handlers if self.access_control is None else self.access_control.guarded(handlers)
 
     @property
-    def _common(self) -> tuple[BrokerEnvironment, MessageStore, BrokerTables, ResponseGates]:
+    def _common(self) -> tuple[BrokerEnvironment, MessageStore, BrokerTables, ResponseTiming]:
         """What each processor gets."""
-        return self.environment, self.store, self.tables, self.gates
+        return self.environment, self.store, self.tables, self.timing
 
     def _message_processors(self) -> list[Processor]:
         common, overload, timers = self._common, self.overload, self.delivery_timers

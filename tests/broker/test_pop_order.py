@@ -34,7 +34,7 @@ class Broker:
         config = BrokerConfig()
         self.now = NOW
         self.loop = asyncio.new_event_loop()
-        self.free: list[tuple[str, int, str]] = []
+        self.free: list[tuple[str, str, int]] = []
         self.offsets = ConsumerOffsetManager()
         self.topics = TopicConfigManager(config, lambda: self.now)
         self.groups = SubscriptionGroupManager(config, lambda: self.now)
@@ -53,19 +53,19 @@ class Broker:
         return self.order.popped(request, "0", "T", 0, self.now, offsets)
 
     def is_blocked(self, attempt: str | None = None) -> bool:
-        return self.order.is_blocked(attempt, "T", "G", 0, 60_000, self.now)
+        return self.order.is_blocked(attempt, "G", "T", 0, 60_000, self.now)
 
     def ack(self, offset: int, pop_time: int = NOW) -> int:
         """Like the ack processor: commit the manager's result."""
-        commit = self.order.ack("T", "G", 0, offset, pop_time, self.now)
+        commit = self.order.ack("G", "T", 0, offset, pop_time, self.now)
         if commit >= 0:
             self.offsets.commit("G", "T", 0, commit)
         return commit
 
     def change(self, offset: int, invisible: int, pop_time: int = NOW) -> None:
-        self.order.change_invisible("T", "G", 0, offset, pop_time, self.now + invisible)
+        self.order.change_invisible("G", "T", 0, offset, pop_time, self.now + invisible)
 
-    def later(self, milliseconds: int) -> list[tuple[str, int, str]]:
+    def later(self, milliseconds: int) -> list[tuple[str, str, int]]:
         """The queues that were free by then."""
         self.now += milliseconds
         self.free.clear()
@@ -77,7 +77,7 @@ class Broker:
 def broker() -> Iterator[Broker]:
     broker = Broker()
     yield broker
-    broker.order.timer.close()
+    broker.order.close()
     broker.loop.close()
 
 
@@ -88,17 +88,17 @@ def test_a_queue_is_blocked_until_all_of_a_pop_is_acked(broker: Broker) -> None:
     assert [broker.ack(5), broker.ack(7), broker.is_blocked()] == [6, 6, True]
     assert broker.free == []
     assert [broker.ack(6), broker.is_blocked()] == [8, False]
-    assert broker.free == [("T", 0, "G")]
+    assert broker.free == [("G", "T", 0)]
     assert broker.ack(6) == ALREADY_ACKED
-    assert not broker.order.is_blocked(None, "T", "G", 1, 60_000, NOW)
-    assert not broker.order.is_blocked(None, "T", "H", 0, 60_000, NOW)
+    assert not broker.order.is_blocked(None, "G", "T", 1, 60_000, NOW)
+    assert not broker.order.is_blocked(None, "H", "T", 0, 60_000, NOW)
 
 
 def test_a_queue_is_free_when_the_last_message_is_visible_again(broker: Broker) -> None:
     broker.pop(5, 6)
     assert broker.later(59_999) == []
     assert broker.is_blocked()
-    assert broker.later(1) == [("T", 0, "G")]
+    assert broker.later(1) == [("G", "T", 0)]
     assert not broker.is_blocked()
     assert broker.later(100_000) == []  # reported once
 
@@ -107,7 +107,7 @@ def test_acks_do_not_commit_beyond_unacked_messages(broker: Broker) -> None:
     broker.pop(5, 6, 9)
     assert broker.ack(9) == 5
     assert broker.ack(6) == 5
-    assert broker.later(60_000) == [("T", 0, "G")]
+    assert broker.later(60_000) == [("G", "T", 0)]
     assert broker.ack(5) == 10  # late, but not popped again yet
 
 
@@ -119,7 +119,7 @@ def test_changed_times_block_longer_or_shorter(broker: Broker) -> None:
     broker.change(5, 10_000)
     broker.change(5, 0, pop_time=NOW - 1)  # of an earlier pop
     assert broker.later(9_999) == []
-    assert broker.later(1) == [("T", 0, "G")]
+    assert broker.later(1) == [("G", "T", 0)]
     assert not broker.is_blocked()
 
 
@@ -127,7 +127,7 @@ def test_a_shortened_time_frees_at_once(broker: Broker) -> None:
     broker.pop(5)
     broker.change(5, 0)
     assert not broker.is_blocked()
-    assert broker.later(0) == [("T", 0, "G")]
+    assert broker.later(0) == [("G", "T", 0)]
 
 
 def test_the_same_attempt_gets_them_again(broker: Broker) -> None:
@@ -168,7 +168,7 @@ def test_after_a_crash_acks_of_pops_since_the_offsets_were_saved_count(
     broker: Broker, saved_at: int, offset: int
 ) -> None:
     broker.pop(5, 6, 7)
-    broker.order.ack("T", "G", 0, 5, NOW, NOW)  # committed, but not saved
+    broker.order.ack("G", "T", 0, 5, NOW, NOW)  # committed, but not saved
     broker.offsets.saved_at = saved_at
     broker.order.recover(lambda topic, queue_id: 8)
     assert broker.offsets.query("G", "T", 0) == offset
@@ -197,7 +197,7 @@ def test_messages_below_the_offset_count_as_acked(broker: Broker) -> None:
 
 def test_a_reset_and_a_deletion_forget(broker: Broker) -> None:
     broker.pop(5)
-    broker.order.clear("T", "G", 0)
+    broker.order.clear("G", "T", 0)
     assert not broker.is_blocked()
     assert broker.later(60_000) == []
     for forget in (lambda: broker.order.remove_topic("T"), lambda: broker.order.remove_group("G")):
@@ -216,7 +216,7 @@ def test_the_file_is_apaches(broker: Broker, tmp_path: Path) -> None:
     assert "".join(path.read_text().split()) == OF_APACHE
     broker.order.start()
     assert broker.later(29_999) == []
-    assert broker.later(1) == [("T", 0, "G")]  # 5 and 7 are acked, 6 was changed
+    assert broker.later(1) == [("G", "T", 0)]  # 5 and 7 are acked, 6 was changed
     assert broker.ack(6) == 8
 
 
@@ -247,14 +247,14 @@ def test_the_file_has_the_current_state(broker: Broker) -> None:
     assert is_written()
     broker.ack(5)
     assert is_written()
-    broker.order.change_invisible("T", "G", 0, 6, NOW, NOW + 9)
+    broker.order.change_invisible("G", "T", 0, 6, NOW, NOW + 9)
     assert is_written()
     broker.order.recover(lambda topic, queue_id: 0)
     assert broker.order.table == {"T@G": {}}
     assert is_written()
     broker.pop(5)
     assert is_written()
-    broker.order.clear("T", "G", 0)
+    broker.order.clear("G", "T", 0)
     assert is_written()
 
 

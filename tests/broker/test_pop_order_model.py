@@ -56,7 +56,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.order.start()
 
     def teardown(self) -> None:
-        self.order.timer.close()
+        self.order.close()
         self.loop.close()
 
     @property
@@ -66,7 +66,7 @@ class OrderMachine(RuleBasedStateMachine):
     @rule(count=st.integers(2, 4), attempt=st.sampled_from([None, "a", "b"]), invisible=st.sampled_from([1, INVISIBLE]))
     def pop(self, count: int, attempt: str | None, invisible: int) -> None:
         self.now += 1  # a pop has its millisecond to itself, as long as the broker runs
-        blocked = self.order.is_blocked(attempt, "T", "G", 0, invisible, self.now)
+        blocked = self.order.is_blocked(attempt, "G", "T", 0, invisible, self.now)
         somebody_has = any(until > self.now for until in self.out.values())
         same = attempt is not None and attempt == self.out_attempt
         assert blocked == (somebody_has and not same) or self.killed
@@ -88,7 +88,7 @@ class OrderMachine(RuleBasedStateMachine):
     def ack(self, data: Any) -> None:
         offset, popped = data.draw(st.sampled_from(self.receipts[-4:]))
         before = self.committed
-        commit = self.order.ack("T", "G", 0, offset, popped, self.now)
+        commit = self.order.ack("G", "T", 0, offset, popped, self.now)
         self.acked.add(offset)
         if commit >= 0:
             assert commit >= before
@@ -101,7 +101,7 @@ class OrderMachine(RuleBasedStateMachine):
         offset, popped = data.draw(st.sampled_from(self.receipts[-4:]))
         if offset < self.committed:
             return
-        self.order.change_invisible("T", "G", 0, offset, popped, self.now + invisible)
+        self.order.change_invisible("G", "T", 0, offset, popped, self.now + invisible)
         latest = max(each[1] for each in self.receipts)
         if offset in self.out and popped == latest:
             self.out[offset] = self.now + invisible
@@ -115,7 +115,7 @@ class OrderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.saved["order"])
     @rule(data=st.data())
     def kill(self, data: Any) -> None:
-        self.order.timer.close()
+        self.order.close()
         self.start({name: data.draw(st.sampled_from(texts)) for name, texts in self.saved.items()})
         self.killed = True  # who has what is known as far as it was saved
 

@@ -30,7 +30,7 @@ def test_few_queues_are_one_part_that_begins_anywhere() -> None:
 
 def test_parts_examine_each_queue_once_for_each_place() -> None:
     queue_turns = QueueTurns()
-    places = [place_of("T", "g", kind, tags) for kind in ("pop", "peek") for tags in (None, frozenset({1}))]
+    places = [place_of("g", "T", kind, tags) for kind in ("pop", "peek") for tags in (None, frozenset({1}))]
     seen = {place: Counter[int]() for place in places}
     for _ in range(parts_of(QUEUES)):
         for place in places:

@@ -79,7 +79,7 @@ class Scene:
                 self.there[group] = max(there - takes, 0)
                 self.answer(name)
                 if there > takes:
-                    self.waiting.more(topic, queue_id, group)
+                    self.waiting.more(group, topic, queue_id)
             elif self.waiting.hold(where, request, pop, again) is not Held.HELD:
                 self.answer(name + ": nothing")
 
@@ -155,8 +155,8 @@ async def test_a_queue_wakes_its_waiters_and_those_of_all_queues() -> None:
         scene.arrive(queue_id=1)
         await settle()
         assert sorted(scene.ran) == ["of 1", "of all"]
-        assert scene.waiting.polling_num("T", "G", -1) == scene.waiting.polling_num("T", "G", 2) == 1
-        assert scene.waiting.polling_num("T", "G", 3) == scene.waiting.polling_num("T", "H", -1) == 0
+        assert scene.waiting.polling_num("G", "T", -1) == scene.waiting.polling_num("G", "T", 2) == 1
+        assert scene.waiting.polling_num("G", "T", 3) == scene.waiting.polling_num("H", "T", -1) == 0
 
 
 @pytest.mark.parametrize("topic", ["%RETRY%G_T", "%RETRY%G+T"])
@@ -194,7 +194,7 @@ async def test_messages_without_a_match_are_skipped_while_there_are_more() -> No
             left[0] -= 1
             assert scene.waiting.hold(scene.channel, request, pop, again) is Held.HELD
             if left[0]:
-                scene.waiting.more("T", -1, "G")
+                scene.waiting.more("G", "T", -1)
 
         scene.waiting.hold(scene.channel, request, pop, again)
         scene.arrive()
@@ -290,7 +290,7 @@ async def test_notifications_are_woken_by_the_number_of_messages() -> None:
             place = PollingKey("T", "G", -1, PollingKind.NOTIFICATION)
             scene.waiting.hold_at(place, scene.channel, request, NOW, 60_000, lambda number=number: told.append(number))
         scene.hold("a pop", takes=2)
-        assert scene.waiting.polling_num("T", "G", -1) == 1
+        assert scene.waiting.polling_num("G", "T", -1) == 1
         scene.arrive(G=1)
         scene.arrive(G=1)
         await settle()

@@ -81,12 +81,12 @@ class WaitingMachine(RuleBasedStateMachine):
         found, left, passed = self.pop(pop)
         if found:
             if left:
-                self.waiting.more(pop.topic, pop.queue_id, pop.group)
+                self.waiting.more(pop.group, pop.topic, pop.queue_id)
             return
         held = self.waiting.hold(cast(Channel, client), request, pop, lambda: self.run(client, request, pop))
         assert held is Held.HELD
         if passed and left:
-            self.waiting.more(pop.topic, pop.queue_id, pop.group)
+            self.waiting.more(pop.group, pop.topic, pop.queue_id)
 
     # --- what happens -------------------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class OrderInfo(Body):
 
 
 class ConsumerOrderInfoManager:
-    """The table of in-flight messages. ``on_free`` is called with topic, queue and group when a block ends."""
+    """The table of in-flight messages. ``on_free`` is called with group, topic and queue when a block ends."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ConsumerOrderInfoManager:
         offsets: ConsumerOffsetManager,
         topics: TopicConfigManager,
         groups: SubscriptionGroupManager,
-        on_free: Callable[[str, int, str], None],
+        on_free: Callable[[str, str, int], None],
     ) -> None:
         self._clock = clock
         self._offsets = offsets
@@ -113,16 +113,16 @@ class ConsumerOrderInfoManager:
         #: Heap of the ends of blocks; each queue has at most one valid entry, not later than the end of its block.
         self._ends: list[tuple[int, str, str, int]] = []
         self._expected: dict[tuple[str, str, int], int] = {}
-        self.timer = WallClockTimer(loop, clock, self.free)
+        self._timer = WallClockTimer(loop, clock, self.free)
         self.dirty = False
 
     # --- popping and acking -------------------------------------------------------------------------------------
 
     def is_blocked(
-        self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int, now: int
+        self, attempt_id: str | None, group: str, topic: str, queue_id: int, invisible_time: int, now: int
     ) -> bool:
         """Whether the queue has unacked invisible messages. It is never blocked for the same attempt."""
-        info = self._find(topic, group, queue_id)
+        info = self._find(group, topic, queue_id)
         if info is None or (attempt_id is not None and info.attempt_id == attempt_id):
             return False
         if info.invisible_time <= 0:  # written by a broker before 5.0
@@ -152,18 +152,18 @@ class ConsumerOrderInfoManager:
                 counts = {offset: counts.get(offset, 0) + 1 for offset in offsets if offset in again}
             info.offset_consumed_count = counts
         queues[queue_id] = info
-        self._changed(topic, group, queue_id, info)
+        self._changed(group, topic, queue_id, info)
         counts = info.offset_consumed_count or {}
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
         parts = [message_order_count(flag, queue_id, offset, count) for offset, count in counts.items()]
         return ";".join([*parts, queue_order_count(flag, queue_id, least)])
 
-    def ack(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, now: int) -> int:
+    def ack(self, group: str, topic: str, queue_id: int, offset: int, pop_time: int, now: int) -> int:
         """Mark a message as acked; return the offset to commit, ALREADY_ACKED (nothing to do) or ILLEGAL."""
         committed = self._offsets.query(group, topic, queue_id)
         if offset < committed:
             return ALREADY_ACKED
-        info = self._find(topic, group, queue_id)
+        info = self._find(group, topic, queue_id)
         if info is None or pop_time != info.pop_time:
             return ALREADY_ACKED
         offsets = info.offsets()
@@ -173,24 +173,24 @@ class ConsumerOrderInfoManager:
         left = info.open_offsets(committed)
         free_at = info.visible_at(left)
         self._touch(topic + _SEPARATOR + group)
-        self._expect(topic, group, queue_id, free_at)
+        self._expect(group, topic, queue_id, free_at)
         if free_at <= now:
-            self._on_free(topic, queue_id, group)
+            self._on_free(group, topic, queue_id)
         return left[0] if left else offsets[-1] + 1
 
     def change_invisible(
-        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_at: int
+        self, group: str, topic: str, queue_id: int, offset: int, pop_time: int, visible_at: int
     ) -> None:
         """Keep the message invisible until ``visible_at``."""
-        info = self._find(topic, group, queue_id)
+        info = self._find(group, topic, queue_id)
         if info is None or info.pop_time != pop_time or offset not in info.offsets():
             return
         if info.offset_next_visible_time is None:
             info.offset_next_visible_time = {}
         info.offset_next_visible_time[offset] = visible_at
-        self._changed(topic, group, queue_id, info)
+        self._changed(group, topic, queue_id, info)
 
-    def clear(self, topic: str, group: str, queue_id: int) -> None:
+    def clear(self, group: str, topic: str, queue_id: int) -> None:
         key = topic + _SEPARATOR + group
         if self.table.get(key, {}).pop(queue_id, None) is not None:
             self._touch(key)
@@ -212,23 +212,23 @@ class ConsumerOrderInfoManager:
         self.dirty = True
         self._texts.pop(key, None)
 
-    def _find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
+    def _find(self, group: str, topic: str, queue_id: int) -> OrderInfo | None:
         queues = self.table.get(topic + _SEPARATOR + group)
         return None if queues is None else queues.get(queue_id)
 
     # --- when blocks end ----------------------------------------------------------------------------------------
 
-    def _changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
+    def _changed(self, group: str, topic: str, queue_id: int, info: OrderInfo) -> None:
         self._touch(topic + _SEPARATOR + group)
-        self._expect(topic, group, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
+        self._expect(group, topic, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
 
-    def _expect(self, topic: str, group: str, queue_id: int, free_at: int) -> None:
+    def _expect(self, group: str, topic: str, queue_id: int, free_at: int) -> None:
         key = (topic, group, queue_id)
         expected = self._expected.get(key)
         if free_at and (expected is None or free_at < expected):
             self._expected[key] = free_at
             heapq.heappush(self._ends, (free_at, *key))
-            self.timer.expect(free_at)
+            self._timer.expect(free_at)
 
     def free(self, now: int) -> int | None:
         """Call ``on_free`` for queues whose messages are visible again; return when to call again."""
@@ -237,14 +237,14 @@ class ConsumerOrderInfoManager:
             if self._expected.get((topic, group, queue_id)) != at:
                 continue  # replaced by an earlier end
             del self._expected[topic, group, queue_id]
-            info = self._find(topic, group, queue_id)
+            info = self._find(group, topic, queue_id)
             if info is None:
                 continue
             free_at = info.free_at(self._offsets.query(group, topic, queue_id))
             if free_at > now:
-                self._expect(topic, group, queue_id, free_at)
+                self._expect(group, topic, queue_id, free_at)
             elif free_at:  # 0: the last ack has called on_free
-                self._on_free(topic, queue_id, group)
+                self._on_free(group, topic, queue_id)
         return self._ends[0][0] if self._ends else None
 
     # --- the file -----------------------------------------------------------------------------------------------
@@ -306,4 +306,7 @@ class ConsumerOrderInfoManager:
         for key, queues in self.table.items():
             topic, _, group = key.partition(_SEPARATOR)
             for queue_id, info in queues.items():
-                self._expect(topic, group, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
+                self._expect(group, topic, queue_id, info.free_at(self._offsets.query(group, topic, queue_id)))
+
+    def close(self) -> None:
+        self._timer.close()

@@ -178,7 +178,7 @@ class PopLongPollingService:
         waiter.timer = self._loop.call_later(min(left, _MAX_HELD_MS) / 1000, self._end, waiter)
         return Held.HELD
 
-    def polling_num(self, topic: str, group: str, queue_id: int) -> int:
+    def polling_num(self, group: str, topic: str, queue_id: int) -> int:
         """The number of held pops of exactly this queue (-1: of all queues)."""
         return sum(
             len(line.waiters)
@@ -198,7 +198,7 @@ class PopLongPollingService:
             ):
                 self._wake(line, 1)
 
-    def more(self, topic: str, queue_id: int, group: str) -> None:
+    def more(self, group: str, topic: str, queue_id: int) -> None:
         """Wake requests without a new message: a pop left messages in the queue, or a block ended."""
         for line in self.watched.get(topic, ()):
             place = line.place

@@ -169,7 +169,7 @@ class PopService:
                 return
             config = self._topics.ensure(topic)  # the broker was killed before topics.json was written
         queues = config.read_queue_nums
-        place = place_of(topic, pop.group, "order" if pop.order else "pop", pop.wanted.tag_codes)
+        place = place_of(pop.group, topic, "order" if pop.order else "pop", pop.wanted.tag_codes)
         is_full = False
         for queue_id in self._queue_turns.part(place, queues, chance):
             if not is_full and self._is_full(pop, result):
@@ -196,7 +196,7 @@ class PopService:
         group, store = pop.group, self._store
         offset = self.pop_offset(group, topic, queue_id, pop.init_mode, init=True)
         if pop.order and self._order.is_blocked(
-            pop.attempt_id, topic, group, queue_id, pop.invisible_time, result.pop_time
+            pop.attempt_id, group, topic, queue_id, pop.invisible_time, result.pop_time
         ):
             return
         if self._is_full(pop, result):
@@ -281,7 +281,7 @@ class PopService:
         if init:
             reset = self._offsets.take_reset(group, topic, queue_id)
             if reset is not None:
-                self._order.clear(topic, group, queue_id)
+                self._order.clear(group, topic, queue_id)
                 self._offsets.commit(group, topic, queue_id, reset)
                 return reset
         offset = self._offsets.query(group, topic, queue_id)
@@ -335,7 +335,7 @@ class PopService:
         committed = self._offsets.query(group, topic, queue_id)
         if offset < committed:
             return
-        following = self._order.ack(topic, group, queue_id, offset, receipt.pop_time, self._clock())
+        following = self._order.ack(group, topic, queue_id, offset, receipt.pop_time, self._clock())
         if following == ILLEGAL:
             raise RefusedError(
                 f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}, next:{ILLEGAL}",
@@ -375,7 +375,7 @@ class PopService:
         if receipt.is_order:
             if offset < self._offsets.query(group, topic, queue_id):
                 return None
-            self._order.change_invisible(topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
+            self._order.change_invisible(group, topic, queue_id, offset, receipt.pop_time, now + invisible_time)
             return receipt._replace(invisible_time=now + invisible_time - receipt.pop_time, offset=offset)
         key: Key = (topic, group, queue_id, receipt.start_offset, receipt.pop_time)
         if self._acks.is_acked(key, offset):

@@ -4,7 +4,7 @@ How a POP_MESSAGE is processed (processors/pop.py):
 
 1. The processor checks the request as Apache's does and converts it to a :class:`PopRequest`.
 2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the response; if messages
-   remain, ``PopLongPollingService.more(topic, queue_id, group)`` may run another held request.
+   remain, ``PopLongPollingService.more(group, topic, queue_id)`` may run another held request.
 3. Without messages: ``PopLongPollingService.hold(channel, request, pop, again)``. HELD: the response is sent later.
    ``again()`` is called on the loop when a matching message may have arrived, or when the timeout expires
    (``poll_time`` after ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.

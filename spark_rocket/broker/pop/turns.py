@@ -30,9 +30,9 @@ def parts_of(queues: int) -> int:
     return -(-queues // MAX_EXAMINED_QUEUES)
 
 
-def place_of(topic: str, group: str, kind: str, tag_codes: frozenset[int] | None) -> Hashable:
+def place_of(group: str, topic: str, kind: str, tag_codes: frozenset[int] | None) -> Hashable:
     """Return the key of a position: requests that find the same messages continue each other."""
-    return topic, group, kind, hash(tag_codes)
+    return group, topic, kind, hash(tag_codes)
 
 
 class QueueTurns:

@@ -72,7 +72,7 @@ class PeekProcessor(Processor):
         header = PollingInfoRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
         self._check_reader(topic, queue_id, group, ResponseCode.SYSTEM_ERROR)
-        waiting = self.pop_long_polling.polling_num(topic, group, max(queue_id, -1))
+        waiting = self.pop_long_polling.polling_num(group, topic, max(queue_id, -1))
         return RemotingCommand.response(request, 0, None, PollingInfoResponseHeader(polling_num=waiting).to_ext())
 
     @handles(RequestCode.NOTIFICATION)
@@ -126,10 +126,10 @@ class PeekProcessor(Processor):
             part: Sequence[int] = (queue_id,)
         else:
             queues = self.topics.read_queues(topic)
-            place = place_of(topic, group, "order" if header.order else "notification", wanted.tag_codes)
+            place = place_of(group, topic, "order" if header.order else "notification", wanted.tag_codes)
             part = self._turns.part(place, queues, 0)
         for each in part:
-            if header.order and order.is_blocked(header.attempt_id, topic, group, each, 0, now):
+            if header.order and order.is_blocked(header.attempt_id, group, topic, each, 0, now):
                 continue
             if self._is_wanted(topic, group, each, wanted):
                 if queue_id < 0:
@@ -152,7 +152,7 @@ class PeekProcessor(Processor):
         """The queues of a topic that a peek examines; ``is_shuffled``: few queues begin with any of them."""
         queues = self.topics.read_queues(topic)
         start = random.randrange(queues) if is_shuffled and queues else 0
-        return [(topic, each) for each in self._turns.part(place_of(topic, group, "peek", None), queues, start)]
+        return [(topic, each) for each in self._turns.part(place_of(group, topic, "peek", None), queues, start)]
 
     @handles(RequestCode.PEEK_MESSAGE)
     def peek(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -184,7 +184,7 @@ class PeekProcessor(Processor):
                 unread.setdefault(name, queue)
             rest += max(store.get_max_offset(name, queue) - offset, 0)
         for name, queue in unread.items():
-            self._turns.continue_at(place_of(name, group, "peek", None), self.topics.read_queues(name), queue)
+            self._turns.continue_at(place_of(group, name, "peek", None), self.topics.read_queues(name), queue)
         body = b"".join(records)
         response = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=rest)
         code, remark = (0, "FOUND") if body else (ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE")

@@ -102,7 +102,7 @@ class PopMessageProcessor(Processor):
         result = self.pop_service.pop(pop)
         if result.count:
             if result.rest_num > 0 or result.is_cut:
-                self.pop_long_polling.more(pop.topic, pop.queue_id, pop.group)
+                self.pop_long_polling.more(pop.group, pop.topic, pop.queue_id)
             return _response(request, ResponseCode.SUCCESS, "FOUND", result, pop)
         self.stats.get_misses += 1
         held = self.pop_long_polling.hold(channel, request, pop, partial(self._again, channel, request, pop))
@@ -110,7 +110,7 @@ class PopMessageProcessor(Processor):
             if (
                 result.passed and result.rest_num > 0
             ) or result.is_cut:  # continue after the messages that did not match
-                self.pop_long_polling.more(pop.topic, pop.queue_id, pop.group)
+                self.pop_long_polling.more(pop.group, pop.topic, pop.queue_id)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
         return _response(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)

@@ -1,8 +1,8 @@
 """A processor: the handlers of a family of request codes.
 
-A processor is a class whose methods handle request codes. All processors share settings, store, tables and the gates of
-responses; the fields of each are the further parts of the broker that it may use. :func:`handles` declares the codes of
-a method::
+A processor is a class whose methods handle request codes. All processors share settings, store, tables and the timing
+of responses; the fields of each are the further parts of the broker that it may use. :func:`handles` declares the codes
+of a method::
 
     @dataclass(eq=False)
     class OffsetResetProcessor(Processor):
@@ -50,8 +50,8 @@ def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseGates:
-    """What a response may have to wait for: a change, a message, or work that is done later."""
+class ResponseTiming:
+    """What decides when a response is written: a change, the durability of a message, or work that is done later."""
 
     change_gate: ChangeGate
     durability_gate: DurabilityGate
@@ -65,14 +65,15 @@ class Processor:
     environment: BrokerEnvironment
     store: MessageStore
     tables: BrokerTables
-    gates: ResponseGates
+    timing: ResponseTiming
 
     def __post_init__(self) -> None:
-        environment, tables, gates = self.environment, self.tables, self.gates
+        environment, tables = self.environment, self.tables
         self.config, self.clock, self.host = environment.config, environment.clock, environment.host
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         self.clients, self.stats = tables.clients, tables.stats
-        self.change_gate, self.durability_gate, self.deferred = gates.change_gate, gates.durability_gate, gates.deferred
+        self.change_gate, self.durability_gate = self.timing.change_gate, self.timing.durability_gate
+        self.deferred = self.timing.deferred
 
     def queue_here(self, topic: str, queue_id: int) -> MessageQueue:
         """Return a queue of this broker."""
