@@ -105,6 +105,11 @@ class MessageQueue:
     broker_name: str
     queue_id: int
 
+    @property
+    def name(self) -> str:
+        """The queue in messages: ``orders/broker-a/3``."""
+        return f"{self.topic}/{self.broker_name}/{self.queue_id}"
+
 
 @dataclass(slots=True)
 class Message:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_time, name
+from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_time
 from spark_rocket.errors import RenamedCode
 from spark_rocket.model import MessageQueue
 
@@ -43,41 +43,41 @@ class LossPolicy:
     def deleted(self, queue: MessageQueue, wanted: int, first_left: int, until: int | None = None) -> None:
         """Messages from ``wanted`` on were deleted; the queue now begins at ``first_left``."""
         last = (first_left if until is None else min(first_left, until)) - 1
-        self._lost(queue, "MESSAGES_DELETED", queue=name(queue), first=wanted, last=last, left=first_left)
+        self._lost(queue, "MESSAGES_DELETED", queue=queue.name, first=wanted, last=last, left=first_left)
 
     def all_deleted(self, queue: MessageQueue, wanted: int, end: int, first_left: int) -> None:
         """All messages from ``wanted`` to ``end`` were deleted."""
         self._lost(
-            queue, "MESSAGES_DELETED", "without them", queue=name(queue), first=wanted, last=end - 1, left=first_left
+            queue, "MESSAGES_DELETED", "without them", queue=queue.name, first=wanted, last=end - 1, left=first_left
         )
 
     def missing(self, queue: MessageQueue, start: int, end: int, count: int) -> None:
         """The broker skipped messages: their file was deleted, or the topic is compacted."""
-        self._lost(queue, "MESSAGES_MISSING", queue=name(queue), first=start, last=end - 1, count=count)
+        self._lost(queue, "MESSAGES_MISSING", queue=queue.name, first=start, last=end - 1, count=count)
 
     def shortened(self, queue: MessageQueue, wanted: int, end: int) -> None:
         """The queue ends before a position that it had reached."""
-        self._lost(queue, "QUEUE_SHORTENED", queue=name(queue), wanted=wanted, end=end, last=wanted - 1)
+        self._lost(queue, "QUEUE_SHORTENED", queue=queue.name, wanted=wanted, end=end, last=wanted - 1)
 
     def went_back(self, queue: MessageQueue, which: str, was: int, now: int, at: int) -> None:
         """The queue's first offset or its end is lower than before."""
         then = "where it was" if which == "end" else _FROM_EARLIEST
-        self._lost(queue, "OFFSETS_WENT_BACK", then, queue=name(queue), which=which, was=was, now=now, at=at)
+        self._lost(queue, "OFFSETS_WENT_BACK", then, queue=queue.name, which=which, was=was, now=now, at=at)
 
     def recreated(self, queue: MessageQueue, offset: int, was_ms: int, now_ms: int, at: int) -> None:
         """The queue was recreated and holds other messages."""
         was, now = format_time(was_ms), format_time(now_ms)
-        self._lost(queue, "QUEUE_RECREATED", queue=name(queue), offset=offset, was=was, now=now, at=at)
+        self._lost(queue, "QUEUE_RECREATED", queue=queue.name, offset=offset, was=was, now=now, at=at)
 
     def replaced(self, queue: MessageQueue, found: Replaced) -> None:
         """The queue lost its newest messages and has stored others since."""
         was, now = format_time(found.was_ms), format_time(found.now_ms)
-        given = {"queue": name(queue), "offset": found.offset, "was": was, "now": now, "since": found.since}
+        given = {"queue": queue.name, "offset": found.offset, "was": was, "now": now, "since": found.since}
         self._lost(queue, "MESSAGES_REPLACED", f"from message {found.since}", **given)
 
     def queue_deleted(self, queue: MessageQueue, at: int) -> None:
         """The topic has fewer queues on a broker than it had."""
-        self._lost(queue, "QUEUE_DELETED", "without it", queue=name(queue), at=at)
+        self._lost(queue, "QUEUE_DELETED", "without it", queue=queue.name, at=at)
 
     def broker_unavailable(self, topic: str, broker: str, why: str) -> None:
         """A broker of the topic is missing in its route."""

@@ -71,7 +71,7 @@ def from_tree(tree: object, *, lowest: int = 0) -> dict[MessageQueue, int]:
     positions: dict[MessageQueue, int] = {}
     for queue, value in _leaves(tree):
         if not _is_number(value, lowest):
-            raise ValueError(f"invalid offset {json.dumps(value)} for {name(queue)}")
+            raise ValueError(f"invalid offset {json.dumps(value)} for {queue.name}")
         positions[queue] = value
     return positions
 
@@ -80,7 +80,7 @@ def _stored_from(tree: object) -> dict[MessageQueue, tuple[int, int]]:
     stored: dict[MessageQueue, tuple[int, int]] = {}
     for queue, value in _leaves(tree):
         if not isinstance(value, list) or len(value) != 2 or not all(_is_number(each, 0) for each in value):
-            raise ValueError(f"invalid value {json.dumps(value)} for {name(queue)}, expected [offset, store time]")
+            raise ValueError(f"invalid value {json.dumps(value)} for {queue.name}, expected [offset, store time]")
         stored[queue] = (value[0], value[1])
     return stored
 
@@ -191,24 +191,19 @@ def starts_of(previous: StreamOffset | None, end: StreamOffset) -> dict[MessageQ
     for queue in end.ends:
         start = end.starts.get(queue, before.get(queue))
         if start is None:
-            raise error("BAD_OFFSETS.CHECKPOINT_INCOMPLETE", queue=name(queue))
+            raise error("BAD_OFFSETS.CHECKPOINT_INCOMPLETE", queue=queue.name)
         starts[queue] = start
     return starts
 
 
-def name(queue: MessageQueue) -> str:
-    """Format a queue for messages: ``orders/broker-a/3``."""
-    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
-
-
 def format_queues(queues: Iterable[MessageQueue], at_most: int = 8) -> str:
     """Format queues for messages: the first ``at_most``, then the number of the others."""
-    return some([name(queue) for queue in sorted(queues)], at_most)
+    return some([queue.name for queue in sorted(queues)], at_most)
 
 
 def format_positions(positions: Positions, at_most: int = 8) -> str:
     """Format queues with their offsets for messages: ``orders/broker-a/3 at 17``."""
-    return some([f"{name(queue)} at {positions[queue]}" for queue in sorted(positions)], at_most)
+    return some([f"{queue.name} at {positions[queue]}" for queue in sorted(positions)], at_most)
 
 
 def format_time(ms: int) -> str:

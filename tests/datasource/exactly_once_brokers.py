@@ -20,7 +20,6 @@ from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.model import (
@@ -148,7 +147,7 @@ class FakeBrokers:
             self.before("staged", queue)
             log = self.log.get(queue, [])
             if not self.first.get(queue, 0) <= offset < len(log):
-                gone = condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
+                gone = condition("DATA_LOSS.STAGED_BLOCK", queue=queue.name, offset=offset)
                 gone.retriable = offset >= len(log)
                 raise gone
             return memoryview(log[offset].body)
@@ -241,7 +240,7 @@ class FailAtRequest:
             return
         self.left -= 1
         if self.left == -1:
-            self.hit = f"{kind} {name(queue)}"
+            self.hit = f"{kind} {queue.name}"
             raise self._failure
 
 

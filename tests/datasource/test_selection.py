@@ -12,7 +12,7 @@ from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import ranges_between
-from spark_rocket.datasource.stream_offsets import StreamOffset, name, parse_stream_offset, starts_of
+from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import MessageQueue
 from tests.datasource.fakes import FakeQueues, q
@@ -74,7 +74,7 @@ def test_queues_that_are_no_longer_selected(
         lambda: planner(queues, then).next_end(before, None),
         lambda: planner(queues, then).remaining(before, spans),
     ):
-        with pytest.raises(DataLossError, match=rf"NOT_SELECTED\] {option}=.*{re.escape(name(next(iter(at))))} at "):
+        with pytest.raises(DataLossError, match=rf"NOT_SELECTED\] {option}=.*{re.escape(next(iter(at)).name)} at "):
             plan()
     loose = planner(queues, then, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):

@@ -97,10 +97,6 @@ def topics_of(admin: Admin, group: str) -> list[str]:
     return sorted(topics)
 
 
-def name_of(queue: MessageQueue) -> str:
-    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
-
-
 ROWS = (
     *show.PLACE,
     Column("checkpoint", right=True),

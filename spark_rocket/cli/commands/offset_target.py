@@ -11,7 +11,6 @@ import click
 
 from spark_rocket.cli.arguments import PATH, bundle, exclusive, group_name
 from spark_rocket.cli.commands.message import find_queue
-from spark_rocket.cli.commands.offset_rows import name_of
 from spark_rocket.cli.text import moment, number
 from spark_rocket.errors import ClientError
 
@@ -101,8 +100,8 @@ def only_queue(
     found = {queue: offset for queue, offset in wanted.items() if queue in chosen}
     if not found:
         raise ClientError(
-            f"No offset for {', '.join(name_of(queue) for queue in sorted(chosen))}.",
-            remedy=f"There are offsets for {', '.join(name_of(queue) for queue in sorted(wanted))}.",
+            f"No offset for {', '.join(queue.name for queue in sorted(chosen))}.",
+            remedy=f"There are offsets for {', '.join(queue.name for queue in sorted(wanted))}.",
         )
     return found
 

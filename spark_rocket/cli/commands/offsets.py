@@ -25,7 +25,7 @@ import click
 
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, dry_run_option, group_name, yes_option
-from spark_rocket.cli.commands.offset_rows import connected, limits_of, name_of, print_rows, rows_of, show_plan
+from spark_rocket.cli.commands.offset_rows import connected, limits_of, print_rows, rows_of, show_plan
 from spark_rocket.cli.commands.offset_target import TARGETS, OffsetTarget, only_queue, positions_of, target_options
 from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
@@ -127,7 +127,7 @@ def preview(link: Link, topics: tuple[str, ...], where: OffsetTarget, limit: int
                 continue
             partition = f", partition {partitions[queue]}" if queue in partitions else ""
             lost = f"; {low - positions[queue]:,} earlier messages have been deleted" if positions[queue] < low else ""
-            print(f"{name_of(queue)}: {max(0, high - start):,} messages, [{start}, {high}){partition}{lost}")
+            print(f"{queue.name}: {max(0, high - start):,} messages, [{start}, {high}){partition}{lost}")
             for message in found:
                 label = " ".join(filter(None, (message.tags, message.keys)))
                 print(f"  {message.queue_offset:>10}  {moment_text(message.store_timestamp)}  {label}")
@@ -278,12 +278,12 @@ def _plan(admin: Admin, group: str, wanted: dict[MessageQueue, int]) -> list[Pla
     plan = []
     for queue, offset in sorted(wanted.items()):
         if queue not in limits:
-            others = ", ".join(name_of(other) for other in limits if other.topic == queue.topic)
-            raise ClientError(f"Unknown queue {name_of(queue)}.", remedy=f"The topic has {others}.")
+            others = ", ".join(other.name for other in limits if other.topic == queue.topic)
+            raise ClientError(f"Unknown queue {queue.name}.", remedy=f"The topic has {others}.")
         low, high = limits[queue]
         if not 0 <= offset <= high:
             raise ClientError(
-                f"Invalid offset {offset} of {name_of(queue)}, which ends at {high}.",
+                f"Invalid offset {offset} of {queue.name}, which ends at {high}.",
                 remedy="Use offsets of the present topic; -1 is the end, -2 the beginning.",
             )
         plan.append(PlannedReset(queue, committed.get(queue), max(offset, low)))

@@ -164,11 +164,6 @@ def with_broker(queue: MessageQueue, ext: dict[str, str]) -> dict[str, str]:
     return ext
 
 
-def queue_name(queue: MessageQueue) -> str:
-    """Return a readable name: ``topic/broker/queue id``."""
-    return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
-
-
 # --- decoding ------------------------------------------------------------------------------------------------------
 
 

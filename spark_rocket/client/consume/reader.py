@@ -33,7 +33,6 @@ from spark_rocket.client.consume.pull import (
     pull_request,
     pull_result,
     pull_seconds,
-    queue_name,
     with_broker,
 )
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
@@ -87,7 +86,7 @@ class _Exchange(Generic[T]):
 
     @property
     def what(self) -> str:
-        return f"{self.query.what} {queue_name(self.queue)}"
+        return f"{self.query.what} {self.queue.name}"
 
     def request(self) -> RemotingCommand:
         return RemotingCommand.request(self.query.code, with_broker(self.queue, self.query.ext))
@@ -273,7 +272,7 @@ class Reader(Client):
                 return view_record(found.records, check_crc=False).store_timestamp
             if not found.from_master:
                 raise QueueNotFoundError(
-                    f"The slave of broker {queue.broker_name!r} cannot serve {queue_name(queue)} at offset {offset},"
+                    f"The slave of broker {queue.broker_name!r} cannot serve {queue.name} at offset {offset},"
                     " and the master is unavailable.",
                     remedy="Wait until the master is back; a slave may lag behind it.",
                     retriable=True,
@@ -309,7 +308,7 @@ class Reader(Client):
         makes a group known: a rejected commit is followed by a pull and retried once.
         """
         if offset < 0:
-            raise ClientError(f"Invalid offset {offset} of {queue_name(queue)}.", remedy="Offsets start at 0.")
+            raise ClientError(f"Invalid offset {offset} of {queue.name}.", remedy="Offsets start at 0.")
         query = queries.commit(group, queue, offset)
         if oneway:
             request = RemotingCommand.request(query.code, with_broker(queue, query.ext), oneway=True)

@@ -32,7 +32,6 @@ import pyarrow.compute as pc
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.model import MAX_DELAY_LEVEL, SCHEDULE_TOPIC, TIMER_TOPIC, UNIQ_KEY, MessageQueue
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.properties import find_property
@@ -149,7 +148,7 @@ class Lane:
         if len(wrong):
             missing = int(np.searchsorted(self._starts[1:], before[at[wrong[0]]], side="right"))
             raise condition(
-                "EXACTLY_ONCE.OUT_OF_ORDER", queue=name(self.queue), found=ours[at[wrong[0]]].as_py(),
+                "EXACTLY_ONCE.OUT_OF_ORDER", queue=self.queue.name, found=ours[at[wrong[0]]].as_py(),
                 missing=self._firsts[missing].as_py(),
             )  # fmt: skip
 

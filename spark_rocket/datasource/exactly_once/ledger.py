@@ -33,7 +33,6 @@ from spark_rocket.datasource.exactly_once.records import (
     tag_of,
 )
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, is_refused
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import DataSourceError, ProtocolError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
 from spark_rocket.protocol.wire.json import dumps
@@ -85,7 +84,7 @@ class Ledger:
     def read(self) -> None:
         """Read the new records."""
         deadline = self._timing.deadline()
-        end = deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {name(self.queue)}")
+        end = deadline.call(lambda: self._brokers.end(self.queue), f"to ask for the end of {self.queue.name}")
         if end == 0 and self._ledger:
             raise self._replaced("it has never had a record")
         self._read_to(end)
@@ -93,19 +92,19 @@ class Ledger:
     def _read_to(self, end: int) -> None:
         deadline, unseen = self._timing.deadline(), self._timing.deadline()
         if self._position is None:
-            self._position = deadline.call(lambda: self._first(end), f"to ask for the start of {name(self.queue)}")
+            self._position = deadline.call(lambda: self._first(end), f"to ask for the start of {self.queue.name}")
         while self._position < end:
             position = self._position
             messages, following = deadline.call(
                 lambda position=position: self._brokers.messages(  # type: ignore[misc]
                     self.queue, position, tags=self._tags, wait_ms=_WAIT_MS
                 ),
-                f"to read {name(self.queue)}",
+                f"to read {self.queue.name}",
             )
             if following == position:
-                problem = QueueNotFoundError(f"{name(self.queue)} does not show its messages from {position} on yet.")
+                problem = QueueNotFoundError(f"{self.queue.name} does not show its messages from {position} on yet.")
                 problem.retriable = True
-                unseen.wait(problem, f"to read {name(self.queue)}")
+                unseen.wait(problem, f"to read {self.queue.name}")
             else:
                 unseen.reset()
             self.records += filter(None, map(self._record, messages))
@@ -144,12 +143,12 @@ class Ledger:
 
     def _replaced(self, problem: str) -> DataSourceError:
         return condition(
-            "EXACTLY_ONCE.LEDGER_REPLACED", queue=name(self.queue), problem=problem, topic=self.queue.topic,
+            "EXACTLY_ONCE.LEDGER_REPLACED", queue=self.queue.name, problem=problem, topic=self.queue.topic,
             name_server=self._brokers.name_server,
         )  # fmt: skip
 
     def _other_version(self, record: Record) -> DataSourceError:
-        queue, offset, version = name(self.queue), record.offset, record.version
+        queue, offset, version = self.queue.name, record.offset, record.version
         return condition("EXACTLY_ONCE.LEDGER_VERSION", queue=queue, offset=offset, version=version, ours=VERSION)
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ class Ledger:
                 result = self._brokers.append(self.queue, body, tags=tag_of(epoch.query), keys=epoch.query)
                 break
             except RocketError as error:
-                deadline.wait(error, f"to append to {name(self.queue)}")
+                deadline.wait(error, f"to append to {self.queue.name}")
         if result.status is not SendStatus.SEND_OK:
             self._brokers.confirm(self.queue.broker_name, self._staging, self._timing)
         self._read_to(result.queue_offset + 1)

@@ -39,7 +39,6 @@ from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import QueueNotFoundError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID
@@ -86,7 +85,7 @@ class _Finder:
         if len(places) > 1:
             raise condition(
                 "EXACTLY_ONCE.LEDGER_QUEUES", topic=self._ledger, count=len(places),
-                where=", ".join(map(name, places)),
+                where=", ".join(queue.name for queue in places),
             )  # fmt: skip
         staging = {queue.broker_name for queue in self._topics.queues(self._staging, self._entries.silent)}
         if entry is not None and entry.ledger:
@@ -133,7 +132,7 @@ class _Finder:
             body, tag = id_record()
             found = self._first_id(queue, self._brokers.append(queue, body, tags=tag).queue_offset + 1)
         if found is None:
-            raise QueueNotFoundError(f"{name(queue)} does not show its first record yet.", retriable=True)
+            raise QueueNotFoundError(f"{queue.name} does not show its first record yet.", retriable=True)
         return found
 
     def _first_id(self, queue: MessageQueue, end: int) -> str | None:
@@ -145,9 +144,7 @@ class _Finder:
                 if ledger:
                     return str(ledger)
             if following == position:
-                raise QueueNotFoundError(
-                    f"{name(queue)} does not show its messages from {position} on.", retriable=True
-                )
+                raise QueueNotFoundError(f"{queue.name} does not show its messages from {position} on.", retriable=True)
             position = following
         return None
 

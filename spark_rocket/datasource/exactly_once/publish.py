@@ -32,7 +32,6 @@ from spark_rocket.datasource.exactly_once.lanes import Lane, Piece, is_body_of, 
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, is_refused, mark_retriable
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.errors import (
     DataSourceError,
@@ -134,13 +133,13 @@ class Publisher:
             asked = [coming]
             body = self._timing.deadline().call(
                 lambda block=block, asked=asked: (asked.pop() if asked else self._staged_later(block))(),  # type: ignore[misc]
-                f"to read the staged blocks of {name(lane.queue)}",
+                f"to read the staged blocks of {lane.queue.name}",
             )
             if following is not None:
                 coming = self._staged_later(following)
             if not is_body_of(block, body, self._epoch):
                 assert block.staged is not None
-                raise condition("DATA_LOSS.STAGED_BLOCK", queue=name(block.staged), offset=block.offset)
+                raise condition("DATA_LOSS.STAGED_BLOCK", queue=block.staged.name, offset=block.offset)
             yield block, body
 
     def _staged_later(self, block: StagedBlock) -> Callable[[], memoryview]:
@@ -169,15 +168,15 @@ class Publisher:
         """Handle a failed send: wait, and read back if its outcome is unknown."""
         queue = lane.queue
         if isinstance(error, MessageTooLargeError) and lane.limit:
-            log.info("%s refused a block as too large: continuing with up to %d bytes", name(queue), lane.limit)
+            log.info("%s refused a block as too large: continuing with up to %d bytes", queue.name, lane.limit)
             return
         if isinstance(error, TopicNotFoundError | QueueNotFoundError):
             if self._brokers.lacks(queue):
-                raise condition("EXACTLY_ONCE.TARGET_GONE", queue=name(queue), problem=error.message) from error
+                raise condition("EXACTLY_ONCE.TARGET_GONE", queue=queue.name, problem=error.message) from error
             error.retriable = True
         if error.response_code == ResponseCode.MESSAGE_ILLEGAL or isinstance(error, MessageTooLargeError):
-            raise condition("EXACTLY_ONCE.TARGET_REFUSES", queue=name(queue), problem=error.message) from error
-        deadline.wait(mark_retriable(error), f"to publish to {name(queue)}")
+            raise condition("EXACTLY_ONCE.TARGET_REFUSES", queue=queue.name, problem=error.message) from error
+        deadline.wait(mark_retriable(error), f"to publish to {queue.name}")
         if not is_refused(error):
             self.settle([lane])
             self.read_back([lane])
@@ -218,11 +217,11 @@ class Publisher:
             deadline = self._timing.deadline()
             start, end = deadline.call(
                 lambda queue=queue: self._ends(queue),  # type: ignore[misc]
-                f"to read back {name(queue)}",
+                f"to read back {queue.name}",
             )
             if recorded < start or end < recorded - _READ_BACK_MESSAGES:
                 raise condition(
-                    "EXACTLY_ONCE.READ_BACK_GONE", queue=name(queue), recorded=recorded, start=start, end=end
+                    "EXACTLY_ONCE.READ_BACK_GONE", queue=queue.name, recorded=recorded, start=start, end=end
                 )
             middle = min(recorded, end)
             for low, high in ((max(start, middle - _READ_BACK_MESSAGES), middle), (middle, end)):
@@ -233,7 +232,7 @@ class Publisher:
             if seen < end - middle:  # a missing message may be a row of the epoch
                 missing = end - middle - seen
                 raise condition(
-                    "EXACTLY_ONCE.READ_BACK_GAP", queue=name(queue), count=missing, first=middle, last=end - 1
+                    "EXACTLY_ONCE.READ_BACK_GAP", queue=queue.name, count=missing, first=middle, last=end - 1
                 )
         lane.finish_read()
 
@@ -258,5 +257,5 @@ class Publisher:
         for queue, offset in first.items():
             deadline.call(
                 lambda queue=queue, offset=offset: self._brokers.staged_later(queue, offset)(),  # type: ignore[misc]
-                f"to read the staged blocks in {name(queue)}",
+                f"to read the staged blocks in {queue.name}",
             )

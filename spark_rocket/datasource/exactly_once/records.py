@@ -35,7 +35,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_rocket.datasource.conditions import error as condition
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.json import dumps, loads
 
@@ -79,5 +78,5 @@ def parse_record(message: MessageExt, queue: MessageQueue) -> Record:
         own = {key: body.pop(key) for key in keys} if version == VERSION else {}
         return Record(query=query, version=version, offset=message.queue_offset, more=body, **own)
     except (ValueError, KeyError, TypeError, AttributeError):
-        where, offset, msg_id = name(queue), message.queue_offset, message.msg_id
+        where, offset, msg_id = queue.name, message.queue_offset, message.msg_id
         raise condition("EXACTLY_ONCE.FOREIGN_MESSAGE", queue=where, offset=offset, msg_id=msg_id) from None

@@ -16,7 +16,6 @@ from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
 from spark_rocket.datasource.exactly_once.records import id_record
 from spark_rocket.datasource.exactly_once.status import ledger_id
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import DataSourceError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 
@@ -48,7 +47,7 @@ def ledger_evidence(admin: Admin, reader: Reader, topic: str) -> list[Evidence]:
         except ValueError:
             found.append(Evidence(server, "invalid entry", entries[server]))
     queues = ledger_queues(admin, topic)
-    return found + [Evidence(name(queue), queue.broker_name, ledger_id(reader, queue) or "") for queue in queues]
+    return found + [Evidence(queue.name, queue.broker_name, ledger_id(reader, queue) or "") for queue in queues]
 
 
 def is_clear(evidence: Sequence[Evidence]) -> bool:
@@ -69,7 +68,7 @@ def replace_ledger(admin: Admin, reader: Reader, producer: Producer, topic: str,
     others = [queue for queue in ledger_queues(admin, topic) if queue.broker_name != broker or queue.queue_id]
     if others:
         raise DataSourceError(
-            f"The ledger topic {topic} also has {', '.join(map(name, others))}.",
+            f"The ledger topic {topic} also has {', '.join(queue.name for queue in others)}.",
             remedy="Name this broker, or delete the queue first.",
         )
     admin.create_topic(topic, 1, broker=broker)

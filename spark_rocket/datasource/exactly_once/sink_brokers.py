@@ -29,7 +29,6 @@ from spark_rocket.datasource.options.parsers import Position, Start
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.pull_ranges import pull_chunks
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.datasource.write.send import sink_for
 from spark_rocket.errors import (
@@ -219,7 +218,7 @@ class Brokers:
         show the block soon: brokers acknowledge a message before it can be pulled.
         """
         answer = self.reader.pull_async(queue, offset, max_msgs=1)
-        gone = condition("DATA_LOSS.STAGED_BLOCK", queue=name(queue), offset=offset)
+        gone = condition("DATA_LOSS.STAGED_BLOCK", queue=queue.name, offset=offset)
 
         def body() -> memoryview:
             try:
@@ -314,7 +313,7 @@ def brokers_for(options: WriteOptions, group: str) -> Brokers:
 
 def _unavailable(queue: MessageQueue) -> QueueNotFoundError:
     return QueueNotFoundError(
-        f"{name(queue)} has no route: its broker is unavailable or not registered yet.",
+        f"{queue.name} has no route: its broker is unavailable or not registered yet.",
         remedy="Start the broker.",
         retriable=True,
     )

@@ -24,7 +24,6 @@ from spark_rocket.datasource.exactly_once.manifest import Epoch, StagedBlock
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import settle_worker
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.datasource.write.row_encoder import Block, RowEncoder
 from spark_rocket.datasource.write.send import BlockSender, choose_queue
 from spark_rocket.errors import DataLossError, RowError
@@ -132,11 +131,11 @@ class Stager:
         queue, offset = block.staged, block.offset
         deadline = Timing.of(self._options).deadline()
         try:
-            body = deadline.call(lambda: self._brokers.staged_later(queue, offset)(), f"to read {name(queue)}")
+            body = deadline.call(lambda: self._brokers.staged_later(queue, offset)(), f"to read {queue.name}")
         except DataLossError:
             body = memoryview(b"")
         if not is_body_of(block, body, self._epoch):
-            problem = f"the staged rows at offset {offset} of {name(queue)} are gone"
+            problem = f"the staged rows at offset {offset} of {queue.name} are gone"
             raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=queue.broker_name, problem=problem)
 
 

@@ -15,7 +15,6 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Manifest
 from spark_rocket.datasource.exactly_once.records import DONE, LEDGER, PREPARED, VERSION, Record, parse_record
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import DataSourceError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 
@@ -61,7 +60,7 @@ def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
     """
     queues = reader.refresh(ledger_topic)
     if len(queues) != 1:
-        where = ", ".join(map(name, queues))
+        where = ", ".join(queue.name for queue in queues)
         raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=ledger_topic, count=len(queues), where=where)
     epochs: dict[str, list[tuple[Record, int]]] = {}
     newer: dict[str, int] = {}
@@ -93,7 +92,7 @@ def _messages(reader: Reader, queue: MessageQueue) -> Iterator[MessageExt]:
     while position < end:
         found = reader.messages(queue, position)
         if not found:
-            raise DataSourceError(f"{name(queue)} does not show its messages from {position} on now.", retriable=True)
+            raise DataSourceError(f"{queue.name} does not show its messages from {position} on now.", retriable=True)
         yield from found
         position = found[-1].queue_offset + 1
 
@@ -141,4 +140,4 @@ def _body(reader: Reader, queue: MessageQueue, offset: int) -> bytes:
     for message in reader.messages(queue, offset, max_msgs=1):
         if message.queue_offset == offset:
             return bytes(message.body)
-    raise DataSourceError(f"{name(queue)} has no message at offset {offset}.")
+    raise DataSourceError(f"{queue.name} has no message at offset {offset}.")

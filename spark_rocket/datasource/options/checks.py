@@ -12,7 +12,7 @@ from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Compression, Guarantee, Position, Start, Values
 from spark_rocket.datasource.options.table import OPTIONS, Scope
-from spark_rocket.datasource.stream_offsets import format_time, name
+from spark_rocket.datasource.stream_offsets import format_time
 from spark_rocket.system import now_ms
 
 CLOCK_SKEW_MS = 60_000
@@ -117,7 +117,7 @@ def _check_named(position: Position, option: str, options: ReadOptions) -> None:
     for queue in [*(position.offsets or ()), *(position.times or ())]:
         if options.reads(queue):
             continue
-        what = f"the topic {queue.topic}" if options.assigned is None else name(queue)
+        what = f"the topic {queue.topic}" if options.assigned is None else queue.name
         choice, chosen = options.selection
         raise error("BAD_OPTION.NOT_READ", option=option, what=what, choice=choice, chosen=chosen)
 

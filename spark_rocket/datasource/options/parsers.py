@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.stream_offsets import from_tree, name, no_duplicates, parse_offsets_option
+from spark_rocket.datasource.stream_offsets import from_tree, no_duplicates, parse_offsets_option
 from spark_rocket.errors import OptionError, ProtocolError
 from spark_rocket.model import (
     BENCHMARK_TOPIC,
@@ -302,7 +302,7 @@ def assigned_queues(option: str, text: str) -> tuple[MessageQueue, ...]:
                         raise ValueError(f"invalid queue number {json.dumps(number)} in {topic}/{broker}")
                     queues.append(MessageQueue(topic, broker, number))
         if twice := next((queue for at, queue in enumerate(queues) if queue in queues[:at]), None):
-            raise ValueError(f"duplicate queue {name(twice)}")
+            raise ValueError(f"duplicate queue {twice.name}")
     except (ValueError, RecursionError) as problem:
         raise error("BAD_OPTION.JSON", option=option, what="queues", problem=problem, example=_QUEUES_EXAMPLE) from None
     return tuple(sorted(queues))

@@ -13,7 +13,7 @@ from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
 from spark_rocket.datasource.plan.resolve import resolve_end, resolve_start
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
 from spark_rocket.datasource.plan.what_to_read import WhatToRead
-from spark_rocket.datasource.stream_offsets import EARLIEST, name
+from spark_rocket.datasource.stream_offsets import EARLIEST
 
 
 def plan_batch(queues: Queues, options: ReadOptions) -> list[Task]:
@@ -39,7 +39,7 @@ def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
         start, end = starts[queue], ends[queue]
         asked = (options.starting.offsets or {}).get(queue, EARLIEST)
         if asked > end or start > firsts[queue]:
-            raise error("BAD_OFFSETS.END_BEFORE_START", queue=name(queue), start=start, end=end)
+            raise error("BAD_OFFSETS.END_BEFORE_START", queue=queue.name, start=start, end=end)
         if end:  # all messages up to the end and beyond were deleted
             loss.all_deleted(queue, max(asked, 0), end, firsts[queue])
         ends[queue] = start

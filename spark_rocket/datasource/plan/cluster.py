@@ -20,7 +20,7 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.readers import explained, reader_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
-from spark_rocket.datasource.stream_offsets import Positions, name
+from spark_rocket.datasource.stream_offsets import Positions
 from spark_rocket.errors import (
     BrokerError,
     NameServerUnreachableError,
@@ -132,7 +132,7 @@ class Cluster:
                 del failed[queue]
         if failed:
             queue, problem = next(iter(failed.items()))
-            log.info("planning without the message sizes of %d queues; %s: %s", len(failed), name(queue), problem)
+            log.info("planning without the message sizes of %d queues; %s: %s", len(failed), queue.name, problem)
         return found
 
     def offsets_for_times(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:

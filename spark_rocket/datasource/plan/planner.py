@@ -27,7 +27,7 @@ from spark_rocket.datasource.plan.step import (
 )
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
 from spark_rocket.datasource.plan.what_to_read import WhatToRead
-from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, name
+from spark_rocket.datasource.stream_offsets import Positions, StreamOffset
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -124,7 +124,7 @@ class GroupOffsets:
         failed = self._queues.commit_offsets(self._group, ends)
         self._committed |= {queue: end for queue, end in ends.items() if queue not in failed}
         for queue, reason in failed.items():
-            self._note(f"the offset of group {self._group} could not be committed for {name(queue)}: {reason}")
+            self._note(f"the offset of group {self._group} could not be committed for {queue.name}: {reason}")
 
 
 class _NoteOnce:

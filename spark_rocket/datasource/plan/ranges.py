@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.stream_offsets import Positions, name
+from spark_rocket.datasource.stream_offsets import Positions
 from spark_rocket.model import MessageQueue
 
 
@@ -45,7 +45,7 @@ class OffsetRange:
         return self.end - self.start
 
     def __str__(self) -> str:
-        return f"{name(self.queue)} [{self.start}, {self.end})"
+        return f"{self.queue.name} [{self.start}, {self.end})"
 
 
 def ranges_between(starts: Positions, ends: Positions) -> list[OffsetRange]:
@@ -54,7 +54,7 @@ def ranges_between(starts: Positions, ends: Positions) -> list[OffsetRange]:
     for queue in sorted(ends):
         span = OffsetRange(queue, starts[queue], ends[queue])
         if span.size < 0:
-            raise error("BAD_OFFSETS.RUNS_BACKWARDS", queue=name(queue), start=span.start, end=span.end)
+            raise error("BAD_OFFSETS.RUNS_BACKWARDS", queue=queue.name, start=span.start, end=span.end)
         if span.size:
             ranges.append(span)
     return ranges

@@ -17,7 +17,7 @@ from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.parsers import Fallback, Position, Start, Strategy
 from spark_rocket.datasource.plan.losses import Seen, fit
 from spark_rocket.datasource.plan.queues import Queues
-from spark_rocket.datasource.stream_offsets import EARLIEST, LATEST, Positions, format_queues, format_time, name
+from spark_rocket.datasource.stream_offsets import EARLIEST, LATEST, Positions, format_queues, format_time
 from spark_rocket.model import MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -35,7 +35,7 @@ def _at_times(queues: Queues, latest: Positions, position: Position, side: str) 
     found = queues.offsets_for_times({queue: times_ms[queue] for queue in latest})
     if position.strategy is Strategy.ERROR and (none := sorted(q for q, at in found.items() if at >= latest[q])):
         time = format_time(times_ms[none[0]])
-        raise error("BAD_OFFSETS.NOTHING_SINCE", option=option, queue=name(none[0]), time=time)
+        raise error("BAD_OFFSETS.NOTHING_SINCE", option=option, queue=none[0].name, time=time)
     return {queue: min(offset, latest[queue]) for queue, offset in found.items()}
 
 
@@ -126,10 +126,10 @@ def resolve_end(
 def _named(given: Positions, latest: Positions, option: str, how: str) -> Positions:
     """Check that positions are given for each existing queue and for no other, and return them."""
     if unknown := sorted(given.keys() - latest.keys()):
-        raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=name(unknown[0]), queues=format_queues(latest))
+        raise error("BAD_OFFSETS.NO_SUCH_QUEUE", option=option, queue=unknown[0].name, queues=format_queues(latest))
     if missing := sorted(latest.keys() - given.keys()):
         raise error(
-            "BAD_OFFSETS.QUEUE_NOT_NAMED", option=option, queue=name(missing[0]), how=how, queues=format_queues(missing)
+            "BAD_OFFSETS.QUEUE_NOT_NAMED", option=option, queue=missing[0].name, how=how, queues=format_queues(missing)
         )
     return given
 
@@ -146,7 +146,7 @@ def _from_json(
         elif offset == EARLIEST:
             positions[queue] = earliest[queue]
         elif offset > latest[queue]:
-            raise error("BAD_OFFSETS.AFTER_END", option=option, offset=offset, queue=name(queue), end=latest[queue])
+            raise error("BAD_OFFSETS.AFTER_END", option=option, offset=offset, queue=queue.name, end=latest[queue])
         else:
             positions[queue] = offset
     return positions if loss is None else fit(queues, positions, latest, loss, Seen())[0]

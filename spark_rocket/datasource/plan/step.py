@@ -25,7 +25,7 @@ from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import UNSIZED_BATCH_MESSAGES, limit_bytes, limit_ends, limit_unsized
 from spark_rocket.datasource.plan.resolve import resolve_start, starts_of_new
 from spark_rocket.datasource.plan.what_to_read import FoundQueues, WhatToRead
-from spark_rocket.datasource.stream_offsets import Positions, Stored, StreamOffset, name
+from spark_rocket.datasource.stream_offsets import Positions, Stored, StreamOffset
 from spark_rocket.model import MessageQueue
 
 RECHECK_SECONDS = 60.0
@@ -284,7 +284,7 @@ def _note_absent(context: Context, starts: Positions, latest: Positions, found: 
     brokers = {(queue.topic, queue.broker_name) for queue in found.queues} if absent else set()
     for queue in absent:
         if (queue.topic, queue.broker_name) not in brokers:
-            context.note(f"{name(queue)} cannot be read now; the stream keeps its position.")
+            context.note(f"{queue.name} cannot be read now; the stream keeps its position.")
             continue
         # The broker has the topic with fewer queues. A queue that was read to its end is not a loss.
         if context.queues.max_offsets([queue])[queue] != starts[queue]:

@@ -42,7 +42,6 @@ import pyarrow as pa
 from spark_rocket.datasource.bodies.decoding import line
 from spark_rocket.datasource.options.bodies import BadRecords, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import RecordError, RowError
 from spark_rocket.model import (
     BAD_RECORD_BODY_LENGTH,
@@ -83,7 +82,7 @@ _TRUNCATED_LENGTHS = (_MAX_BODY_BYTES - 64 * 1024, 1024 * 1024, 64 * 1024, 0)
 def place(batch: pa.RecordBatch, index: int) -> str:
     """Format a message's position for messages."""
     topic, broker, queue, offset = (batch.column(column)[index].as_py() for column in POSITION_COLUMNS)
-    return f"{name(MessageQueue(topic, broker, queue))} at {offset}"
+    return f"{MessageQueue(topic, broker, queue).name} at {offset}"
 
 
 def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadOptions, topic: str) -> None:

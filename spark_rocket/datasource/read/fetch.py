@@ -26,7 +26,6 @@ from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.pull_ranges import Chunk, is_filtered, is_gone, pull_ranges
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection, project
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import ProtocolError, QueueNotFoundError, RunTooLargeError, TopicNotFoundError
 from spark_rocket.protocol.record.arrays import numpy_of
 from spark_rocket.protocol.record.columns import decode_records
@@ -98,7 +97,7 @@ def read_deduplicated(
             error.retriable = True
             raise
 
-    lowest = retry_deadline.call(first, f"to ask for the start of {name(span.queue)}")
+    lowest = retry_deadline.call(first, f"to ask for the start of {span.queue.name}")
     if lowest is None:
         return
     start = max(span.start - window, lowest)
@@ -114,7 +113,7 @@ def read_deduplicated(
         log.info(
             "dropped %d duplicates of %s from %d to %d",
             duplicate_filter.count,
-            name(span.queue),
+            span.queue.name,
             span.start,
             span.end - 1,
         )
@@ -182,7 +181,7 @@ def _decode_range(
         parts = chunks if len(chunks) > 1 else [Chunk(chunks[0].records, start, at), Chunk(chunks[0].records, at, end)]
     except ProtocolError as error:
         raise ProtocolError(
-            f"messages {start} to {end - 1} of {name(span.queue)} cannot be decoded: {error.message}",
+            f"messages {start} to {end - 1} of {span.queue.name} cannot be decoded: {error.message}",
             remedy="Narrow it down with pullBatchSize=1 and arrowBatchRows=1. Select columns without body (.schema(…)) "
             "if only bodies are unreadable, or begin after the message with startingOffsets as JSON"
             f"{' and a new checkpoint directory' if options.is_stream else ''}.",

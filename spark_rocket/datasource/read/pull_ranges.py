@@ -45,7 +45,6 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.readers import explained
 from spark_rocket.datasource.retry_deadline import RetryDeadline
-from spark_rocket.datasource.stream_offsets import name
 from spark_rocket.errors import OffsetsError, QueueNotFoundError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
@@ -210,7 +209,7 @@ def pull_chunks(
     """Pull a range in pieces, with some pulls ahead of the consumer. ``window`` has pulls that are in flight."""
     loss = LossPolicy(options)
     retry_deadline = RetryDeadline(options.retry_timeout_ms)
-    doing = f"to pull {name(span.queue)}"
+    doing = f"to pull {span.queue.name}"
     window = window or _window_of(span, options, reader)
     deletions = _Deletions(span, reader, loss) if is_filtered(options) else None
     offset = span.start
@@ -307,7 +306,7 @@ def _following(
         return None
     # Inconsistent response: the broker may be changing its queue right now.
     raise OffsetsError(
-        f"the broker responded to a pull of {name(queue)} at {offset} with {answer.status.value} and next offset "
+        f"the broker responded to a pull of {queue.name} at {offset} with {answer.status.value} and next offset "
         f"{following}, but its queue has offsets from {answer.min_offset} to {answer.max_offset}.",
         remedy="Check the broker's consume queue (rocket store check); reading stopped here.",
         retriable=True,
@@ -316,7 +315,7 @@ def _following(
 
 def _lagging(queue: MessageQueue, offset: int, answer: PullResult) -> QueueNotFoundError:
     return QueueNotFoundError(
-        f"the master of {name(queue)} is unavailable, and its slave responded to a pull at {offset} with "
+        f"the master of {queue.name} is unavailable, and its slave responded to a pull at {offset} with "
         f"{answer.status.value}: it may lag behind.",
         remedy="Start the master, or wait until the slave has caught up.",
         retriable=True,

@@ -40,7 +40,7 @@ import pyarrow.compute as pc
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Position, Start, is_user_topic
 from spark_rocket.datasource.schema import Projection
-from spark_rocket.datasource.stream_offsets import LATEST, Positions, name
+from spark_rocket.datasource.stream_offsets import LATEST, Positions
 from spark_rocket.errors import DataLossError, OffsetsError, ProtocolError, StoreError, TopicNotFoundError
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -198,7 +198,7 @@ def _check_positions(options: ReadOptions, broker_name: str) -> None:
     for queue, end in ends.items():
         if 0 <= end < starts.get(queue, 0):
             raise OffsetsError(
-                f"{name(queue)} would be read from {starts[queue]} to {end}: the end is before the start.",
+                f"{queue.name} would be read from {starts[queue]} to {end}: the end is before the start.",
                 remedy="Check startingOffsets and endingOffsets.",
             )
 

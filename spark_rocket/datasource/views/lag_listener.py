@@ -44,7 +44,7 @@ from pyspark.sql.streaming.listener import (
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import Connecting
-from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, name, parse_stream_offset
+from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
 from spark_rocket.extras import requires
 from spark_rocket.model import MessageQueue
@@ -231,7 +231,7 @@ class RocketLagListener(StreamingQueryListener):
             try:
                 response = pulled.result(max(0.0, until - time.monotonic()))
             except (RocketError, TimeoutError) as error:
-                log.debug("cannot determine the lag in seconds of %s: %s", name(queue), error)
+                log.debug("cannot determine the lag in seconds of %s: %s", queue.name, error)
                 continue
             if response.status is PullStatus.FOUND:
                 stored = view_record(response.records, check_crc=False).store_timestamp
@@ -247,7 +247,7 @@ def _line(lag: QueryLag) -> str:
     age = f", {max(lag.seconds.values()):.1f} s" if any(lag.seconds.values()) else ""
     behind = sum(1 for count in lag.messages.values() if count)
     return (
-        f"query {lag.query} has a lag of {total:,} messages{age} in {behind} queues, largest in {name(worst)} "
+        f"query {lag.query} has a lag of {total:,} messages{age} in {behind} queues, largest in {worst.name} "
         f"({lag.messages[worst]:,} messages)"
     )
 
