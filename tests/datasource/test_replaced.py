@@ -98,18 +98,35 @@ def test_a_trigger_checks_only_queues_with_new_messages() -> None:
     assert end.lasts == {q(0): (99, 990), q(1): (59, 590)}
 
 
-def test_a_queue_without_messages_is_recreated_with_as_many(caplog: pytest.LogCaptureFixture) -> None:
-    """Retention has deleted all, so no message is known: its first offset tells, once a minute."""
-    queues, now = FakeQueues(q0=(100, 100)), [0.0]
-    plan = StreamPlanner(queues, stream(failOnDataLoss="false"), clock=lambda: now[0])
+@pytest.mark.parametrize("fail", ["true", "false"])
+@pytest.mark.parametrize(
+    ("spans", "says_times"),
+    [
+        pytest.param([(100, 100), (60, 100), (60, 101)], True, id="a promoted slave that retained more"),
+        pytest.param([(100, 100), (60, 101)], True, id="it has also stored a message"),
+        pytest.param([(60, 100), (0, 100), (0, 101)], False, id="restart of Apache's broker with expired messages"),
+        pytest.param([(60, 100), (0, 101)], False, id="it has also stored a message since its restart"),
+    ],
+)
+def test_a_lower_first_offset_of_an_emptied_queue_is_no_loss(
+    spans: list[tuple[int, int]], says_times: bool, fail: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Retention has deleted all messages on one of the brokers, so the query knows none. What was read is not read
+    again."""
+    queues, now = FakeQueues(q0=spans[0]), [0.0]
+    queues.says_times = says_times
+    options = stream(startingOffsets="latest", failOnDataLoss=fail)
+    plan = StreamPlanner(queues, options, clock=lambda: now[0])
     end = through_a_checkpoint(plan.next_end(None, None))
-    assert (end.firsts, end.lasts) == ({}, {})
+    assert (end.ends, end.firsts, end.lasts) == ({q(0): 100}, {}, {})
     assert plan.next_end(end, None) is None
-    queues.spans[q(0)] = (0, 100)
-    now[0] += 60
     with caplog.at_level(logging.WARNING):
-        assert plan.next_end(end, None) == StreamOffset({q(0): 100}, {q(0): 0})
-    assert "DATA_LOSS.OFFSETS_WENT_BACK] orders/broker-a/0: its first message decreased from 100 to 0" in caplog.text
+        for span in spans[1:]:
+            queues.spans[q(0)] = span
+            now[0] += 60
+            following = plan.next_end(end, None)
+            assert following == (None if span[1] == 100 else StreamOffset({q(0): 101}))
+    assert "DATA_LOSS" not in caplog.text
 
 
 def test_unknown_last_messages() -> None:

@@ -53,9 +53,7 @@ class Seen:
             return self
         lows = {**self.lows, **queues.min_offsets([queue for queue in new if queue not in self.lows])}
         firsts = {queue: (lows[queue], stored) for queue, stored in queues.first_times(new).items()}
-        empty = {queue: lows[queue] for queue in new if queue not in firsts}
-        seen = replace(self, lows={**self.lows, **empty}, firsts={**self.firsts, **firsts})
-        return replace(seen, asked=self.asked.union(new))
+        return replace(self, firsts={**self.firsts, **firsts}, asked=self.asked.union(new))
 
 
 def find_recreated(
@@ -152,17 +150,15 @@ def fit(
     """Check starts against what the queues have; return where reading can begin, and what was seen.
 
     Queues that have grown are checked for their message of ``lasts``, one before the start: if it is there, no message
-    from the start on was deleted. ``suspects`` are checked for being recreated: by their first message; by that of
-    ``lasts`` if the first is unknown, because only a slave has served the queue so far; by their first offset if no
-    message is known, because all were deleted.
+    from the start on was deleted. ``suspects`` are checked for being recreated: by their first message, or by that of
+    ``lasts`` if the first is unknown, because only a slave has served the queue so far.
     """
     behind = {queue for queue, start in starts.items() if start != latest[queue]}
     grown = {queue for queue in behind & lasts.keys() if starts[queue] < latest[queue]}
-    doubtful = {queue for queue in starts.keys() & suspects if queue not in seen.firsts}
-    compared = grown | (doubtful & lasts.keys())
-    same, others = compare(queues, {queue: lasts[queue] for queue in compared if lasts[queue][0] < starts[queue]})
-    without_message = (doubtful & seen.lows.keys()) - lasts.keys()
-    lows = queues.min_offsets(sorted((behind - same) | others.keys() | without_message))
+    doubtful = {queue for queue in starts.keys() & suspects & lasts.keys() if queue not in seen.firsts}
+    compared = {queue for queue in grown | doubtful if lasts[queue][0] < starts[queue]}
+    same, others = compare(queues, {queue: lasts[queue] for queue in compared})
+    lows = queues.min_offsets(sorted((behind - same) | others.keys()))
     back = {queue for queue, low in lows.items() if low < seen.lows.get(queue, 0)}
     possible = {*suspects, *back, *others} & {queue for queue in starts if starts[queue] <= latest[queue]}
     recreated = find_recreated(queues, seen.firsts, possible)
