@@ -38,7 +38,14 @@ from spark_rocket.datasource.bodies.columns import metadata_fields
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.bodies import BadRecords
 from spark_rocket.datasource.options.connection import refuse_secrets
-from spark_rocket.datasource.options.parse import SPARK_OPTIONS, belongs_to, body_of, parse_given, parse_write_options
+from spark_rocket.datasource.options.parse import (
+    SPARK_OPTIONS,
+    belongs_to,
+    body_of,
+    is_view,
+    parse_given,
+    parse_write_options,
+)
 from spark_rocket.datasource.options.table import READS, WRITES, Scope
 from spark_rocket.datasource.spark_schema import spark_schema
 
@@ -81,7 +88,7 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
         schema = _schema_to_insert(options)
     else:
         schema = schema_to_read(options_of_direction(options, reading=True))
-        if two_way:
+        if two_way and not is_view(options):
             parse_given(options_of_direction(options, reading=False), WRITES)
     fields = []
     for field in schema.fields:

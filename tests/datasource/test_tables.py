@@ -128,6 +128,14 @@ def test_a_view_for_reads_and_writes() -> None:
     assert written(SOURCE_SCHEMA, WRITE).names == SOURCE_SCHEMA.names, "a plain write rejects surplus columns"
 
 
+def test_a_table_of_a_cluster_view_ignores_the_topic_to_write() -> None:
+    schema = table(view="topics", **BOTH)
+    assert schema.names[0] == "topic"
+    assert options_to_read({}, schema) == READ | {"view": "topics", "nameserver": "127.0.0.1:9876"}
+    with pytest.raises(OptionError, match="option view is for views, not for batch writes"):
+        RocketDataSource({}).writer(inserted(schema), False)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"subscrib": "orders"}, {"topic": "orders", "startingOffsets": "latest"}, READ | {"sendBatchSize": "10"}, {}],
