@@ -429,6 +429,10 @@ def test_from_and_to_by_offset(directory: Path) -> None:
         ({"nameServer": "h:1"}, "nameServer cannot be combined with storePath"),
         ({"consumerGroup": "g"}, "consumerGroup cannot be combined with storePath"),
         ({"maxrecordsperpartition": "1"}, "maxRecordsPerPartition cannot be combined with storePath"),
+        (
+            {"bodyFormat": "text", "badRecords": "deadLetter", "deadLetterTopic": "d"},
+            "deadLetterTopic cannot be combined with storePath",
+        ),
         ({"startingOffsets": "group"}, "startingOffsets=group cannot be combined with storePath"),
         ({"startingOffsets": '{"a": {"b": {"0": 1}}}'}, "which requires subscribe"),
     ],

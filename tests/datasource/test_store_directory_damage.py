@@ -89,7 +89,7 @@ def test_a_torn_tail_is_left_out(full: Path) -> None:
 @pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("broken", [0, 1, 25, 48])
 @pytest.mark.parametrize("how", ["body", "size", "zeros", "place"])
-def test_damage_before_wholerecords_of(
+def test_damage_before_whole_records(
     full: Path, partitions: int, broken: int, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (log,) = log_files(full)
