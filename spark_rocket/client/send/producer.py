@@ -38,7 +38,7 @@ from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.trace import GROUP, SendTraceHook, TraceDispatcher, recalled
 from spark_rocket.client.core.validators import check_group
 from spark_rocket.client.send.accumulator import BATCH_MAX_BYTES, BATCH_MAX_DELAY_S, TOTAL_BATCH_MAX_BYTES, Accumulator
-from spark_rocket.client.send.outgoing import Outgoing, Packer, split_batch
+from spark_rocket.client.send.outgoing import Packer, split_batch
 from spark_rocket.client.send.pipeline import InFlight, Pipeline, RetryPolicy, Send, SyncSend, late
 from spark_rocket.client.send.request_reply import RequestFuture, register_and_wait
 from spark_rocket.client.send.router import (
@@ -99,6 +99,7 @@ RETRY_RESPONSE_CODES = frozenset(
 
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Send)
 
 
 def _send_tracing(provider: TracerProvider | bool, group: str) -> SendTracing:
@@ -324,7 +325,7 @@ class Producer(Client):
 
     def _send(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> SendResult:
         if self._batch_limits is None or not isinstance(message, Message):
-            return SyncSend(*self._prepare(message, timeout, where)).send()
+            return self._new(SyncSend, message, timeout, where).send()
         try:
             return self._send_async(message, timeout, where).result(timeout + TIMER_GRACE_S)
         except TimeoutError:
@@ -337,20 +338,19 @@ class Producer(Client):
             promise = self._accumulate(message, timeout, where)
             if promise is not None:
                 return promise
-        return Send(*self._prepare(message, timeout, where)).send_async()
+        return self._new(Send, message, timeout, where).send_async()
 
     def _send_oneway(self, message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> None:
-        pipeline, out, _, fixed, _, deadline = self._prepare(message, timeout, where)
-        pipeline.send_oneway(out, message, fixed, deadline)
-
-    def _prepare(
-        self, message: Message | Sequence[Message], timeout: float, where: QueueChoice
-    ) -> tuple[Pipeline, Outgoing, Message | Sequence[Message], MessageQueue | None, float, float]:
-        """Return the arguments of a ``Send``."""
         deadline = time.monotonic() + timeout
         out = self._packer.pack(message)
         pipeline = self._running()
-        return pipeline, out, message, pipeline.router.fixed(message, where, deadline), timeout, deadline
+        pipeline.send_oneway(out, message, pipeline.router.fixed(message, where, deadline), deadline)
+
+    def _new(self, kind: type[S], message: Message | Sequence[Message], timeout: float, where: QueueChoice) -> S:
+        deadline = time.monotonic() + timeout
+        out = self._packer.pack(message)
+        pipeline = self._running()
+        return kind(pipeline, out, message, pipeline.router.fixed(message, where, deadline), timeout, deadline)
 
     def _accumulate(self, message: Message, timeout: float, where: QueueChoice) -> Promise[SendResult] | None:
         """Add a message to a batch; None if it must be sent alone."""
