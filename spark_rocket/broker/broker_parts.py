@@ -360,5 +360,5 @@ class BrokerParts:
         """Apply changed settings to everything that has cached them."""
         self.targets.clear()
         self.overload.settings_changed()
-        self.store.retention.config = self.config.store_config()
+        self.store.settings_changed(self.config.store_config())
         self.registration.register()

@@ -222,6 +222,10 @@ class MessageStore:
             self._appender.refuse(error)
         self._disk_refusal = error
 
+    def settings_changed(self, config: StoreConfig) -> None:
+        """Apply the settings that may change while the store is open: those of retention."""
+        self.retention.config = config
+
     def when_flushed(self, physical_offset: int, callback: FlushCallback) -> None:
         """Call back once everything below ``physical_offset`` is on disk (True), or after syncFlushTimeout (False)."""
         self._flush_log.wait_for(physical_offset, callback)
