@@ -239,15 +239,16 @@ class MessageAppender:
     ) -> None:
         """Make the written records visible, first in the log, then in the queue."""
         self._log.advance(size)
-        self._store_timestamp = timestamp
-        self.put_bytes += size
-        self.put_total += count
         if entries:
             queue.append(entries)
             self._queues.mark_dirty(queue)
-            if self._on_arrive is not None:
-                for code in codes:
-                    self._on_arrive(queue.topic, queue.queue_id, queue.max_offset, code, timestamp)
+        # After the entries: a flush reads it first, and what it then writes as flushed must include them.
+        self._store_timestamp = timestamp
+        self.put_bytes += size
+        self.put_total += count
+        if entries and self._on_arrive is not None:
+            for code in codes:
+                self._on_arrive(queue.topic, queue.queue_id, queue.max_offset, code, timestamp)
         if (took := self._clock() - begun) > 0:
             self.times.slow[took] += 1
 

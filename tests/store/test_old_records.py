@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,10 @@ def test_damaged_records_are_skipped_and_reported_once(
     store.close()
 
 
+def moved(entry: bytes, by: int) -> bytes:
+    return (int.from_bytes(entry[:8], "big") + by).to_bytes(8, "big") + entry[8:]
+
+
 @pytest.mark.parametrize(
     "entry",
     [
@@ -54,6 +59,8 @@ def test_damaged_records_are_skipped_and_reported_once(
         pytest.param(lambda own, other: bytes(20), id="zeros"),
         pytest.param(lambda own, other: b"\xff" * 20, id="ones"),
         pytest.param(lambda own, other: (5).to_bytes(8, "big") + own[8:], id="before the previous one"),
+        pytest.param(lambda own, other: moved(own, -150), id="within the previous one"),
+        pytest.param(lambda own, other: moved(own, 150), id="across the next one"),
     ],
 )
 def test_a_damaged_entry_is_an_error(tmp_path: Path, entry: Callable[[bytes, bytes], bytes]) -> None:
@@ -75,4 +82,29 @@ def test_a_damaged_entry_is_an_error(tmp_path: Path, entry: Callable[[bytes, byt
     with pytest.raises(StoreCorruptError, match="at byte 200: entry 10 does not match the commit log") as raised:
         store.get_message("t", 0, 10, 32, 1 << 20)
     assert "`rocket store check`" in raised.value.remedy
+    store.close()
+
+
+def test_damaged_sizes_are_not_read_as_sizes(tmp_path: Path) -> None:
+    config = small(tmp_path / "store", mapped_file_size_commit_log=64 << 20, message_index_enable=False)
+    store = opened(config)
+    places = [put(store, "t", 0, b"%d" % number).physical_offset for number in range(200)]
+    for _ in range(70):
+        put(store, "filler", 0, bytes(1 << 20))
+    store.close()
+    file = sorted(config.commit_log_path.iterdir())[0]
+    with file.open("r+b") as bytes_of_log:
+        for place in places[50:150]:
+            bytes_of_log.seek(place)
+            bytes_of_log.write((60 << 20).to_bytes(4, "big"))
+    store = opened(config)
+    tracemalloc.start()
+    found, offset = b"", 50
+    while not found:
+        result = store.get_message("t", 0, offset, 32, 1 << 20)
+        found, offset = bytes(result.records), result.next_begin_offset
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert int(bytes(next(iter_records(found)).body)) == 150
+    assert peak < 4 << 20
     store.close()

@@ -24,6 +24,7 @@ import mmap
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.record.layout import BLANK_SIZE, INT, MAGIC_BLANK, SIZE_AND_MAGIC
+from spark_rocket.protocol.record.record import RecordView, scan_record
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_allocator import MappedFileAllocator
@@ -201,6 +202,15 @@ class CommitLog:
         if file is None:
             return b""
         return self.read(offset, min(limit, self.max_offset - offset, file.file_from_offset + file.size - offset))
+
+    def record_at(self, offset: int) -> RecordView | None:
+        """Return a copy of the valid record at an offset. Nothing is copied before it is checked."""
+        file = self.queue.find(offset) if offset >= 0 else None
+        if file is None:
+            return None
+        limit = min(file.size, self.max_offset - file.file_from_offset)
+        size = scan_record(file.mm, offset - file.file_from_offset, limit).size
+        return scan_record(self.read(offset, size), check_crc=False).record
 
     def read_many(self, starts: list[int], stops: list[int]) -> bytes:
         """Return copies of ranges in ascending order, each within one file, joined."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.protocol.record.layout import FIXED_SIZE
-from spark_rocket.protocol.record.record import RecordView, scan_record
+from spark_rocket.protocol.record.record import RecordView
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE, ENTRY_TYPE
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.record_scan import parse, walk
@@ -133,9 +133,7 @@ class OldRecords:
 
     def _intact(self, physical: int) -> RecordView | None:
         """Return the valid record that starts at an offset."""
-        size = int.from_bytes(self._log.read(physical, 4), "big") if physical >= 0 else 0
-        raw = self._log.read(physical, size) if FIXED_SIZE <= size <= self._log.file_size else b""
-        record = scan_record(raw).record
+        record = self._log.record_at(physical)
         return record if record is not None and record.physical_offset == physical else None
 
     def _is_in_its_queue(self, record: RecordView) -> bool:
@@ -148,11 +146,16 @@ class OldRecords:
     def _is_between_neighbours(self, queue: ConsumeQueue, number: int, physical: int, size: int) -> bool:
         """Return whether an entry points into the log, after the previous entry and before the next one.
 
-        They may overlap: in a rebuilt queue, the entries of several lost messages are for the same damaged bytes.
+        It may overlap them only if their records are damaged as well: in a rebuilt queue, the entries of several lost
+        messages are for the same damaged bytes.
         """
         low, high = self._log.min_offset, self._log.max_offset
         if number > queue.min_offset:
-            low = max(low, queue.entry(number - 1)[0])
+            before, length, _ = queue.entry(number - 1)
+            low = max(low, before if self._intact(before) is None else before + length)
+        end = physical + size
         if number + 1 < queue.max_offset:
-            high = min(high, queue.entry(number + 1)[0])
-        return size >= FIXED_SIZE and low <= physical <= high and physical + size <= self._log.max_offset
+            behind = queue.entry(number + 1)[0]
+            end = physical if self._intact(behind) is None else end
+            high = min(high, behind)
+        return size >= FIXED_SIZE and low <= physical and end <= high and physical + size <= self._log.max_offset

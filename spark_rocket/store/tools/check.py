@@ -58,7 +58,9 @@ _LOG = (
     "`rocket store dump` shows them."
 )
 REMEDIES = {
-    ProblemKind.UNREADABLE: "Run this as the user who owns the store.",
+    ProblemKind.UNREADABLE: (
+        "Run this as the user who owns the store. If the disk has errors, copy the readable files to another one."
+    ),
     ProblemKind.LOCK: _BROKER,
     ProblemKind.ABORT: _BROKER,
     ProblemKind.RECORD: _LOG,
