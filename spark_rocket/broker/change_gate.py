@@ -46,6 +46,7 @@ class ChangeGate:
         self.on_topic: Callable[[str], None] = lambda topic: None
         """Called with each topic that has changed, or whose change could not be written."""
         self._unsaved: set[str] = set()
+        self._unsaved_since = 0  # the number of successful writes before the failures of those topics
         self._turn: asyncio.Future[str] | None = None
         self._changed: set[str] = set()
 
@@ -67,7 +68,7 @@ class ChangeGate:
         async def wait() -> None:
             problem = await saved
             if problem:
-                self._unsaved |= changed
+                self._still_unsaved().update(changed)
                 for topic in changed:
                     self.on_topic(topic)
             else:
@@ -95,7 +96,7 @@ class ChangeGate:
         written and ``must_be_saved``, it becomes SYSTEM_ERROR.
         """
         waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
-        if any(map(self._is_unsaved, topics)):
+        if not self._still_unsaved().isdisjoint(topics):
             waiting.append(self._saver.saved("topics"))
         if files:
             waiting.append(self._saver.saved(*files))
@@ -122,15 +123,17 @@ class ChangeGate:
         problem = await self._saver.saved(file)
         return _unsaved(response, problem) if problem else response
 
-    def _is_unsaved(self, topic: str) -> bool:
-        """Whether the last change of a topic could not be written, and no later write of the file has succeeded."""
-        if self._unsaved and not self._saver.problem("topics"):
+    def _still_unsaved(self) -> set[str]:
+        """The topics whose last change could not be written, if no later write of the file has succeeded."""
+        writes = self._saver.writes("topics")
+        if writes != self._unsaved_since:
+            self._unsaved_since = writes
             self._unsaved.clear()
-        return topic in self._unsaved
+        return self._unsaved
 
     def refuse_unsaved(self, topic: str) -> None:
         """Raise RefusedError for a topic whose last change could not be written, before a message is stored in it."""
-        if self._is_unsaved(topic):
+        if topic in self._still_unsaved():
             raise RefusedError(
                 f"{self._saver.problem('topics')}.",
                 ResponseCode.SYSTEM_ERROR,

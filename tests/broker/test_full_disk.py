@@ -14,6 +14,7 @@ import pytest
 
 from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
 from spark_rocket.protocol.wire.bodies.client import ConsumerData
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -22,6 +23,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.queues.side_files import DeletedTopics
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.brokers import parts_of
 from tests.kit.waiting import until, until_async
 
 pytestmark = pytest.mark.live
@@ -208,6 +210,20 @@ def test_messages_of_a_topic_that_cannot_be_written_are_refused(disk: Disk, wire
     disk.full = False
     until(lambda: wire.send("Automatic", b"2").code == ResponseCode.SUCCESS)
     assert wire.bodies("Automatic") == [b"0", b"2"]
+
+
+def test_a_failure_for_one_topic_refuses_no_other(disk: Disk, wire: Wire, served: LocalCluster) -> None:
+    """The first topic's write was repeated successfully before that of the second failed."""
+    parts = parts_of(served)
+    disk.full = True
+    assert wire.send("First").code == ResponseCode.SYSTEM_ERROR
+    disk.full = False
+    until(lambda: not parts.saver.problem("topics"))
+    disk.full = True
+    parts.loop.call_soon_threadsafe(parts.topics.put, TopicConfig("Second"))  # as a slave does: no request asks first
+    until(lambda: parts.saver.problem("topics"))
+    assert wire.send("First").code == ResponseCode.SUCCESS
+    assert wire.send("Second").code == ResponseCode.SYSTEM_ERROR
 
 
 def test_a_heartbeat_needs_no_room(disk: Disk, wire: Wire) -> None:

@@ -211,12 +211,17 @@ class ConfigSaver:
         self._writing: dict[str, asyncio.Future[str]] = {}
         self._given: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, str] = {}
+        self._writes = dict.fromkeys(files, 0)
         self._retries: dict[str, asyncio.TimerHandle] = {}
         self._closed = False
 
     def problem(self, name: str) -> str:
         """Reason why the last write of the file failed; empty if it succeeded."""
         return self._problems.get(name, "")
+
+    def writes(self, name: str) -> int:
+        """The number of writes of the file that have succeeded."""
+        return self._writes[name]
 
     def save(self, name: str, snapshot: dict[str, Any] | None = None) -> asyncio.Future[str]:
         """Write at least the present state, in the background.
@@ -277,6 +282,7 @@ class ConfigSaver:
         """Record the outcome of a write; log a new problem or the recovery. Returns the problem, or an empty string."""
         path, before = self._files[name].path, self._problems.pop(name, "")
         if error is None:
+            self._writes[name] += 1
             if before:
                 _log.warning("%s can be written again.", path)
             return ""
