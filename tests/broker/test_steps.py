@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,11 +15,16 @@ from spark_rocket.broker import steps
 from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.broker.steps import in_steps
+from spark_rocket.client import Admin
+from spark_rocket.client.admin import Failures
+from spark_rocket.client.admin.base import MAX_IN_FLIGHT
 from spark_rocket.protocol.wire.bodies.client import ConsumerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, StateLimit
 from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES
+from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.waiting import until
 
 LARGE = [RequestCode(code) for code, limit in BROKER_LIMITS.items() if LARGE_RESPONSES in limit.state]
 
@@ -138,6 +144,46 @@ def test_other_requests_are_answered_while_large_ones_wait(
         assert [code.name for code, answer in waiting.items() if answer.done()] == []
     assert {code.name: answer.result(30).code for code, answer in waiting.items()} == {code.name: 0 for code in LARGE}
     assert parts.deferred.large.total == 0
+
+
+OFFLINE = {"consumerGroup": "unknown", "producerGroup": "unknown"}
+UNKNOWN = {"topic": "Unknown", "group": "unknown", "timestamp": "0", "isForce": "true", "queueId": "0"}
+NO_NUMBER = {"topicSeq": "x", "groupSeq": "x"}
+#: Large requests that are refused, and the codes of the refusals.
+REFUSED: dict[str, tuple[RequestCode, dict[str, str], ResponseCode]] = {
+    "offline group": (RequestCode.GET_CONSUMER_CONNECTION_LIST, OFFLINE, ResponseCode.CONSUMER_NOT_ONLINE),
+    "offline producers": (RequestCode.GET_PRODUCER_CONNECTION_LIST, OFFLINE, ResponseCode.SYSTEM_ERROR),
+    "statistics of an unknown topic": (RequestCode.GET_TOPIC_STATS_INFO, UNKNOWN, ResponseCode.TOPIC_NOT_EXIST),
+    "time span of an unknown topic": (RequestCode.QUERY_CONSUME_TIME_SPAN, UNKNOWN, ResponseCode.TOPIC_NOT_EXIST),
+    "queue of an unknown topic": (RequestCode.QUERY_CONSUME_QUEUE, UNKNOWN, ResponseCode.TOPIC_NOT_EXIST),
+    "reset in an unknown topic": (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, UNKNOWN, ResponseCode.TOPIC_NOT_EXIST),
+    "statistics without a group": (RequestCode.GET_CONSUME_STATS, {}, ResponseCode.SYSTEM_ERROR),
+    "copy without groups": (RequestCode.CLONE_GROUP_OFFSET, {}, ResponseCode.SYSTEM_ERROR),
+    "page of topics": (RequestCode.GET_ALL_TOPIC_CONFIG, NO_NUMBER, ResponseCode.SYSTEM_ERROR),
+    "page of groups": (RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NO_NUMBER, ResponseCode.SYSTEM_ERROR),
+}
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("code", "fields", "refusal"), REFUSED.values(), ids=REFUSED)
+def test_a_refusal_does_not_wait_for_another_large_response(
+    wire: Wire, parts: BrokerParts, code: RequestCode, fields: dict[str, str], refusal: ResponseCode
+) -> None:
+    with large_response_running(parts):
+        answer = wire.ask(code, **fields)
+        assert parts.deferred.large.total == 0
+    assert answer.code == refusal, answer.remark
+
+
+@pytest.mark.live
+def test_the_states_of_many_groups_fit_into_the_queue(cluster: LocalCluster, parts: BrokerParts) -> None:
+    names, failed = [f"offline-{number}" for number in range(300)], Failures()
+    with Admin(cluster.name_server) as admin, ThreadPoolExecutor(1) as other:
+        with large_response_running(parts):
+            states = other.submit(admin.group_states, names, failed=failed)
+            until(lambda: parts.deferred.large.total == MAX_IN_FLIGHT)
+        assert list(states.result(60)) == names
+    assert failed == {}
 
 
 @pytest.mark.live

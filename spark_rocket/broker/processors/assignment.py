@@ -31,7 +31,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, handles, handles_in_steps
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.state.broker_config import MessageRequestMode
 from spark_rocket.broker.state_saver import StateSaver
@@ -85,7 +85,7 @@ class QueryAssignmentProcessor(Processor):
         self.saver.save("modes")
         return self.change_gate.respond(channel, request, files=["modes"])
 
-    @handles(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    @handles_in_steps(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     async def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = self.tables.message_request_modes.snapshot()
         return RemotingCommand.response(request, body=await asyncio.to_thread(dumps_fastjson, snapshot))

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable
 
 from spark_rocket.broker.delivery.filters import parse_filter
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.state.client_manager import ClientInfo
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
@@ -105,8 +105,8 @@ class ClientManageProcessor(Processor):
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
         return RemotingCommand.response(request, body=body.to_json())
 
-    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST)
-    async def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> Steps:
         header = GetConsumerConnectionListRequestHeader.from_ext(request.ext_fields)
         group = self.clients.consumers.get(header.consumer_group)
         if group is None:
@@ -114,25 +114,32 @@ class ClientManageProcessor(Processor):
                 f"the consumer group[{header.consumer_group}] not online", ResponseCode.CONSUMER_NOT_ONLINE
             )
 
-        body = ConsumerConnection(
-            connection_set=await _connections(group.members),
-            subscription_table=dict(group.subscriptions),
-            consume_type=group.consume_type,
-            message_model=group.message_model,
-            consume_from_where=group.consume_from_where,
-        )
-        return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
+        async def respond() -> RemotingCommand:
+            body = ConsumerConnection(
+                connection_set=await _connections(group.members),
+                subscription_table=dict(group.subscriptions),
+                consume_type=group.consume_type,
+                message_model=group.message_model,
+                consume_from_where=group.consume_from_where,
+            )
+            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST)
-    async def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return respond()
+
+    @handles_in_steps(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> Steps:
         header = GetProducerConnectionListRequestHeader.from_ext(request.ext_fields)
         members = self.clients.producers.get(header.producer_group)
         if not members:
             raise RefusedError(f"the producer group[{header.producer_group}] not exist", ResponseCode.SYSTEM_ERROR)
-        body = ProducerConnection(connection_set=await _connections(members))
-        return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
 
-    @handles(RequestCode.GET_ALL_PRODUCER_INFO)
+        async def respond() -> RemotingCommand:
+            body = ProducerConnection(connection_set=await _connections(members))
+            return RemotingCommand.response(request, body=await asyncio.to_thread(body.to_json))
+
+        return respond()
+
+    @handles_in_steps(RequestCode.GET_ALL_PRODUCER_INFO)
     async def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         table: dict[str, list[ProducerInfo]] = {}
         every = [(group, one) for group, members in self.clients.producers.items() for one in members]

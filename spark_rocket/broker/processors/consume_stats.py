@@ -16,9 +16,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import (
     ConsumeStats,
@@ -52,11 +53,13 @@ _MAX_ROWS = 80_000
 class ConsumeStatsProcessor(Processor):
     """Progress and lag of groups."""
 
-    @handles(RequestCode.GET_TOPIC_STATS_INFO)
-    async def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.GET_TOPIC_STATS_INFO)
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> Steps:
         topic = GetTopicStatsInfoRequestHeader.from_ext(request.ext_fields).topic
-        config = self.topics.known(topic, f"topic[{topic}] not exist")
-        store, table = self.store, {}
+        return self._topic_stats(request, self.topics.known(topic, f"topic[{topic}] not exist"))
+
+    async def _topic_stats(self, request: RemotingCommand, config: TopicConfig) -> RemotingCommand:
+        topic, store, table = config.topic_name, self.store, {}
         async for queue_id in in_steps(self._queue_ids(topic, max(config.write_queue_nums, config.read_queue_nums))):
             end = store.get_max_offset(topic, queue_id)
             last = store.get_store_time(topic, queue_id, end - 1) if end > 0 else 0
@@ -68,10 +71,12 @@ class ConsumeStatsProcessor(Processor):
         put_tps = self.stats.windows.put_tps(topic)
         return RemotingCommand.response(request, body=await asyncio.to_thread(TopicStatsTable(table, put_tps).to_json))
 
-    @handles(RequestCode.GET_CONSUME_STATS)
-    async def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.GET_CONSUME_STATS)
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> Steps:
+        return self._consume_stats(request, GetConsumeStatsRequestHeader.from_ext(request.ext_fields))
+
+    async def _consume_stats(self, request: RemotingCommand, header: GetConsumeStatsRequestHeader) -> RemotingCommand:
         """Report the lag of a group, which may have thousands of topics."""
-        header = GetConsumeStatsRequestHeader.from_ext(request.ext_fields)
         group = header.consumer_group
         named = dict.fromkeys([header.topic or "", *(header.topic_list or "").split(";")])
         topics = [topic for topic in named if topic] or sorted(self.offsets.topics_of(group))
@@ -85,9 +90,12 @@ class ConsumeStatsProcessor(Processor):
                 await asyncio.sleep(0)
         return RemotingCommand.response(request, body=await asyncio.to_thread(whole.to_json))
 
-    @handles(RequestCode.GET_BROKER_CONSUME_STATS)
-    async def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.GET_BROKER_CONSUME_STATS)
+    def all_consume_stats(self, channel: Channel, request: RemotingCommand) -> Steps:
         ordered = GetConsumeStatsInBrokerRequestHeader.from_ext(request.ext_fields).is_order
+        return self._all_consume_stats(request, ordered)
+
+    async def _all_consume_stats(self, request: RemotingCommand, ordered: bool) -> RemotingCommand:
         body = ConsumeStatsList(broker_addr=self.environment.address)
         rows = 0
         async for group in in_steps(sorted(self.groups.table)):
@@ -127,12 +135,14 @@ class ConsumeStatsProcessor(Processor):
             )
         return ConsumeStats(table, self.stats.windows.get_tps(group, topic))
 
-    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN)
-    async def time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.QUERY_CONSUME_TIME_SPAN)
+    def time_span(self, channel: Channel, request: RemotingCommand) -> Steps:
         header = QueryConsumeTimeSpanRequestHeader.from_ext(request.ext_fields)
-        topic, group = header.topic, header.group
-        config = self.topics.known(topic, f"topic[{topic}] not exist")
-        spans = []
+        config = self.topics.known(header.topic, f"topic[{header.topic}] not exist")
+        return self._time_span(request, config, header.group)
+
+    async def _time_span(self, request: RemotingCommand, config: TopicConfig, group: str) -> RemotingCommand:
+        topic, spans = config.topic_name, []
         async for queue_id in in_steps(self._queue_ids(topic, config.write_queue_nums)):
             end = self.store.get_max_offset(topic, queue_id)
             committed = self.offsets.query(group, topic, queue_id)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.in_memory import first_is_in_memory
 from spark_rocket.broker.processors.deferred_responses import encoded
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
@@ -118,10 +118,9 @@ class OffsetProcessor(Processor):
         timestamp = self.store.get_earliest_store_time(header.topic, header.queue_id)
         return RemotingCommand.response(request, 0, None, {"timestamp": str(timestamp)})
 
-    @handles(RequestCode.CLONE_GROUP_OFFSET)
-    def clone_offset(self, channel: Channel, request: RemotingCommand) -> None:
-        header = CloneGroupOffsetRequestHeader.from_ext(request.ext_fields)
-        self.deferred.respond_in_steps(channel, request, self._clone_offset(request, header), file="offsets")
+    @handles_in_steps(RequestCode.CLONE_GROUP_OFFSET, saves="offsets")
+    def clone_offset(self, channel: Channel, request: RemotingCommand) -> Steps:
+        return self._clone_offset(request, CloneGroupOffsetRequestHeader.from_ext(request.ext_fields))
 
     async def _clone_offset(self, request: RemotingCommand, header: CloneGroupOffsetRequestHeader) -> RemotingCommand:
         topics = [header.topic] if header.topic else sorted(self.offsets.topics_of(header.src_group))
@@ -130,7 +129,7 @@ class OffsetProcessor(Processor):
                 self.offsets.clone(header.src_group, header.dest_group, topic)
         return RemotingCommand.response(request)
 
-    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET)
+    @handles_in_steps(RequestCode.GET_ALL_CONSUMER_OFFSET)
     async def all_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         snapshot = await self.offsets.snapshot_in_steps()
         return await encoded(request, None, lambda: snapshot)

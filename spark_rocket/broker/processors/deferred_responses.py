@@ -70,7 +70,7 @@ class DeferredResponses:
         channel: Channel,
         request: RemotingCommand,
         work: Coroutine[None, None, RemotingCommand],
-        file: str | None = None,
+        file: str | None,
     ) -> None:
         """Like :meth:`respond`, for work whose length depends on the broker's state: see broker/steps.py.
 

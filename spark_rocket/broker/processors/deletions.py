@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, handles, handles_in_steps
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.model import SYSTEM_TOPICS
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -34,7 +34,7 @@ class DeletionProcessor(Processor):
         self.store.retention.trim_again()
         return RemotingCommand.response(request)
 
-    @handles(RequestCode.CLEAN_UNUSED_TOPIC)
+    @handles_in_steps(RequestCode.CLEAN_UNUSED_TOPIC)
     async def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         unused = []
         async for topic in in_steps(sorted(self.store.topics() - SYSTEM_TOPICS)):

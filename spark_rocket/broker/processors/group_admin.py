@@ -12,7 +12,7 @@ from functools import partial
 
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.processors.deferred_responses import encoded
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import group_problem
@@ -59,13 +59,13 @@ class GroupAdminProcessor(Processor):
             if self.groups.get(group.group_name) != group:
                 self.groups.put(group)
 
-    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    async def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    def all_groups(self, channel: Channel, request: RemotingCommand) -> Steps:
         groups, header = self.groups, GetAllSubscriptionGroupRequestHeader.from_ext(request.ext_fields)
         is_paged = "groupSeq" in request.ext_fields
         snapshot = partial(groups.page, header.group_seq, header.max_group_num) if is_paged else groups.snapshot
         ext = {"totalGroupNum": str(len(groups.table))}
-        return await encoded(request, ext, snapshot)
+        return encoded(request, ext, snapshot)
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def group_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

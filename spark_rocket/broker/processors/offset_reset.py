@@ -13,7 +13,7 @@ import asyncio
 from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles_in_steps
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
@@ -33,12 +33,12 @@ class OffsetResetProcessor(Processor):
 
     pull_request_hold: PullRequestHoldService
 
-    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
-    def reset_offset(self, channel: Channel, request: RemotingCommand) -> None:
+    @handles_in_steps(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, saves="offsets")
+    def reset_offset(self, channel: Channel, request: RemotingCommand) -> Steps:
         """Reset a group to a time or an offset; respond when that is on disk."""
         header = ResetOffsetRequestHeader.from_ext(request.ext_fields)
         config = self.topics.known(header.topic, f"Topic {header.topic} does not exist")
-        self.deferred.respond_in_steps(channel, request, self._reset(request, header, config), file="offsets")
+        return self._reset(request, header, config)
 
     async def _reset(
         self, request: RemotingCommand, header: ResetOffsetRequestHeader, config: TopicConfig

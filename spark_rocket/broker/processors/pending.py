@@ -17,7 +17,7 @@ from functools import partial
 
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
@@ -111,9 +111,11 @@ class PendingMessageProcessor(Processor):
             raise _recall_refused("timestamp invalid")
         return handle
 
-    @handles(RequestCode.GET_TIMER_METRICS)
-    async def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        timer = self._running_timer()
+    @handles_in_steps(RequestCode.GET_TIMER_METRICS)
+    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> Steps:
+        return self._timer_metrics(request, self._running_timer())
+
+    async def _timer_metrics(self, request: RemotingCommand, timer: TimerMessageStore) -> RemotingCommand:
         counts: dict[int, int] = {}
         async for part in in_steps(timer.counts_by_topic()):
             for code, count in part.items():

@@ -12,17 +12,17 @@ of a method::
         def reset_offset(self, channel, request): ...
 
 A handler returns the response, or None if it sends the response later (:class:`DeferredResponses`) or the request has
-none. A coroutine is a handler whose length depends on the broker's state: it runs in steps, one after the other, and
-without the request's body (``respond_in_steps``). Refusals are :class:`RefusedError` with the response code of Apache's
-broker in the same case. Their messages are the remarks that clients display.
+none. Where the length of the work depends on the broker's state, the handler only checks the request and returns the
+steps (:func:`handles_in_steps`), which run after those of earlier requests and without the request's body. So a refusal
+does not wait for its turn and takes no place in the queue. Refusals are :class:`RefusedError` with the response code of
+Apache's broker in the same case. Their messages are the remarks that clients display.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
-from typing import TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.change_gate import ChangeGate
@@ -36,7 +36,11 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.message_store import MessageStore
 
-_Method = TypeVar("_Method", bound=Callable[..., object])
+Steps: TypeAlias = Coroutine[Any, Any, RemotingCommand]
+"""The work for a response, which lets the event loop run in between: see broker/steps.py."""
+
+_Method = TypeVar("_Method", bound=Callable[..., RemotingCommand | None])
+_Checker = TypeVar("_Checker", bound=Callable[..., Steps])
 
 
 def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
@@ -44,6 +48,16 @@ def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
 
     def mark(method: _Method) -> _Method:
         vars(method)["request_codes"] = codes
+        return method
+
+    return mark
+
+
+def handles_in_steps(*codes: RequestCode, saves: str | None = None) -> Callable[[_Checker], _Checker]:
+    """Like :func:`handles`, for a method that returns steps. ``saves``: the file that they change."""
+
+    def mark(method: _Checker) -> _Checker:
+        vars(method).update(request_codes=codes, saves=saves)
         return method
 
     return mark
@@ -80,14 +94,15 @@ class Processor:
         return MessageQueue(topic, self.config.broker_name, queue_id)
 
     def handlers(self) -> dict[int, Handler]:
-        return {
-            int(code): self._in_steps(getattr(self, name)) if iscoroutinefunction(member) else getattr(self, name)
-            for name, member in vars(type(self)).items()
-            for code in getattr(member, "request_codes", ())
-        }
+        found: dict[int, Handler] = {}
+        for name, member in vars(type(self)).items():
+            for code in getattr(member, "request_codes", ()):
+                method = getattr(self, name)
+                found[int(code)] = self._in_steps(method, member.saves) if hasattr(member, "saves") else method
+        return found
 
-    def _in_steps(self, work: Callable[[Channel, RemotingCommand], Coroutine[None, None, RemotingCommand]]) -> Handler:
+    def _in_steps(self, check: Callable[[Channel, RemotingCommand], Steps], saves: str | None) -> Handler:
         def handle(channel: Channel, request: RemotingCommand) -> None:
-            self.deferred.respond_in_steps(channel, request, work(channel, request))
+            self.deferred.respond_in_steps(channel, request, check(channel, request), saves)
 
         return handle

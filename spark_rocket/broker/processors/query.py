@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from spark_rocket.broker.delivery.filters import Matches, parse_filter
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_TAG
@@ -96,10 +96,15 @@ class QueryMessageProcessor(Processor):
             raise RefusedError(f"can not find message by the offset, {header.offset}", ResponseCode.SYSTEM_ERROR)
         return RemotingCommand.response(request, body=record)
 
-    @handles(RequestCode.QUERY_CONSUME_QUEUE)
-    async def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.QUERY_CONSUME_QUEUE)
+    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> Steps:
         header = QueryConsumeQueueRequestHeader.from_ext(request.ext_fields)
         self.topics.known(header.topic or "", f"{header.queue_id or 0}@{header.topic or ''} is not exist!")
+        return self._query_consume_queue(request, header)
+
+    async def _query_consume_queue(
+        self, request: RemotingCommand, header: QueryConsumeQueueRequestHeader
+    ) -> RemotingCommand:
         topic, queue_id, group = header.topic or "", header.queue_id or 0, header.consumer_group
         store = self.store
         low, high = store.get_min_offset(topic, queue_id), store.get_max_offset(topic, queue_id)

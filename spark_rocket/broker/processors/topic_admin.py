@@ -15,7 +15,7 @@ from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHo
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
 from spark_rocket.broker.processors.deferred_responses import encoded
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.state.topic_config_manager import alter_attributes
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import RefusedError
@@ -139,13 +139,13 @@ class TopicAdminProcessor(Processor):
         self.pull_request_hold.wake_topic(topic)
         self.pop_long_polling.wake_topic(topic)
 
-    @handles(RequestCode.GET_ALL_TOPIC_CONFIG)
-    async def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @handles_in_steps(RequestCode.GET_ALL_TOPIC_CONFIG)
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> Steps:
         topics, header = self.topics, GetAllTopicConfigRequestHeader.from_ext(request.ext_fields)
         is_paged = "topicSeq" in request.ext_fields
         snapshot = partial(topics.page, header.topic_seq, header.max_topic_num) if is_paged else topics.snapshot
         ext = {"totalTopicNum": str(len(topics.table))}
-        return await encoded(request, ext, snapshot)
+        return encoded(request, ext, snapshot)
 
     @handles(RequestCode.GET_TOPIC_CONFIG)
     def topic_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -35,7 +35,8 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header
 
 BROKER_WAIT_S = 1.0
-MAX_IN_FLIGHT = 256
+MAX_IN_FLIGHT = 64
+"""Brokers refuse more than 128 requests of one connection that take long (``LARGE_RESPONSES``)."""
 PAGE = 2_000
 """The number of table entries per request."""
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
