@@ -87,9 +87,9 @@ class RemoteOffsetStore(OffsetStore):
                 pending.append((queue, offset, self._reader.commit_offset_async(self.group, queue, offset, left)))
             except RocketError as error:
                 failed[queue] = error
-        for queue, offset, answer in pending:
+        for queue, offset, response in pending:
             try:
-                if not answer.result():
+                if not response.result():
                     _left(deadline)
                     self._reader.commit_offset(self.group, queue, offset)
             except RocketError as error:

@@ -142,11 +142,11 @@ def pull_seconds(options: PullOptions, usual: float) -> float:
     return seconds + suspend_ms / 1000 + SUSPEND_MARGIN_S if suspend_ms > 0 else seconds
 
 
-def pull_result(answer: RemotingCommand, from_master: bool) -> PullResult:
+def pull_result(response: RemotingCommand, from_master: bool) -> PullResult:
     """Decode a response with one of ``STATUS_CODES``."""
-    header = PullMessageResponseHeader.from_ext(answer.ext_fields)
-    status = _STATUS[answer.code]
-    body = answer.body if status is PullStatus.FOUND else b""
+    header = PullMessageResponseHeader.from_ext(response.ext_fields)
+    status = _STATUS[response.code]
+    body = response.body if status is PullStatus.FOUND else b""
     return PullResult(
         status,
         header.next_begin_offset,
@@ -229,7 +229,7 @@ def min_offset(queue: MessageQueue) -> BrokerQuery[int]:
         GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the query of the first offset of",
         # 5.x may return -1 for a queue that never had a message.
-        lambda answer: max(0, GetMinOffsetResponseHeader.from_ext(answer.ext_fields).offset),
+        lambda response: max(0, GetMinOffsetResponseHeader.from_ext(response.ext_fields).offset),
     )
 
 
@@ -238,17 +238,17 @@ def max_offset(queue: MessageQueue) -> BrokerQuery[int]:
         RequestCode.GET_MAX_OFFSET,
         GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the query of the end of",
-        lambda answer: max(0, GetMaxOffsetResponseHeader.from_ext(answer.ext_fields).offset),
+        lambda response: max(0, GetMaxOffsetResponseHeader.from_ext(response.ext_fields).offset),
     )
 
 
 def message_sizes(queue: MessageQueue, offset: int, count: int) -> BrokerQuery[list[int]]:
     header = QueryConsumeQueueRequestHeader(topic=queue.topic, queue_id=queue.queue_id, index=offset, count=count)
 
-    def value(answer: RemotingCommand) -> list[int]:
-        if not answer.body:  # 5.x, when there is nothing at the offset
+    def value(response: RemotingCommand) -> list[int]:
+        if not response.body:  # 5.x, when there is nothing at the offset
             return []
-        body = QueryConsumeQueueResponseBody.from_json(answer.body)
+        body = QueryConsumeQueueResponseBody.from_json(response.body)
         return [entry.physic_size for entry in body.queue_data or ()]
 
     return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the query of message sizes in", value)
@@ -263,10 +263,10 @@ def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) 
         set_zero_if_not_found=None if or_zero else False,
     )
 
-    def value(answer: RemotingCommand) -> int | None:
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+    def value(response: RemotingCommand) -> int | None:
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        return QueryConsumerOffsetResponseHeader.from_ext(answer.ext_fields).offset
+        return QueryConsumerOffsetResponseHeader.from_ext(response.ext_fields).offset
 
     what = f"the query of the offset of group {group} in"
     return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _SUCCESS_OR_NOT_FOUND)
@@ -281,7 +281,7 @@ def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
         RequestCode.UPDATE_CONSUMER_OFFSET,
         header.to_ext(),
         f"the offset {offset} of group {group} for",
-        lambda answer: answer.code == ResponseCode.SUCCESS,
+        lambda response: response.code == ResponseCode.SUCCESS,
         _COMMITTED_OR_UNKNOWN,
     )
 
@@ -289,10 +289,10 @@ def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
 def earliest_store_time(queue: MessageQueue) -> BrokerQuery[int | None]:
     header = GetEarliestMsgStoretimeRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
 
-    def value(answer: RemotingCommand) -> int | None:
-        if answer.code != ResponseCode.SUCCESS:
+    def value(response: RemotingCommand) -> int | None:
+        if response.code != ResponseCode.SUCCESS:
             return None
-        timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(answer.ext_fields).timestamp
+        timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(response.ext_fields).timestamp
         return None if timestamp < 0 else timestamp
 
     what = "the query of the earliest store time of"
@@ -303,8 +303,8 @@ def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]
     """The store time of the message at an offset in ms; -1 if there is none or it is unreadable."""
     request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
 
-    def value(answer: RemotingCommand) -> int:
-        found = pull_result(answer, from_master=True)
+    def value(response: RemotingCommand) -> int:
+        found = pull_result(response, from_master=True)
         try:
             record = view_record(found.records, check_crc=False)
         except ProtocolError:  # for example an empty response
@@ -320,5 +320,5 @@ def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> BrokerQuery[int]:
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms).to_ext(),
         "the search by time in",
-        lambda answer: SearchOffsetResponseHeader.from_ext(answer.ext_fields).offset,
+        lambda response: SearchOffsetResponseHeader.from_ext(response.ext_fields).offset,
     )

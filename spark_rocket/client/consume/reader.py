@@ -144,8 +144,8 @@ class Reader(Client):
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """Return all brokers of the name server: their addresses by id; 0 is the master."""
-        answer = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
-        table = ClusterInfo.from_json(answer.body).broker_addr_table
+        response = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
+        table = ClusterInfo.from_json(response.body).broker_addr_table
         return {name: broker.broker_addrs for name, broker in table.items()}
 
     def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:
@@ -189,10 +189,10 @@ class Reader(Client):
         """
         header = GetKVListByNamespaceRequestHeader(namespace=ORDER_NAMESPACE)
         request = RemotingCommand.request(RequestCode.GET_KVLIST_BY_NAMESPACE, header.to_ext())
-        answer = self._ask_name_servers(request, _SUCCESS_OR_UNSUPPORTED, f"the entries of {ORDER_NAMESPACE}")
-        if answer.code != ResponseCode.SUCCESS:
+        response = self._ask_name_servers(request, _SUCCESS_OR_UNSUPPORTED, f"the entries of {ORDER_NAMESPACE}")
+        if response.code != ResponseCode.SUCCESS:
             return {}
-        table = KVTable.from_json(answer.body).table
+        table = KVTable.from_json(response.body).table
         return {topic: frozenset(q.broker_name for q in order_queues(topic, text)) for topic, text in table.items()}
 
     def _ask_name_server(self, code: RequestCode, what: str) -> RemotingCommand:
@@ -371,8 +371,8 @@ class Reader(Client):
         routes = self.instance().routes
         address, from_master = routes.reader(queue)
 
-        def value(answer: RemotingCommand) -> PullResult:
-            result = pull_result(answer, from_master)
+        def value(response: RemotingCommand) -> PullResult:
+            result = pull_result(response, from_master)
             routes.suggested(queue, result.suggested_broker)
             if not from_master and result.status is not PullStatus.FOUND:
                 routes.try_master(queue)
@@ -403,10 +403,10 @@ class Reader(Client):
             return None
 
     def _now(self, one: _Exchange[T]) -> T:
-        answer = self.instance().invoke(
+        response = self.instance().invoke(
             one.address, one.request(), one.what, topic=one.topic, timeout=one.timeout, allowed=one.query.allowed
         )
-        return one.query.value(answer)
+        return one.query.value(response)
 
     def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]]) -> Promise[T]:
         """Return a promise; it has the error if ``find`` raises one."""
