@@ -19,14 +19,16 @@ MIN_CHECK_INTERVAL_S = 0.01  # a request expires at most this late
 
 
 class FutureRequest(Pending):
-    """A request whose response settles a future of the running loop. Cancelling the future ignores the response."""
+    """A request whose response settles a future of the running loop. ``forget`` is called if it is cancelled."""
 
-    def __init__(self, session: Session, request: RemotingCommand, timeout: float, begun: float) -> None:
+    def __init__(
+        self, request: RemotingCommand, timeout: float, begun: float, forget: Callable[[Pending], object]
+    ) -> None:
         self.code = request.code
         self.opaque = request.opaque
         self.begin(timeout, begun)
         self.future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-        self.future.add_done_callback(lambda future: session.take(self.opaque) if future.cancelled() else None)
+        self.future.add_done_callback(lambda future: forget(self) if future.cancelled() else None)
 
     def respond(self, response: RemotingCommand) -> None:
         if not self.future.done():

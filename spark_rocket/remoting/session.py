@@ -9,9 +9,9 @@ deadlines          ``next_deadline`` is the nearest; :meth:`Session.expire` remo
 bytes out          :func:`pieces_of` a command
 =================  ===================================================================================================
 
-A request leaves the session exactly once: with its response, at its deadline, or with the connection. Until the
-connection is open, its earlier deadline for connecting counts. Numbers (``opaque``) count up and wrap within 31 bits,
-because the field on the wire is a signed int.
+A request leaves the session exactly once: with its response, at its deadline, when it is abandoned, or with the
+connection. Until the connection is open, its earlier deadline for connecting counts. Numbers (``opaque``) count up and
+wrap within 31 bits, because the field on the wire is a signed int.
 
 Thread-safety: the thread of the connection's loop, except ``next_opaque``.
 Corresponds to the responseTable, requestId and scanResponseTable of NettyRemotingAbstract.
@@ -144,6 +144,13 @@ class Session:
     def take(self, opaque: int) -> Pending | None:
         """Remove and return the request of a response; None if it has left the session, or was never sent."""
         return self._pending.pop(opaque, None)
+
+    def forget(self, request: Pending) -> bool:
+        """Remove a request whose response is not wanted. False if it is not here, whatever else has its number."""
+        if self._pending.get(request.opaque) is not request:
+            return False
+        del self._pending[request.opaque]
+        return True
 
     def expire(self, now: float) -> list[Pending]:
         """Remove and return the requests that are late, the oldest first."""

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +29,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import loop_thread
 from spark_rocket.remoting.in_flight import no_response
+from spark_rocket.remoting.server.channel import Channel
 from tests.kit.waiting import until
 
 from .conftest import ECHO, SILENT, RawClient, Serve, request
@@ -190,6 +192,35 @@ def test_an_interrupt_while_a_request_is_passed_to_the_loop(
     assert client.is_connected(address)
     assert client.invoke(address, request()).code == 0
     assert not other.done()
+
+
+def test_an_attempt_abandoned_before_it_was_sent_takes_away_no_other_request(
+    serve: Serve, client: RemotingClient
+) -> None:
+    """A second attempt waits for a peer that does not read; the server of the first has a request with its number."""
+    held: list[Callable[[], object]] = []
+
+    def hold(channel: Channel, command: RemotingCommand) -> None:
+        held.append(lambda: channel.write(RemotingCommand.response(command)))
+
+    server = serve({9: hold})
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        mute = "127.0.0.1:%d" % listener.getsockname()[1]  # noqa: UP031
+        attempts = post(client, server.address, request(), 10)
+        assert attempts.result(10).code == 0
+        first = attempts.connection
+        post(client, mute, request(ECHO, 0, bytes(1 << 26)), FOR_EVER)
+        until(lambda: client.is_paused)
+        other = client.invoke_async(server.address, request(9), FOR_EVER)
+        attempts.begin(0.01, time.monotonic())
+        with pytest.raises(RemotingTimeoutError, match="reads too slowly"):
+            client.submit(mute, request(), attempts)
+        assert attempts.opaque == other.opaque
+        assert attempts.connection is not first
+        attempts.abandon()
+        until(lambda: held)
+        server.run(held[0])
+        assert other.result(10).code == 0
 
 
 def test_an_interrupted_wait_cancels_its_request(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

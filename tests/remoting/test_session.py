@@ -43,6 +43,17 @@ def test_a_request_leaves_the_session_once() -> None:
     assert session.drain() == session.expire(math.inf) == []
 
 
+def test_forgetting_a_request_leaves_another_one_with_its_number() -> None:
+    session = Session()
+    here, elsewhere = Expected(1, 10.0), Expected(1, 10.0)
+    session.expect(here)
+    assert not session.forget(elsewhere)
+    assert session.expects(1)
+    assert session.forget(here)
+    assert not session.expects(1)
+    assert not session.forget(here)
+
+
 def test_deadlines() -> None:
     session = Session(is_open=False)
     assert session.next_deadline == math.inf

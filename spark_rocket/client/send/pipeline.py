@@ -40,11 +40,9 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.client.connection import RemotingConnection
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.remoting.client.request import LOOP_MARGIN_S
+from spark_rocket.remoting.client.request import LOOP_MARGIN_S, Submitted
 from spark_rocket.remoting.event_loop import run_callback
-from spark_rocket.remoting.session import Pending
 
 logger = logging.getLogger(__name__)
 
@@ -192,14 +190,13 @@ class Pipeline:
         return error
 
 
-class Send(Pending):
+class Send(Submitted):
     """One send, and the request of its current attempt. ``places`` is its number of slots in flight.
 
     ``fixed`` is the queue if it must not change.
     """
 
     promise: Promise[SendResult]
-    _connection: RemotingConnection | None = None  # of the last attempt
     places = 1
     mode = "async"
 
@@ -270,7 +267,7 @@ class Send(Pending):
             self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
             if self._retries > 0:  # use at most half of the time for connecting
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
-            self._connection = pipeline.instance.remoting.submit(address, request, self)
+            pipeline.instance.remoting.submit(address, request, self)
         except RocketError as error:
             self._attempted(None, error)
         except Exception as error:
@@ -405,8 +402,7 @@ class SyncSend(Send):
                 except Empty:
                     self.end(None, self._late(None))
         except BaseException as cause:
-            if self._connection is not None:
-                self._connection.abandon(self)
+            self.abandon()
             self.end(None, interrupted(self._out.topic, cause))
             raise
         if isinstance(self._outcome, SendResult):

@@ -117,13 +117,14 @@ class AsyncRemotingClient:
         if connection.lost is not None:  # right after it was opened
             raise copy.copy(connection.lost)
         if connection.unsent_bytes > self._max_unsent:
+            connection.check_stalled()
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
         if self.sign is not None:
             self.sign(request)
         request.opaque = connection.session.next_opaque()
-        pending = FutureRequest(connection.session, request, seconds, begun)
+        pending = FutureRequest(request, seconds, begun, connection.forget)
         connection.send(pending, pieces_of(request))
         return pending.future
 

@@ -6,7 +6,7 @@ the session exactly once: with its response, at its deadline, or when the connec
 the transport separately from their head, and received into a buffer of the frame: neither is copied.
 
 While the peer does not read, ``paused`` is set and unsent requests are kept. If it has read nothing for ``STALL_S``
-when a request is late, the connection is lost.
+when a request is late or abandoned, the connection is lost.
 
 Thread-safety: event loop only, except ``lost``, ``paused``, ``is_open`` and ``avoid_until``, which other threads may
 read. Nothing is stored on disk. Corresponds to a Netty channel with its ResponseFutures.
@@ -236,10 +236,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def abandon(self, request: Pending) -> None:
         """Ignore the response of a request, if there is none yet. From any thread."""
-        self.post(partial(self._abandon, request))
+        self.post(partial(self.forget, request))
 
-    def _abandon(self, request: Pending) -> None:
-        if self.session.take(request.opaque) is not None:
+    def forget(self, request: Pending) -> None:
+        """Like ``abandon``, on the loop."""
+        if self.session.forget(request):
             self.check_stalled()
 
     def check_stalled(self) -> None:

@@ -36,9 +36,9 @@ from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.client.connection import RemotingConnection, no_connection
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.remoting.client.request import Request
+from spark_rocket.remoting.client.request import Request, Submitted
 from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
-from spark_rocket.remoting.session import Pending, pieces_of
+from spark_rocket.remoting.session import pieces_of
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class RemotingClient:
             return promise
         promise.permit = self._permits.release
         try:
-            promise.connection = self.submit(addr, request, promise)
+            self.submit(addr, request, promise)
         except RemotingError as error:
             promise.fail(error)
         except BaseException:
@@ -138,7 +138,7 @@ class RemotingClient:
             raise
         return promise
 
-    def submit(self, addr: str, request: RemotingCommand, pending: Pending) -> RemotingConnection:
+    def submit(self, addr: str, request: RemotingCommand, pending: Submitted) -> None:
         """Send a request whose response is for ``pending``, for a caller that limits its requests itself.
 
         RemotingError if the request was not sent. Waits while the peer does not read.
@@ -149,11 +149,11 @@ class RemotingClient:
             self.requests.sign(request)
         connection = self._connection(addr, pending.deadline)
         pending.opaque = request.opaque = connection.session.next_opaque()
+        pending.connection = connection
         pieces = pieces_of(request)
         if connection.paused is not None:
             self._await_reader(connection, pending.deadline)
         connection.post(partial(connection.send, pending, pieces))
-        return connection
 
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
         """Send without a response. Returns when the request is passed to the kernel; it may still be lost."""

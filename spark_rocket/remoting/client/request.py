@@ -1,4 +1,4 @@
-"""A request of the blocking client: the promise of its response.
+"""Requests of the blocking client, and the promise of a response.
 
 Thread-safety: all methods. Corresponds to org.apache.rocketmq.remoting.netty.ResponseFuture.
 """
@@ -17,10 +17,23 @@ from spark_rocket.remoting.session import Pending
 LOOP_MARGIN_S = 2.0  # how long after its deadline a request is settled at most
 
 
-class Request(Promise[Any], Pending):
-    """The promise of a response, or of ``convert(response)``. ``on_error`` is called first with an error."""
+class Submitted(Pending):
+    """A request that any thread may submit and abandon.
+
+    ``connection`` is set together with ``opaque``, before the request can wait or be sent.
+    """
 
     connection: RemotingConnection | None = None
+
+    def abandon(self) -> None:
+        """Ignore the response, if there is none yet."""
+        if self.connection is not None:
+            self.connection.abandon(self)
+
+
+class Request(Promise[Any], Submitted):
+    """The promise of a response, or of ``convert(response)``. ``on_error`` is called first with an error."""
+
     permit: Callable[[], object] | None = None
     """Releases the permit of the request when it is settled."""
 
@@ -73,7 +86,6 @@ class Request(Promise[Any], Pending):
                 self.fail(self.connection.late(self))
             return self.result(0)
         except BaseException:
-            if self.connection is not None:
-                self.connection.abandon(self)
+            self.abandon()
             self.release()
             raise

@@ -145,7 +145,7 @@ class Channel(asyncio.BufferedProtocol):
                 )
             )
         self.write(request)
-        pending = FutureRequest(self._session, request, timeout, time.monotonic())
+        pending = FutureRequest(request, timeout, time.monotonic(), self._session.forget)
         self._session.expect(pending)
         if self._deadlines is None:
             self._deadlines = DeadlineTimer(self._owner.loop, self._session, self._expire)
