@@ -132,7 +132,7 @@ def trim(store: MessageStore, *, files: int = 1) -> None:
     """Flush everything, and let retention delete all but the last files of the log."""
     store.flush()
     size = 1 + store.config.mapped_file_size_commit_log * (files - 1)
-    store.retention.config = replace(store.config, file_reserved_size=size, delete_file_batch_max=1000)
+    store.settings_changed(replace(store.config, file_reserved_size=size, delete_file_batch_max=1000))
     store.retention.run(START)
     while store.retention.trim_queues():
         pass

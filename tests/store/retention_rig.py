@@ -63,8 +63,8 @@ class Trimmable:
 
     def trim_to(self, files: int) -> None:
         """Delete all but a number of files of the log, by size."""
-        self.store.retention.config = replace(
-            self.config, file_reserved_size=1 + SIZE * (files - 1), delete_file_batch_max=1000
+        self.store.settings_changed(
+            replace(self.config, file_reserved_size=1 + SIZE * (files - 1), delete_file_batch_max=1000)
         )
         self.run()
 

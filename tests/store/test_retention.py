@@ -59,7 +59,7 @@ def test_what_goes_when(
     removed: int,
     reason: str,
 ) -> None:
-    it.store.retention.config = replace(it.config, **settings)
+    it.store.settings_changed(replace(it.config, **settings))
     it.clock.now = START + 1000 * COUNT if is_young else at_hour(hour, it.clock.now)
     it.disk.at(percent)
     report = it.run()
@@ -72,7 +72,7 @@ def test_what_goes_when(
 def test_size_counts_to_the_byte(it: Trimmable) -> None:
     end = it.store.max_physical_offset
     for reserved, removed in ((end - 4 * SIZE, 4), (end - 5 * SIZE + 1, 0), (end - 5 * SIZE, 1)):
-        it.store.retention.config = replace(it.config, file_reserved_size=reserved)
+        it.store.settings_changed(replace(it.config, file_reserved_size=reserved))
         assert it.run().removed == removed
 
 
@@ -91,11 +91,11 @@ def test_a_file_is_as_old_as_what_was_stored_after_it(it: Trimmable) -> None:
 
 
 def test_a_request_deletes_at_any_hour_for_twenty_runs(it: Trimmable) -> None:
-    it.store.retention.config = replace(it.config, delete_file_batch_max=1, file_reserved_time=1000)
+    it.store.settings_changed(replace(it.config, delete_file_batch_max=1, file_reserved_time=1000))
     it.store.retention.delete_expired()
     for _ in range(19):
         assert it.run().removed == 0
-    it.store.retention.config = replace(it.config, delete_file_batch_max=1)
+    it.store.settings_changed(replace(it.config, delete_file_batch_max=1))
     assert it.run().removed == 1
     assert it.run().removed == 0
 
@@ -114,7 +114,7 @@ def test_forced_deletion_brings_the_disk_below_the_level(it: Trimmable, caplog: 
 
 
 def test_forced_deletion_of_expired_files_does_not_warn(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
-    it.store.retention.config = replace(it.config, delete_file_batch_max=1)
+    it.store.settings_changed(replace(it.config, delete_file_batch_max=1))
     it.disk.at(85)
     it.disk.used += SIZE
     with caplog.at_level(logging.INFO):
@@ -143,7 +143,7 @@ def test_unflushed_files_are_not_deleted(it: Trimmable) -> None:
     for i in range(100):
         put(it.store, "T", 0, body(i))
     assert len(it.logs()) > FILES + 1
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     assert it.run().removed == FILES - 1
     it.store.flush()
     assert it.run().removed > 0
@@ -177,7 +177,7 @@ def test_a_file_that_follows_and_cannot_be_read_keeps_what_is_before(
 
 def test_writes_are_refused_while_the_disk_is_too_full(it: Trimmable, caplog: pytest.LogCaptureFixture) -> None:
     it.clock.now = START + 1000 * COUNT
-    it.store.retention.config = replace(it.config, clean_file_forcibly_enable=False)
+    it.store.settings_changed(replace(it.config, clean_file_forcibly_enable=False))
     it.disk.at(90)
     it.run()
     put(it.store, "T", 0, body(COUNT))
@@ -228,7 +228,7 @@ def test_the_log_is_not_deleted_by_force_for_the_sake_of_another_disk(it: Trimma
     """A consume queue has 20 bytes of a message: deleting the entire log would not free its disk."""
     it.disk.queues = Disk()
     it.disk.queues.at(89)
-    it.store.retention.config = replace(it.config, file_reserved_time=1000)
+    it.store.settings_changed(replace(it.config, file_reserved_time=1000))
     assert it.run().removed == 0
     it.disk.at(89)
     assert it.run().removed > 0

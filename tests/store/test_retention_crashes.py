@@ -73,7 +73,7 @@ def test_a_crash_at_any_point(it: Trimmable, tmp_path: Path, monkeypatch: pytest
     it.store.flush()
     copy()
     it.trim_to(3)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     it.run()
     monkeypatch.undo()
     assert len(images) > 2 * FILES

@@ -32,7 +32,7 @@ def test_readers_see_the_new_beginning_at_once(it: Trimmable, monkeypatch: pytes
     begin = decode_messages(first)[0].store_timestamp
     monkeypatch.setattr(store.retention.remover, "retry", lambda: None)  # nothing is deleted yet
     monkeypatch.setattr(retention, "_SLICE_QUEUES", 0)  # and no queue trimmed
-    store.retention.config = replace(it.config, file_reserved_size=store.max_physical_offset - 5 * SIZE)
+    store.settings_changed(replace(it.config, file_reserved_size=store.max_physical_offset - 5 * SIZE))
     assert store.retention.run(it.clock.now).removed == 5
     assert len(it.logs()) == FILES
     assert store.min_physical_offset == 5 * SIZE
@@ -114,7 +114,7 @@ def test_queues_are_trimmed_in_slices(
     """Four queues: one slice in the run, the others on request; one in each takes long."""
     monkeypatch.setattr(retention, "_SLICE_QUEUES", queues)
     monkeypatch.setattr(retention, "_SLICE_S", seconds)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     assert it.store.retention.run(it.clock.now).unfinished
     count = 2
     while it.store.retention.trim_queues():
@@ -143,7 +143,7 @@ def test_an_unreadable_queue_does_not_stop_the_others(it: Trimmable, caplog: pyt
 
 def test_a_stop_deletes_removed_files(it: Trimmable) -> None:
     it.config = replace(it.config, delete_commit_log_files_interval=60_000)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     assert it.store.retention.run(it.clock.now).removed == FILES - 1
     it.store.close()
     assert len(it.logs()) == 1
@@ -161,7 +161,7 @@ def test_a_stop_does_not_wait_long_for_deletions(it: Trimmable, monkeypatch: pyt
         real(file)
 
     monkeypatch.setattr(MappedFile, "destroy", destroy)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     assert it.store.retention.run(it.clock.now).removed == FILES - 1
     assert deleting.wait(60)
     timer = threading.Timer(0.05, go_on.set)
@@ -179,7 +179,7 @@ def test_a_stop_does_not_wait_long_for_deletions(it: Trimmable, monkeypatch: pyt
 def test_a_recreated_topic_keeps_its_files(it: Trimmable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pending deletions of the old topic have the names of the new topic's files."""
     monkeypatch.setattr(it.store.retention.remover, "retry", lambda: None)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     it.store.retention.run(it.clock.now)
     assert it.store.delete_topic("T") == QUEUES
     for number in range(30):
@@ -214,7 +214,7 @@ def test_a_topic_is_deleted_without_waiting_for_its_files(
 
     monkeypatch.setattr(MappedFile, "destroy", slow_destroy)
     monkeypatch.setattr(shutil, "rmtree", slow_rmtree)
-    it.store.retention.config = replace(it.config, file_reserved_size=1)
+    it.store.settings_changed(replace(it.config, file_reserved_size=1))
     it.store.retention.run(it.clock.now)
     assert deleting.wait(60)
     for round_ in range(2):
