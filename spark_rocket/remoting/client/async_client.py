@@ -117,7 +117,6 @@ class AsyncRemotingClient:
         if connection.lost is not None:  # right after it was opened
             raise copy.copy(connection.lost)
         if connection.unsent_bytes > self._max_unsent:
-            connection.check_stalled()
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
