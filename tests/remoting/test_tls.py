@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -634,3 +635,21 @@ def _open_sockets(port: int) -> int:
         _, local, remote, _, *_, inode = line.split()[:10]
         found += f"{port:04X}" in (local[-4:], remote[-4:]) and inode != "0"
     return found
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_fork_after_certificates_were_removed(
+    permissive: ServerThread, certificates: Certificates, tmp_path: Path
+) -> None:
+    trusted = shutil.copy(certificates.of_client().client_trust_cert_path, tmp_path)
+    tls = dataclasses.replace(certificates.of_client(), client_trust_cert_path=str(trusted))
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RemotingClient(tls=one)) for one in (tls, None, tls, None)]
+        for client in clients:
+            assert client.invoke(permissive.address, request(), LIMIT).code == 0
+        Path(trusted).unlink()
+        child = os.fork()
+        if child == 0:  # no exit handler here: the exit status is the result
+            os._exit(sum(client.is_connected(permissive.address) for client in clients))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

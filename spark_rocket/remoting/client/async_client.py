@@ -97,6 +97,13 @@ class AsyncRemotingClient:
     def connections(self) -> list[RemotingConnection]:
         return list(self._connections.values())
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: start without connections. Nothing here can fail, whatever has become of the TLS files."""
+        connections, self._connections, self._pushed = self.connections, {}, {}
+        self._connecting = threading.Lock()
+        for connection in connections:
+            connection.leave_to_parent()
+
     def is_connected(self, address: str) -> bool:
         connection = self._connections.get(address)
         return connection is not None and connection.is_open and connection.lost is None

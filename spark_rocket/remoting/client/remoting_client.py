@@ -83,8 +83,7 @@ class RemotingClient:
         credentials: Credentials | None = None,
     ) -> None:
         self._max_in_flight = max_in_flight
-        self._connect = partial(
-            AsyncRemotingClient,
+        self.requests = AsyncRemotingClient(
             connect_timeout=connect_timeout,
             max_frame_length=max_frame_length,
             credentials=credentials,
@@ -92,13 +91,9 @@ class RemotingClient:
             on_push=request_handler,
             thread=loop_thread,
         )
-        self._begin()
-        _clients.add(self)
-
-    def _begin(self) -> None:
-        self.requests: AsyncRemotingClient = self._connect()
         """The same connections, for coroutines on the loop of ``loop_thread()``."""
-        self._permits = _Permits(self._max_in_flight)
+        self._permits = _Permits(max_in_flight)
+        _clients.add(self)
 
     def __enter__(self) -> RemotingClient:
         return self
@@ -264,11 +259,8 @@ class RemotingClient:
         return self.requests.connection(addr, CONNECT_SHARE * (deadline - time.monotonic()))
 
     def _after_fork(self) -> None:
-        connections, was_closed = self.requests.connections, self.requests.is_closed
-        self._begin()
-        self.requests.is_closed = was_closed
-        for connection in connections:
-            connection.leave_to_parent()
+        self._permits = _Permits(self._max_in_flight)
+        self.requests.leave_to_parent()
 
 
 def _closed(addr: str) -> StateError:
