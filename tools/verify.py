@@ -45,7 +45,7 @@ _FEW_BENCHMARKS = "--runs 1 --only spark.read.128 spark.write.128 spark.write.li
 
 SUITES = (
     Suite("long", "tests of a minute each", {"ARGS": f"{_LONG} --ignore=tests/test_install.py"}, {"ARGS": _LONG}),
-    Suite("connect", "Spark tests on Spark Connect", {"ARGS": "tests/spark/test_read.py tests/spark/test_stream.py"}),
+    Suite("connect", "Spark tests on Spark Connect", {"ARGS": "-k 'test_read or test_stream'"}),
     Suite("crash", "torn files and kills under load", {"TORN_IMAGES": "100", "KILL_ROUNDS": "5", "BAD_FILES": "some"}),
     Suite("failover", "masters, slaves and name servers are killed and isolated", {"FAILOVER_ROUNDS": "4"}),
     Suite("chaos", "consumers join and leave, brokers restart", {"PUSH_MEMBERS": "30", "PUSH_SECONDS": "20"}),
