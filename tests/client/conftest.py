@@ -95,7 +95,7 @@ def silent() -> Iterator[Callable[[], str]]:
                 caller = stack.enter_context(socket.socket())
                 caller.setblocking(False)
                 caller.connect_ex(listening.getsockname())
-            return "127.0.0.1:%d" % listening.getsockname()[1]  # noqa: UP031
+            return f"127.0.0.1:{listening.getsockname()[1]}"
 
         yield make
 

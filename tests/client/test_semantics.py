@@ -258,7 +258,7 @@ class ClosingBroker:
     def __init__(self, half: bool) -> None:
         self._half = half
         self._socket = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self._socket.getsockname()[1]  # noqa: UP031
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
         self.died = 0
         threading.Thread(target=self._run, daemon=True).start()
 

@@ -7,7 +7,6 @@ import json
 import shutil
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ import pytest
 from spark_rocket.datasource.batch_reader import RocketBatchReader
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.store_directory import (
-    plan_directory,
-)
+from spark_rocket.datasource.read.store_directory import plan_directory
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.errors import (
     OffsetsError,
@@ -43,20 +40,6 @@ from tests.datasource.store_directories import (
 from tests.golden import expected, extract_store
 from tests.kit.clock import Clock
 from tests.store.helpers import opened, put, put_batch, small
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[MessageStore]:
-    """A store with files of 32 KiB; the test closes it before it reads."""
-    made = opened(small(directory))
-    yield made
-    made.close()
-
 
 # --- stores of Apache's broker -----------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ import logging
 import os
 import random
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +13,12 @@ import pytest
 
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.store_directory import (
-    read_span_task,
-)
+from spark_rocket.datasource.read.store_directory import read_span_task
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import (
     DataLossError,
     StoreError,
 )
-from spark_rocket.store import MessageStore
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
@@ -42,19 +38,6 @@ from tests.datasource.store_directories import (
 )
 from tests.kit.clock import Clock
 from tests.store.helpers import opened, put, put_batch, small
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(directory: Path) -> Iterator[MessageStore]:
-    """A store with files of 32 KiB; the test closes it before it reads."""
-    made = opened(small(directory))
-    yield made
-    made.close()
 
 
 @pytest.fixture

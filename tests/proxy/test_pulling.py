@@ -10,6 +10,7 @@ import pytest
 
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.definitions import Code, QueryOffsetPolicy
+from tests.kit.waiting import until_async
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 from tests.proxy.test_receiving import refused
 
@@ -151,8 +152,7 @@ def test_a_call_that_ends_while_it_waits_receives_nothing(client: Consuming) -> 
     async def start_and_cancel() -> None:
         request = _pull_request(client, long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.pulling.pull_message(client.context(), request)))
-        while client.parts.pull_request_hold.count == 0:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until_async(lambda: client.parts.pull_request_hold.count)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

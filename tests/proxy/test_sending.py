@@ -26,6 +26,7 @@ from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import BROKER_PROPERTIES, Wire
 from tests.kit.clock import Clock
+from tests.kit.waiting import until_async
 from tests.proxy.brokers import change_topic
 from tests.proxy.caller import Caller, resource
 from tests.proxy.direct import endpoint
@@ -497,8 +498,7 @@ def test_a_canceled_call_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
 
         async def give_up() -> None:
             task = asyncio.ensure_future(family.send_message(client.context, request))
-            while not stored.is_set():  # noqa: ASYNC110
-                await asyncio.sleep(0)
+            await until_async(stored.is_set)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task

@@ -41,7 +41,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]  # noqa: UP031
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
 
     def accept(self) -> RawClient:
         self.listener.settimeout(10)
@@ -210,7 +210,7 @@ def test_permits_are_released_after_failures(serve: Serve) -> None:
 
 def test_no_listener(client: RemotingClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
-        address = "127.0.0.1:%d" % closed.getsockname()[1]  # noqa: UP031
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
     for call in (client.invoke, client.invoke_oneway):
         with pytest.raises(RemotingConnectError, match=address) as caught:
             call(address, request())

@@ -113,7 +113,7 @@ def test_requests_to_a_peer_that_does_not_read_time_out(
     """Queued requests fail too, and the connection is closed."""
     monkeypatch.setattr(connection, "STALL_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = "127.0.0.1:%d" % listener.getsockname()[1]  # noqa: UP031
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
         promises: list[Request] = []
         body = bytes(10_000)
         client.connect(address, 10)
@@ -205,7 +205,7 @@ def test_an_attempt_abandoned_before_it_was_sent_takes_away_no_other_request(
 
     server = serve({9: hold})
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        mute = "127.0.0.1:%d" % listener.getsockname()[1]  # noqa: UP031
+        mute = f"127.0.0.1:{listener.getsockname()[1]}"
         attempts = post(client, server.address, request(), 10)
         assert attempts.result(10).code == 0
         first = attempts.connection

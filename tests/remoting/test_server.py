@@ -264,7 +264,7 @@ def test_each_close_is_reported_once(serve: Serve, dial: Dial, caplog: pytest.Lo
 
     server = serve(on_close=on_close)
     clients = [dial(server.address) for _ in range(3)]
-    names = ["%s:%d" % client.socket.getsockname() for client in clients]  # noqa: UP031
+    names = ["{}:{}".format(*client.socket.getsockname()) for client in clients]
     for client in clients:
         client.ask(request(ECHO))
         client.close()
