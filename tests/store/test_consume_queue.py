@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from struct import pack
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.store.layout import ENTRY, tags_code
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.queues.reader import ranges_of_few, ranges_of_many
 
 PER_FILE = 10
 
@@ -153,3 +157,62 @@ def test_files_stay_small_while_little_is_in_them(tmp_path: Path) -> None:
 )
 def test_tags_code(properties: bytes, tags: str) -> None:
     assert tags_code(properties) == java_hash(tags)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("append"), st.integers(1, 700), st.just(0)),
+            st.tuples(st.just("truncate"), st.integers(0, 2_500), st.just(0)),
+            st.tuples(st.just("read"), st.integers(0, 2_500), st.integers(1, 900)),
+            st.tuples(st.just("unmap"), st.just(0), st.just(0)),
+        ),
+        min_size=3,
+        max_size=25,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_reads_return_the_entries_as_they_are(steps: list[tuple[str, int, int]]) -> None:
+    """Older entries are read ahead: a reader must see neither outdated nor truncated ones."""
+    with TemporaryDirectory() as directory:
+        queue = ConsumeQueue(Path(directory) / "T" / "0", "T", 0, 900 * 20, MappingCache(16))
+        queue.load()
+        expected: list[bytes] = []
+        for number, (step, first, count) in enumerate(steps, 1):
+            if step == "append":
+                start = len(expected)
+                raw = b"".join(ENTRY.pack(number, 100, i) for i in range(start, start + first))
+                queue.make_room(first)
+                queue.append(raw)
+                expected += [raw[at : at + 20] for at in range(0, len(raw), 20)]
+            elif step == "truncate" and first < len(expected):
+                queue.truncate(first)
+                del expected[first:]
+            elif step == "unmap":
+                queue.unmap()
+            elif first < len(expected):
+                assert queue.read(first, count) == b"".join(expected[first : first + count])
+        queue.close()
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(1, 500), st.sampled_from([-5, 0, 7])), min_size=1, max_size=200),
+    st.integers(1, 64),
+    st.integers(1, 5_000),
+    st.sampled_from([None, frozenset({7}), frozenset({-5, 0}), frozenset({1})]),
+)
+def test_what_to_read_is_the_same_by_a_loop_and_by_columns(
+    records: list[tuple[int, int, int]], max_msgs: int, max_bytes: int, codes: frozenset[int] | None
+) -> None:
+    physical, raw = 0, b""
+    for gap, size, code in records:
+        physical += gap * 91
+        raw += ENTRY.pack(physical, size, code)
+        physical += size
+    few = ranges_of_few(raw, max_msgs, max_bytes, codes)
+    assert few == ranges_of_many(raw, max_msgs, max_bytes, codes)
+    count, size, examined, starts, stops = few
+    assert sum(stops) - sum(starts) == size
+    assert count <= max_msgs
+    assert examined <= len(records)
+    assert size <= max_bytes or count == 1

@@ -6,7 +6,7 @@ entry: its older files are gone, or it was rebuilt from a trimmed log.
 
 An idle queue costs one small object, no descriptor and no mapping. A queue being written has its last file mapped. A
 :class:`MappingCache` limits the mappings, first in, first out. Of a mapping, only the last few pages stay in memory:
-most reads are of these, and older entries are read from the file.
+most reads are of these. Older entries are read from the file, some more than asked for: the next pull continues there.
 
 Thread-safety: one thread uses a queue; the flush thread calls only ``flush``.
 After a crash: entries may be missing or, after a power failure, garbage beyond the flushed end; recovery.py rebuilds
@@ -33,6 +33,8 @@ _FIRST_STEP_BYTES = 4096
 _LAST_STEP_BYTES = 256 << 10
 _WARM_BYTES = 16 << 10  # behind the writer, in memory for readers
 _AHEAD_BYTES = 64 << 10  # touched ahead of the writer, as far as they are allocated
+_READ_AHEAD_BYTES = 400 * ENTRY_SIZE  # of older entries, for a reader that continues
+_MAX_READ_AHEAD = 1024  # queues with such entries in memory
 _NO_MAPPING = bytearray()  # replaces the mapping while there is none; limit is -1 then
 
 
@@ -40,9 +42,10 @@ class MappingCache:
     """Limits the number of mapped consume queues. First in, first out: a busy queue is simply mapped again.
 
     If mappings hold descriptors, queues use at most a twentieth of the process's limit: half of what connections leave.
+    The queues with entries read ahead are limited in the same way.
     """
 
-    __slots__ = ("_mapped", "limit")
+    __slots__ = ("_mapped", "_read_ahead", "limit")
 
     def __init__(self, limit: int) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -50,6 +53,7 @@ class MappingCache:
             limit = min(limit, soft // 20)
         self.limit = max(limit, 1)
         self._mapped: dict[ConsumeQueue, None] = {}
+        self._read_ahead: dict[ConsumeQueue, None] = {}
 
     def add(self, queue: ConsumeQueue) -> None:
         """Add a mapped queue; unmap others above the limit."""
@@ -73,6 +77,16 @@ class MappingCache:
     def remove(self, queue: ConsumeQueue) -> None:
         self._mapped.pop(queue, None)
 
+    def add_read_ahead(self, queue: ConsumeQueue) -> None:
+        """Add a queue with entries read ahead; let another forget its own above the limit."""
+        if queue not in self._read_ahead:
+            if len(self._read_ahead) >= _MAX_READ_AHEAD:
+                next(iter(self._read_ahead)).forget_read_ahead()
+            self._read_ahead[queue] = None
+
+    def remove_read_ahead(self, queue: ConsumeQueue) -> None:
+        self._read_ahead.pop(queue, None)
+
 
 class ConsumeQueue:
     """Entries of one queue, from ``min_offset``, the first one served, to before ``max_offset``."""
@@ -81,6 +95,8 @@ class ConsumeQueue:
         "_cache",
         "_checked",
         "_file",
+        "_read_ahead",
+        "_read_ahead_from",
         "dirty",
         "files",
         "flushed_offset",
@@ -111,6 +127,8 @@ class ConsumeQueue:
         self.unsynced_names = False
         self.loaded = False
         self._checked = (0, 0)  # a range of older entries whose records were valid when they were read
+        self._read_ahead = b""  # copies of older entries, from this byte of the queue on
+        self._read_ahead_from = 0
         self.verified_from = 0  # entries from here on are known to match the log; see old_records.py
         self.log_min_offset = -2  # the log's beginning that min_offset was corrected for; -2: none, not loaded
         # The writer's position: entries go to mm[position:], up to limit without a call of make_room().
@@ -268,6 +286,7 @@ class ConsumeQueue:
     def truncate(self, max_offset: int) -> None:
         """Drop the entries from ``max_offset`` on; the rest of their file becomes zero."""
         self.unmap()
+        self.forget_read_ahead()
         if max_offset <= self.min_offset:
             self.files.truncate(0)
             self.min_offset = max_offset
@@ -321,6 +340,21 @@ class ConsumeQueue:
         if current is not None and start >= current.file_from_offset + max(self.position - _WARM_BYTES, 0):
             base = current.file_from_offset
             return current.mm[start - base : end - base]
+        return self._read_old(start, end)
+
+    def _read_old(self, start: int, end: int) -> bytes:
+        """Return the bytes of older entries, from memory if they were read ahead."""
+        within = start - self._read_ahead_from
+        if within >= 0 and within + end - start <= len(self._read_ahead):
+            return self._read_ahead[within : within + end - start]
+        if end - start >= _READ_AHEAD_BYTES:
+            return self._read_files(start, end)
+        self._read_ahead = self._read_files(start, min(start + _READ_AHEAD_BYTES, self.max_offset * ENTRY_SIZE))
+        self._read_ahead_from = start
+        self._cache.add_read_ahead(self)
+        return self._read_ahead[: max(end - start, 0)]
+
+    def _read_files(self, start: int, end: int) -> bytes:
         parts = []
         while start < end:
             file = self.files.find(start)
@@ -330,6 +364,11 @@ class ConsumeQueue:
             parts.append(file.read(start - file.file_from_offset, stop - start))
             start = stop
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def forget_read_ahead(self) -> None:
+        """Drop the copies of older entries."""
+        self._read_ahead = b""
+        self._cache.remove_read_ahead(self)
 
     def was_checked(self, offset: int, count: int) -> bool:
         """Return whether the records of these entries were checked before; see old_records.py."""
@@ -376,10 +415,11 @@ class ConsumeQueue:
 
     def close(self) -> None:
         self.unmap()
+        self.forget_read_ahead()
 
     def destroy(self) -> None:
         """Delete the queue's files and its directory."""
-        self.unmap()
+        self.close()
         for file in self.files.files:
             file.destroy()
         self.files.files = []
