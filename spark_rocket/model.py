@@ -67,6 +67,8 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+SINK_PREFIX = "ROCKET_SINK"
+"""Of the topics and groups of the data source's exactly-once sink, with their default names."""
 TOOLS_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 
 MAX_TOPIC_LENGTH = 127
@@ -270,5 +272,5 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_system_group(group: str) -> bool:
-    """Whether RocketMQ reserves this group name."""
-    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+    """Whether RocketMQ or the exactly-once sink reserves this group name: lag means nothing for such a group."""
+    return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, SINK_PREFIX))

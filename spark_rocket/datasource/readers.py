@@ -1,5 +1,8 @@
 """This process's readers of a cluster: planning, tasks and views share one for each name server and its settings.
 
+Pulls and queries name a group, which needs a permission where brokers have accounts: ``consumerGroup`` if it is set,
+otherwise ``spark_rocket_reader``.
+
 Python workers are reused, so the clients are cached for the next task. The client itself handles forks.
 
 Safe from any thread. Nothing here needs ``close``: Spark kills workers without notice, and brokers drop dead
@@ -11,15 +14,13 @@ from __future__ import annotations
 import socket
 from functools import cache
 
-from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.remoting.tls.settings import TlsSettings
-
-READER_GROUP = "spark_rocket_reader"
 
 
 def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> RocketError:
@@ -37,12 +38,13 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
 
 def reader_of(options: ReadOptions | ViewOptions) -> Reader:
     """Return this process's reader for a name server, shared by its tasks."""
-    return _reader(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    group = options.consumer_group or DEFAULT_GROUP
+    return _reader(options.name_server, group, options.request_timeout_ms, options.credentials, options.tls)
 
 
 @cache
 def _reader(
-    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
+    name_server: str, group: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
 ) -> Reader:
     timeout = request_timeout_ms / 1000
-    return Reader(name_server, group=READER_GROUP, request_timeout=timeout, **connecting(credentials, tls))
+    return Reader(name_server, group=group, request_timeout=timeout, **connecting(credentials, tls))

@@ -134,6 +134,31 @@ def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, t
         assert value(samples, f"rocketmq_consumer_{name}", **labels) == 0
 
 
+@pytest.mark.parametrize("sink", ["ROCKET_SINK_LEDGER", "ROCKET_SINK_LEDGER-0f6c2f5e-3a"])
+def test_the_alert_for_a_lag_does_not_fire_for_the_exactly_once_sink(
+    endpoint: Endpoint, wire: Wire, topic: str, sink: str
+) -> None:
+    """``docs/guides/monitoring.md`` selects groups with ``is_system="false"``."""
+    wire.send(topic, b"a record")
+    wire.create_group(sink)
+    wire.commit(sink, topic, 0)
+    lags = [labels for labels, _ in endpoint.samples()["rocketmq_consumer_lag_latency"]]
+    assert [each["is_system"] for each in lags if each["consumer_group"] == sink] == ["true"]
+
+
+def test_numbers_that_an_application_keeps_as_offsets_are_no_progress(
+    endpoint: Endpoint, wire: Wire, topic: str, group: str
+) -> None:
+    """The exactly-once sink keeps numbers as offsets of queues that its ledger topic does not have."""
+    wire.send(topic, b"a record")
+    wire.create_group(group)
+    wire.commit(group, topic, 1)
+    wire.commit(group, topic, 1 << 62, (1 << 31) - 1)
+    samples = endpoint.samples()
+    assert value(samples, "rocketmq_consumer_offset", topic=topic, group=group) == 1
+    assert value(samples, "rocketmq_consumer_lag_messages", topic=topic, consumer_group=group) == 0
+
+
 def test_the_age_of_a_lag_is_that_of_its_oldest_message(
     endpoint: Endpoint, wire: Wire, parts: BrokerParts, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

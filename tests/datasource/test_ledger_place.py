@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.client.consume.reader import DEFAULT_GROUP as READER_GROUP
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import Place, find_ledger
@@ -20,7 +21,6 @@ from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epo
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.readers import READER_GROUP
 from spark_rocket.errors import ExactlyOnceError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.processors.statistics import VERSION_TEXT
 from spark_rocket.broker.state.broker_stats import MESSAGE_TYPES
-from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, is_system_topic
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, SINK_PREFIX, is_system_topic
 from spark_rocket.protocol.wire.codes import PERM_WRITE
 from spark_rocket.remoting.exposition import Exposition, label_text
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
@@ -33,8 +33,8 @@ _STEP = 64
 
 
 def is_system_group(group: str) -> bool:
-    """Whether this is a group of the broker itself or of an Apache tool."""
-    return group.lower().startswith(_SYSTEM_GROUP)
+    """Whether this is a group of the broker itself, of an Apache tool or of the data source's exactly-once sink."""
+    return group.lower().startswith(_SYSTEM_GROUP) or group.startswith(SINK_PREFIX)
 
 
 class BrokerMetrics:
@@ -298,7 +298,9 @@ class _Scrape:
             lag = ready = committed = oldest = waiting = 0
             pulled = parts.offsets.pulled_of(group, topic)
             for queue_id, offset in list(queues.items()):
-                end = ends.get((topic, queue_id), 0)
+                end = ends.get((topic, queue_id))
+                if end is None:  # a number that an application keeps, or a queue without messages
+                    continue
                 following = max(pulled.get(queue_id, offset), offset)
                 committed += offset
                 if offset < end:

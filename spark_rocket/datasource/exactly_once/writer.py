@@ -16,6 +16,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from spark_rocket.client.consume.reader import DEFAULT_GROUP as READER_GROUP
 from spark_rocket.datasource.exactly_once.commit import Commit
 from spark_rocket.datasource.exactly_once.ledger import Ledger, group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch
@@ -25,7 +26,6 @@ from spark_rocket.datasource.exactly_once.sink_topics import warn_of_settings
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.processes import hide_traceback
-from spark_rocket.datasource.readers import READER_GROUP
 from spark_rocket.datasource.write.writer import (
     BATCH_ID,
     QUERY_ID,

@@ -226,6 +226,7 @@ OPTIONS: tuple[Option, ...] = (
            "See [data loss](../guides/exactly-once.md#handle-data-loss)."),
     Option("consumerGroup", READS | VIEWS, "string", group_name, None,
            "Streams commit their progress to this group on the brokers, for monitoring. Batch reads commit nothing. "
+           "Pulls and queries name it, for accounts; without it they name `spark_rocket_reader`. "
            "Required by `startingOffsets=group` and `endingOffsets=group`.",
            brokers_only=True),
     # --- fetching -----------------------------------------------------------------------------------------------------

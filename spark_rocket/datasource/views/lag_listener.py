@@ -42,7 +42,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
-from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
 from spark_rocket.client.core.client_config import Connecting
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
@@ -99,8 +99,9 @@ class RocketLagListener(StreamingQueryListener):
 
     ``port`` (0 selects a free one) serves Prometheus at ``http://host:port/metrics``; without it, the lag is only
     logged. ``name_server`` is that of the streams; the default is ``NAMESRV_ADDR``, as for the option. With
-    ``seconds=False`` no broker receives requests. ``access_key`` and ``secret_key`` are those of a client. Call
-    ``close`` after ``spark.streams.removeListener``.
+    ``seconds=False`` no broker receives requests; otherwise they name ``consumer_group``, which is that of the streams
+    or ``spark_rocket_reader``. ``access_key`` and ``secret_key`` are those of a client. Call ``close`` after
+    ``spark.streams.removeListener``.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class RocketLagListener(StreamingQueryListener):
         host: str = "127.0.0.1",
         name_server: str | None = None,
         seconds: bool = True,
+        consumer_group: str | None = None,
         request_timeout: float = 3.0,
         clock: Callable[[], float] = time.time,
         **connecting: Unpack[Connecting],
@@ -117,6 +119,7 @@ class RocketLagListener(StreamingQueryListener):
         self._name_server = name_server
         self._connecting = connecting
         self._seconds = seconds
+        self._group = consumer_group or DEFAULT_GROUP
         self._timeout = request_timeout
         self._clock = clock
         self._queries: dict[str, QueryLag] = {}  # by run
@@ -220,7 +223,9 @@ class RocketLagListener(StreamingQueryListener):
     def _ages(self, following: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
         """Return the ages of the next messages; omits queues whose broker does not respond in time."""
         if self._reader is None:
-            self._reader = Reader(self._name_server, request_timeout=self._timeout, **self._connecting)
+            self._reader = Reader(
+                self._name_server, group=self._group, request_timeout=self._timeout, **self._connecting
+            )
         reader, until = self._reader, time.monotonic() + self._timeout
         asked: dict[MessageQueue, Future[PullResult]] = {
             queue: reader.pull_async(queue, offset, max_msgs=1, timeout=self._timeout)

@@ -227,7 +227,8 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         "requestTimeout": str(options.request_timeout_ms),
         "failOnDataLoss": "false",
     }
-    reading = replace(parse_read_options(given, Scope.READ), credentials=options.credentials, tls=options.tls)
+    own = {"credentials": options.credentials, "tls": options.tls, "consumer_group": options.consumer_group}
+    reading = replace(parse_read_options(given, Scope.READ), **own)  # type: ignore[arg-type]
     try:
         spans = batch_ranges(Cluster(reading), reading)
     except TopicNotFoundError:
