@@ -10,6 +10,7 @@ import pytest
 
 from spark_rocket.datasource.conditions import CONDITIONS
 from spark_rocket.datasource.options.table import OPTIONS
+from spark_rocket.protocol.requests import REQUESTS, SENT_TO_CLIENTS
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy import definitions
@@ -18,13 +19,6 @@ from spark_rocket.testing import LocalCluster
 
 ROOT = Path(__file__).parents[1]
 COMPATIBILITY = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
-SENT_BY_THE_BROKER = {
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    RequestCode.CHECK_TRANSACTION_STATE,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-}
 _ROWS = [
     (code, name, "partial" if note.startswith("partial") else "supported")
     for code, name, note in re.findall(r"^\| (\d+) \| (\w+) \| `[^`]+` \| (.*)\|$", COMPATIBILITY, re.M)
@@ -39,10 +33,15 @@ def test_every_request_code_has_a_score() -> None:
     assert {score for _, score in SCORES.values()} == {"supported", "partial", "not"}
 
 
+def test_the_supported_request_codes_are_those_with_a_row() -> None:
+    supported = {code for code, (_, score) in SCORES.items() if score != "not"}
+    assert supported == (REQUESTS.keys() | SENT_TO_CLIENTS.keys()) - {RequestCode.POP_ROLLBACK}  # slaves refuse it
+
+
 @pytest.mark.live
 def test_request_codes_are_scored_as_the_servers_answer() -> None:
     """An empty request is answered with code 3 by both servers, or it is known to one of them."""
-    known = {int(code) for code in SENT_BY_THE_BROKER}
+    known = set(SENT_TO_CLIENTS)
     client = RemotingClient()
     try:
         with LocalCluster() as cluster:

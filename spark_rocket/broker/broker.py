@@ -32,7 +32,7 @@ from spark_rocket.broker.state.subscription_group_manager import SubscriptionGro
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.errors import ProtocolError, StateError
 from spark_rocket.extras import requires
-from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
+from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
 from spark_rocket.remoting.server.remoting_server import RemotingServer
@@ -177,7 +177,7 @@ class Broker:
             on_close=self.channel_closed,
             idle_timeout=config.server_channel_max_idle_time_seconds,
             name="broker",
-            request_limits=BROKER_LIMITS,
+            request_types=BROKER_REQUESTS,
             port_options=": rocket up --broker-port, rocket broker --port, listenPort",
             tls=config.server_tls(),
         )

@@ -1,8 +1,8 @@
 """Long loops on the event loop, in steps: other requests are processed in between.
 
-The rule for processors: a loop whose length neither ``request_limits`` nor a constant bounds runs in steps, on a worker
-thread (pure computations on copies), or examines a part and lets the next request continue. One step, one part and one
-response without them may take 50 ms.
+The rule for processors: a loop whose length neither ``protocol.requests`` nor a constant bounds runs in steps, on a
+worker thread (pure computations on copies), or examines a part and lets the next request continue. One step, one part
+and one response without them may take 50 ms.
 
 Thread-safety: used on the event loop only. State may change between two steps.
 """

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.files import replace_file
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import KV_ENTRIES
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import KV_ENTRIES
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 MAX_NAME_CHARACTERS = 255  # of a namespace or a key

@@ -16,8 +16,8 @@ from typing import Any
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
+from spark_rocket.protocol.requests import NAMESRV_REQUESTS
 from spark_rocket.protocol.wire.codes import RequestCode
-from spark_rocket.protocol.wire.request_limits import NAMESRV_LIMITS
 from spark_rocket.remoting.exposition import GAUGE, Exposition, Metric, label_text
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD_METRICS, Limits, OverloadStats, Queue, add_overload
@@ -74,7 +74,7 @@ class NameServer:
             name="name server",
             port_options=": rocket up --nameserver-port, rocket namesrv --port",
             limits=name_server_limits(),
-            request_limits=NAMESRV_LIMITS,
+            request_types=NAMESRV_REQUESTS,
             tls=None if tls is None else server_tls(tls, (host, "localhost", "127.0.0.1", "::1")),
         )
 

@@ -18,6 +18,7 @@ from spark_rocket.errors import ProtocolError
 from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.route_info import FLAG_UNIT, FLAG_UNIT_SUB, RouteInfoManager
+from spark_rocket.protocol.requests import body_of
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.bodies.route import (
@@ -50,7 +51,6 @@ from spark_rocket.protocol.wire.headers.namesrv import (
     WipeWritePermOfBrokerResponseHeader,
 )
 from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader, GetRouteInfoRequestHeader
-from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler, failure_of
 

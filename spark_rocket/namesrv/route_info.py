@@ -42,11 +42,11 @@ from dataclasses import dataclass
 from spark_rocket.errors import RefusedError
 from spark_rocket.logs import RateLimited
 from spark_rocket.namesrv.topic_table import TopicLimits, TopicTable
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import BROKERS
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import BROKERS
 from spark_rocket.remoting.server.channel import Channel
 
 logger = logging.getLogger(__name__)

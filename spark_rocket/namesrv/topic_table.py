@@ -23,11 +23,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import REGISTERED_TOPICS
 from spark_rocket.protocol.wire.bodies.register import MAX_TOPICS
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES, QueueData
 from spark_rocket.protocol.wire.codes import PERM_WRITE
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import REGISTERED_TOPICS
 
 
 @dataclass(frozen=True, slots=True)

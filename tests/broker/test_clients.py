@@ -15,6 +15,8 @@ from spark_rocket.broker.state.client_manager import ClientManager
 from spark_rocket.broker.state.rebalance_lock_manager import RebalanceLockManager
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import PRODUCERS, QUEUE_LOCKS, SUBSCRIPTIONS
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.bodies.client import (
     ConsumerData,
@@ -28,8 +30,6 @@ from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.bodies.stats import ConsumerConnection, ProducerConnection
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import PRODUCERS, QUEUE_LOCKS, SUBSCRIPTIONS
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.testing import LocalCluster

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.delivery.pull_request_hold_service import HeldPull, PullRequestHoldService
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import HELD_PULLS
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import HELD_PULLS
 from spark_rocket.remoting.server.channel import Channel
 
 

@@ -10,8 +10,8 @@ from spark_rocket.broker.pop import turns
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES, QueueTurns, parts_of, place_of
 from spark_rocket.broker.state.topic_config_manager import new_topic
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.requests.state import CONSUMER_OFFSETS, STATE_LIMITS
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits.state import CONSUMER_OFFSETS, STATE_LIMITS
 from spark_rocket.testing import LocalCluster
 from tests.broker.pop_world import World, texts
 from tests.broker.popping import NONE, SOME, Popper

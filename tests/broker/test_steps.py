@@ -18,15 +18,15 @@ from spark_rocket.broker.steps import in_steps
 from spark_rocket.client import Admin
 from spark_rocket.client.admin import Failures
 from spark_rocket.client.admin.base import MAX_IN_FLIGHT
+from spark_rocket.protocol.requests import BROKER_REQUESTS, StateLimit
+from spark_rocket.protocol.requests.state import LARGE_RESPONSES
 from spark_rocket.protocol.wire.bodies.client import ConsumerData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, StateLimit
-from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until
 
-LARGE = [RequestCode(code) for code, limit in BROKER_LIMITS.items() if LARGE_RESPONSES in limit.state]
+LARGE = [RequestCode(code) for code, limit in BROKER_REQUESTS.items() if LARGE_RESPONSES in limit.state]
 
 
 def test_other_work_runs_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:

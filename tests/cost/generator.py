@@ -15,6 +15,7 @@ from functools import cache, partial
 from typing import Any
 
 from spark_rocket.protocol.record.batch_body import encode_batch_body
+from spark_rocket.protocol.requests import BROKER_REQUESTS, HEADER_SEPARATORS, RawBody, RequestType
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
@@ -22,7 +23,6 @@ from spark_rocket.protocol.wire.codes import CURRENT_VERSION, RequestCode
 from spark_rocket.protocol.wire.command import MAX_HEADER_LENGTH, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
-from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, HEADER_SEPARATORS, RawBody, RequestLimit
 from tests.cost import values
 from tests.cost.servers import Line
 from tests.cost.values import Filling, Variant, body_of, header_fields, header_type, header_values, wire_name
@@ -31,7 +31,6 @@ MB = 1_000_000
 FRAME = MAX_FRAME_LENGTH - 4096  # the rest is for the header
 LONG_HEADER = min(MAX_HEADER_LENGTH, MAX_FRAME_LENGTH) - 8192
 
-LETTERS = {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
 _SEPARATORS = (";", ",", " ", "||", "@", "\x02", "\n")
 
 
@@ -43,7 +42,7 @@ def prepared(line: Line) -> None:
         (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None),
         (RequestCode.SEND_MESSAGE, None),
     ):
-        answer = line.ask(request_of(code, BROKER_LIMITS[code], changed))
+        answer = line.ask(request_of(BROKER_REQUESTS[code], changed))
         assert answer is not None
         assert answer.code == 0, answer
 
@@ -69,45 +68,43 @@ class Case:
     """Cheap to make and usually to answer: several are measured together."""
 
 
-def cases(code: int, limit: RequestLimit) -> Iterator[Case]:
+def cases(row: RequestType) -> Iterator[Case]:
     """All requests of a code."""
-    yield Case(code, "plausible", partial(request_of, code, limit))
-    yield from _numbers(code, limit)
-    yield from _strings(code, limit)
-    yield from _body_sizes(code, limit)
-    if isinstance(limit.body, type):
-        yield from _collections(code, limit, limit.body)
-    elif limit.body is RawBody.REGISTRATION:
-        yield from _registrations(code, limit)
-    elif limit.body is RawBody.MESSAGE_BATCH:
-        yield from _batches(code, limit)
+    yield Case(row.code, "plausible", partial(request_of, row))
+    yield from _numbers(row)
+    yield from _strings(row)
+    yield from _body_sizes(row)
+    if isinstance(row.body, type):
+        yield from _collections(row, row.body)
+    elif row.body is RawBody.REGISTRATION:
+        yield from _registrations(row)
+    elif row.body is RawBody.MESSAGE_BATCH:
+        yield from _batches(row)
 
 
 def request_of(
-    code: int, limit: RequestLimit, changed: dict[str, object] | None = None, body: bytes | None = None
+    row: RequestType, changed: dict[str, object] | None = None, body: bytes | None = None
 ) -> RemotingCommand:
     ext: dict[str, str] = {}
-    if limit.header is not None:
-        header = limit.header(**header_values(limit.header, changed))
-        if code in LETTERS and isinstance(header, SendMessageRequestHeader):
-            ext = header.to_ext_v2()
-        else:
-            ext = header.to_ext()
-    content = default_body(limit) if body is None else body
-    return RemotingCommand(code, version=CURRENT_VERSION, ext_fields=ext, body=content)
+    if row.header is not None:
+        header = row.header(**header_values(row.header, changed))
+        is_short = row.one_letter and isinstance(header, SendMessageRequestHeader)
+        ext = header.to_ext_v2() if is_short else header.to_ext()
+    content = default_body(row) if body is None else body
+    return RemotingCommand(row.code, version=CURRENT_VERSION, ext_fields=ext, body=content)
 
 
-def default_body(limit: RequestLimit) -> bytes:
+def default_body(row: RequestType) -> bytes:
     """A plausible body."""
-    if isinstance(limit.body, type):
-        return encoded(body_of(limit.body, Filling()))
-    if limit.body is RawBody.REGISTRATION:
+    if isinstance(row.body, type):
+        return encoded(body_of(row.body, Filling()))
+    if row.body is RawBody.REGISTRATION:
         return registration(1)
-    if limit.body is RawBody.MESSAGE_BATCH:
+    if row.body is RawBody.MESSAGE_BATCH:
         return bytes(encode_batch_body([(0, b"x", b"")]))
-    if limit.body is RawBody.PROPERTIES:
+    if row.body is RawBody.PROPERTIES:
         return b"unknownSetting=1\n"
-    return b"x" if limit.body is RawBody.MESSAGE else b""
+    return b"x" if row.body is RawBody.MESSAGE else b""
 
 
 def encoded(value: object) -> bytes:
@@ -117,34 +114,34 @@ def encoded(value: object) -> bytes:
 # --- headers --------------------------------------------------------------------------------------------------------
 
 
-def _numbers(code: int, limit: RequestLimit) -> Iterator[Case]:
+def _numbers(row: RequestType) -> Iterator[Case]:
     """Each number at its extremes, then all together."""
     extremes = {"Int": values.INT_EXTREMES, "Long": values.LONG_EXTREMES}
-    if limit.header is not None:
-        numeric = [(one.name, header_type(one)) for one in header_fields(limit.header) if header_type(one) in extremes]
+    if row.header is not None:
+        numeric = [(one.name, header_type(one)) for one in header_fields(row.header) if header_type(one) in extremes]
         for name, kind in numeric:
             for number in extremes[kind]:
-                yield Case(code, f"{name}={number}", partial(request_of, code, limit, {name: number}), is_number=True)
+                yield Case(row.code, f"{name}={number}", partial(request_of, row, {name: number}), is_number=True)
         for place in (-2, -1, 1):
             changed: dict[str, object] = {name: extremes[kind][place] for name, kind in numeric}
-            yield Case(code, f"all numbers, {place}", partial(request_of, code, limit, changed), is_number=True)
-        flags = [one.name for one in header_fields(limit.header) if header_type(one) == "bool"]
+            yield Case(row.code, f"all numbers, {place}", partial(request_of, row, changed), is_number=True)
+        flags = [one.name for one in header_fields(row.header) if header_type(one) == "bool"]
         for name in flags:
-            yield Case(code, f"{name}=true", partial(request_of, code, limit, {name: True}), is_number=True)
-    if isinstance(limit.body, type):
-        for path in values.numbers_in(limit.body):
+            yield Case(row.code, f"{name}=true", partial(request_of, row, {name: True}), is_number=True)
+    if isinstance(row.body, type):
+        for path in values.numbers_in(row.body):
             for number in values.LONG_EXTREMES:
                 filling = Filling(changed={path: number})
-                make = partial(_with_body, code, limit, limit.body, filling)
-                yield Case(code, f"{path}={number}", make, is_number=True)
+                make = partial(_with_body, row, row.body, filling)
+                yield Case(row.code, f"{path}={number}", make, is_number=True)
 
 
-def _strings(code: int, limit: RequestLimit) -> Iterator[Case]:
+def _strings(row: RequestType) -> Iterator[Case]:
     """Each text of the header at the header's bound: one name, and full of separators; the first also beyond it."""
-    if limit.header is None:
+    if row.header is None:
         return
-    bound = limit.max_header_bytes
-    names = [field for field in header_fields(limit.header) if header_type(field) == "str"]
+    bound = row.max_header_bytes
+    names = [field for field in header_fields(row.header) if header_type(field) == "str"]
     for place, field in enumerate(names):
         name = field.name
         sizes = {min(bound - 2048, MB)}
@@ -152,18 +149,18 @@ def _strings(code: int, limit: RequestLimit) -> Iterator[Case]:
             sizes |= {MB, LONG_HEADER}
         for size in sorted(sizes):
             kind = Size.FRAME if size > MB else Size.SMALL
-            make = partial(request_of, code, limit, {name: "x" * size})
-            yield Case(code, f"{name}: {size:,} characters", make, kind, size > bound)
+            make = partial(request_of, row, {name: "x" * size})
+            yield Case(row.code, f"{name}: {size:,} characters", make, kind, size > bound)
             if size <= bound:
-                make = partial(_late, code, limit, name, partial(_joined, wire_name(field), size))
-                yield Case(code, f"{name}: {size:,} characters with separators", make)
-        yield from _header_list(code, limit, name, wire_name(field))
+                make = partial(_late, row, name, partial(_joined, wire_name(field), size))
+                yield Case(row.code, f"{name}: {size:,} characters with separators", make)
+        yield from _header_list(row, name, wire_name(field))
         if wire_name(field) == "properties":
-            yield from _properties(code, limit, name)
+            yield from _properties(row, name)
 
 
-def _late(code: int, limit: RequestLimit, name: str, text: Callable[[], str]) -> RemotingCommand:
-    return request_of(code, limit, {name: text()})
+def _late(row: RequestType, name: str, text: Callable[[], str]) -> RemotingCommand:
+    return request_of(row, {name: text()})
 
 
 def _joined(wire: str, size: int) -> str:
@@ -178,21 +175,21 @@ def _joined(wire: str, size: int) -> str:
     return "".join(pieces)
 
 
-def _header_list(code: int, limit: RequestLimit, name: str, wire: str) -> Iterator[Case]:
+def _header_list(row: RequestType, name: str, wire: str) -> Iterator[Case]:
     """A list in one field: at its bound, beyond it and in 1 MB, of one known name and of new ones."""
-    most = limit.max_entries.get(wire)
+    most = row.max_entries.get(wire)
     if most is None:
         return
     separator, known = HEADER_SEPARATORS[wire], values.LIST_ENTRIES[wire]
     for count in (most, most + 1, MB // (len(known) + 1)):
         for label, entries in (("known names", [known] * count), ("new names", [f"t{at}" for at in range(count)])):
             text = separator.join(entries)
-            is_beyond = count > most or len(text) > limit.max_header_bytes
-            make = partial(request_of, code, limit, {name: text})
-            yield Case(code, f"{name}: {count:,} entries, {label}", make, is_beyond=is_beyond)
+            is_beyond = count > most or len(text) > row.max_header_bytes
+            make = partial(request_of, row, {name: text})
+            yield Case(row.code, f"{name}: {count:,} entries, {label}", make, is_beyond=is_beyond)
 
 
-def _properties(code: int, limit: RequestLimit, name: str) -> Iterator[Case]:
+def _properties(row: RequestType, name: str) -> Iterator[Case]:
     """Message properties of the greatest allowed length: many, and many keys for the index."""
     many = "".join(f"{at}\x01v\x02" for at in range(4_000))[:32_000]
     keys = "KEYS\x01" + " ".join(f"k{at}" for at in range(5_000)) + "\x02"
@@ -206,57 +203,57 @@ def _properties(code: int, limit: RequestLimit, name: str) -> Iterator[Case]:
         ("a long tag", tags),
         ("delay", delay),
     ):
-        yield Case(code, f"{name}: {label}", partial(request_of, code, limit, {name: text}))
+        yield Case(row.code, f"{name}: {label}", partial(request_of, row, {name: text}))
 
 
 # --- bodies ---------------------------------------------------------------------------------------------------------
 
 
-def _body_sizes(code: int, limit: RequestLimit) -> Iterator[Case]:
+def _body_sizes(row: RequestType) -> Iterator[Case]:
     """Bodies without regard to their type: the bound, beyond it and a frame."""
-    bound = min(limit.max_body_bytes, FRAME)
+    bound = min(row.max_body_bytes, FRAME)
     units = {"spaces": b" ", "brackets": b"[", "lines": b"a=1\n"}
-    for size in sorted({bound, min(limit.max_body_bytes + 1, FRAME), FRAME}):
+    for size in sorted({bound, min(row.max_body_bytes + 1, FRAME), FRAME}):
         kind = Size.FRAME if size > MB else Size.SMALL
-        is_read = size == bound and limit.body is not RawBody.NONE
+        is_read = size == bound and row.body is not RawBody.NONE
         for label, unit in units.items() if is_read else [("spaces", b" ")]:
-            make = partial(_late_body, code, limit, partial(_repeated, unit, size))
-            yield Case(code, f"body of {size:,} bytes, {label}", make, kind, size > limit.max_body_bytes)
+            make = partial(_late_body, row, partial(_repeated, unit, size))
+            yield Case(row.code, f"body of {size:,} bytes, {label}", make, kind, size > row.max_body_bytes)
 
 
-def _late_body(code: int, limit: RequestLimit, body: Callable[[], bytes]) -> RemotingCommand:
-    return request_of(code, limit, body=body())
+def _late_body(row: RequestType, body: Callable[[], bytes]) -> RemotingCommand:
+    return request_of(row, body=body())
 
 
 def _repeated(unit: bytes, size: int) -> bytes:
     return (unit * (size // len(unit) + 1))[:size]
 
 
-def _with_body(code: int, limit: RequestLimit, cls: type[Body], filling: Filling) -> RemotingCommand:
-    return request_of(code, limit, body=encoded(body_of(cls, filling)))
+def _with_body(row: RequestType, cls: type[Body], filling: Filling) -> RemotingCommand:
+    return request_of(row, body=encoded(body_of(cls, filling)))
 
 
-def _collections(code: int, limit: RequestLimit, cls: type[Body]) -> Iterator[Case]:
+def _collections(row: RequestType, cls: type[Body]) -> Iterator[Case]:
     for path in values.collections_in(cls):
-        most = limit.max_entries.get(path)
+        most = row.max_entries.get(path)
         if path.endswith("acks.b"):
-            yield from _bit_sets(code, limit, cls, path)
+            yield from _bit_sets(row, cls, path)
             continue
         each = _entry_bytes(cls, path)
-        fill = min(limit.max_body_bytes - 2_000, MB) // each  # more bytes are refused before they are decoded
+        fill = min(row.max_body_bytes - 2_000, MB) // each  # more bytes are refused before they are decoded
         for variant in Variant:
             counts = {fill} if most is None else {1, min(fill, most), most, most + 1}
             if variant in (Variant.SAME, Variant.COLLIDING):
                 counts = {fill if most is None else min(fill, most)}
             for count in sorted(counts):
                 filling = Filling({path: count, path.rpartition(".")[2]: count}, variant)
-                make = partial(_with_body, code, limit, cls, filling)
+                make = partial(_with_body, row, cls, filling)
                 is_beyond = most is not None and count > most
-                yield Case(code, f"{path}: {count:,} entries, {variant.value}", make, is_beyond=is_beyond)
+                yield Case(row.code, f"{path}: {count:,} entries, {variant.value}", make, is_beyond=is_beyond)
     for path in values.strings_in(cls):
         for size, kind in ((MB, Size.SMALL), (FRAME - 65_536, Size.FRAME)):
-            make = partial(_with_body, code, limit, cls, Filling(changed={path: "x" * size}))
-            yield Case(code, f"{path}: {size:,} characters", make, kind, size > limit.max_body_bytes)
+            make = partial(_with_body, row, cls, Filling(changed={path: "x" * size}))
+            yield Case(row.code, f"{path}: {size:,} characters", make, kind, size > row.max_body_bytes)
 
 
 @cache
@@ -268,7 +265,7 @@ def _entry_bytes(cls: type[Body], path: str) -> int:
     return max((sizes[1] - sizes[0]) // 100 + 1, 2)
 
 
-def _bit_sets(code: int, limit: RequestLimit, cls: type[Body], path: str) -> Iterator[Case]:
+def _bit_sets(row: RequestType, cls: type[Body], path: str) -> Iterator[Case]:
     """Acks with bit sets: one large, and many of the greatest number of bits that a check point has."""
     parent = path.rpartition(".")[0]
     for bits, size in ((65_536, 220_000), (65_536, MB), (1_024, MB), (65_536, FRAME), (8 * 700_000, MB)):
@@ -276,10 +273,10 @@ def _bit_sets(code: int, limit: RequestLimit, cls: type[Body], path: str) -> Ite
         count = max(size // each, 1)
         kind = Size.FRAME if size > MB else Size.SMALL
         filling = Filling({parent: count, "bits": bits})
-        make = partial(_with_body, code, limit, cls, filling)
-        total, most = bits * count, limit.max_entries.get(path)
-        is_beyond = size > limit.max_body_bytes or (most is not None and total > most)
-        yield Case(code, f"{count:,} acks of {bits:,} bits", make, kind, is_beyond)
+        make = partial(_with_body, row, cls, filling)
+        total, most = bits * count, row.max_entries.get(path)
+        is_beyond = size > row.max_body_bytes or (most is not None and total > most)
+        yield Case(row.code, f"{count:,} acks of {bits:,} bits", make, kind, is_beyond)
 
 
 def registration(count: int, *, compressed: bool = False, start: int = 0, **changed: Any) -> bytes:
@@ -289,48 +286,48 @@ def registration(count: int, *, compressed: bool = False, start: int = 0, **chan
     return RegisterBrokerBody(TopicConfigSerializeWrapper(table)).encode(compressed=compressed)
 
 
-def _registrations(code: int, limit: RequestLimit) -> Iterator[Case]:
-    most = limit.max_entries.get("topicConfigSerializeWrapper.topicConfigTable", 100_000)
+def _registrations(row: RequestType) -> Iterator[Case]:
+    most = row.max_entries.get("topicConfigSerializeWrapper.topicConfigTable", 100_000)
     for count, kind in ((4_500, Size.SMALL), (70_000, Size.FRAME)):
-        make = partial(_late_body, code, limit, partial(registration, count))
-        yield Case(code, f"{count:,} topics", make, kind, count > most)
+        make = partial(_late_body, row, partial(registration, count))
+        yield Case(row.code, f"{count:,} topics", make, kind, count > most)
     for number in (0, -1, (1 << 31) - 1, 1_000_000):
         body = partial(registration, 1, read_queue_nums=number, write_queue_nums=number)
-        yield Case(code, f"a topic of {number:,} queues", partial(_late_body, code, limit, body), is_number=True)
+        yield Case(row.code, f"a topic of {number:,} queues", partial(_late_body, row, body), is_number=True)
     for count in (4_500, most, most + 1):
-        make = partial(_compressed, code, limit, count)
+        make = partial(_compressed, row, count)
         kind = Size.SMALL if count == 4_500 else Size.FRAME
-        yield Case(code, f"{count:,} topics, compressed", make, kind, count > most)
+        yield Case(row.code, f"{count:,} topics, compressed", make, kind, count > most)
     for size in (MB // 1000, 10_000):
         body = partial(_bomb, size)
-        yield Case(code, f"compressed, {size:,} bytes of zlib", partial(_compressed_body, code, limit, body))
+        yield Case(row.code, f"compressed, {size:,} bytes of zlib", partial(_compressed_body, row, body))
 
 
-def _compressed(code: int, limit: RequestLimit, count: int) -> RemotingCommand:
-    return _compressed_body(code, limit, partial(registration, count, compressed=True))
+def _compressed(row: RequestType, count: int) -> RemotingCommand:
+    return _compressed_body(row, partial(registration, count, compressed=True))
 
 
-def _compressed_body(code: int, limit: RequestLimit, body: Callable[[], bytes]) -> RemotingCommand:
-    return request_of(code, limit, {"compressed": True}, body())
+def _compressed_body(row: RequestType, body: Callable[[], bytes]) -> RemotingCommand:
+    return request_of(row, {"compressed": True}, body())
 
 
 def _bomb(size: int) -> bytes:
     return zlib.compress(bytes(size * 1000), 9)
 
 
-def _batches(code: int, limit: RequestLimit) -> Iterator[Case]:
+def _batches(row: RequestType) -> Iterator[Case]:
     keys = b"KEYS\x01" + b" ".join(b"k%d" % at for at in range(5_000)) + b"\x02"
     for size, kind in ((MB, Size.SMALL), (4 * MB, Size.FRAME), (FRAME, Size.FRAME)):
         for label, properties in (("empty messages", b""), ("messages with 5,000 keys", keys)):
             each = 4 + 4 + 4 + 4 + 4 + 2 + len(properties)
             body = partial(_batch, size // each, properties)
-            make = partial(_batch_request, code, limit, body)
-            yield Case(code, f"{size // each:,} {label}", make, kind)
+            make = partial(_batch_request, row, body)
+            yield Case(row.code, f"{size // each:,} {label}", make, kind)
 
 
 def _batch(count: int, properties: bytes) -> bytes:
     return bytes(encode_batch_body([(0, b"", properties)] * count))
 
 
-def _batch_request(code: int, limit: RequestLimit, body: Callable[[], bytes]) -> RemotingCommand:
-    return request_of(code, limit, {"batch": True}, body())
+def _batch_request(row: RequestType, body: Callable[[], bytes]) -> RemotingCommand:
+    return request_of(row, {"batch": True}, body())

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from spark_rocket.protocol.wire.request_limits import RequestLimit
+from spark_rocket.protocol.requests import RequestType
 from tests.cost.generator import Size
 from tests.cost.measuring import Cost, Costs
 from tests.cost.servers import PROXY_IDLE_MS
@@ -20,7 +20,7 @@ _HEAD = """# Costs of requests
 CPU time and memory from outside. The requests come from the declared types of headers, bodies and parameters
 (`tests/cost`): each collection with one entry, at its bound, beyond it and as large as allowed; each number at its
 extremes; long strings, and strings full of separators; names whose Java hash codes are equal; state in bulk on
-connections that then close. The bounds are in `spark_rocket/protocol/wire/request_limits`,
+connections that then close. The bounds are in `spark_rocket/protocol/requests`,
 `spark_rocket/proxy/request_limits.py` and `spark_rocket/console/request_limits.py`.
 
 Allowed are 100 ms and 32 MB for a request of 1 MB, and 1 s for a full frame. CPU time has a resolution of 10 ms. It
@@ -77,7 +77,7 @@ class StateRow:
     """The state in bulk of one request code."""
 
     name: str
-    limit: RequestLimit
+    request: RequestType
     cost: BulkCost
 
 
@@ -156,8 +156,8 @@ def _ms(cost: Cost | None) -> str:
 
 
 def _bulk_row(row: StateRow) -> str:
-    names, cost = ", ".join(row.limit.state), row.cost
-    shown = names if is_released(row.limit) else f"({names})"
+    names, cost = ", ".join(row.request.state), row.cost
+    shown = names if is_released(row.request) else f"({names})"
     return (
         f"| {row.name} | {shown} | {cost.sent:.1f} MB | {cost.creating:.1f} s | {cost.held:.0f} MB "
         f"| {cost.others * 1000:.0f} ms | {cost.closing * 1000:.0f} ms | {cost.kept:.0f} MB |"

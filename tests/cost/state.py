@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from spark_rocket.protocol.requests import STATE_LIMITS, RawBody, RequestType
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS, RawBody, RequestLimit
 from tests.cost import values
 from tests.cost.generator import encoded, registration, request_of
 from tests.cost.values import Filling, Variant, body_of, header_fields, header_type, wire_name
@@ -25,37 +25,37 @@ _MAX_CLOSING_S = 0.1
 _COUNTED = ("queueId", "commitOffset", "offset")
 
 
-def small_requests(code: int, limit: RequestLimit) -> Iterator[RemotingCommand]:
+def small_requests(row: RequestType) -> Iterator[RemotingCommand]:
     for number in range(SMALL_REQUESTS):
         body = None
-        if isinstance(limit.body, type):
-            body = encoded(body_of(limit.body, Filling(variant=Variant.UNIQUE, start=number)))
-        yield request_of(code, limit, _names(limit, number), body)
+        if isinstance(row.body, type):
+            body = encoded(body_of(row.body, Filling(variant=Variant.UNIQUE, start=number)))
+        yield request_of(row, _names(row, number), body)
 
 
-def large_requests(code: int, limit: RequestLimit) -> Iterator[RemotingCommand]:
+def large_requests(row: RequestType) -> Iterator[RemotingCommand]:
     for number in range(LARGE_REQUESTS):
-        if isinstance(limit.body, type):
-            body = _largest(limit.body, limit, number)
-        elif limit.body is RawBody.REGISTRATION:
+        if isinstance(row.body, type):
+            body = _largest(row.body, row, number)
+        elif row.body is RawBody.REGISTRATION:
             body = registration(2_500, start=number * 2_500)
         else:
             return
-        changed = _names(limit, SMALL_REQUESTS)
-        if limit.body is RawBody.REGISTRATION:
+        changed = _names(row, SMALL_REQUESTS)
+        if row.body is RawBody.REGISTRATION:
             changed["heartbeat_timeout_millis"] = None
-        yield request_of(code, limit, changed, body)
+        yield request_of(row, changed, body)
 
 
-def is_released(limit: RequestLimit) -> bool:
-    return bool(limit.state) and all("connection close" in STATE_LIMITS[name].released for name in limit.state)
+def is_released(row: RequestType) -> bool:
+    return bool(row.state) and all("connection close" in STATE_LIMITS[name].released for name in row.state)
 
 
-def _names(limit: RequestLimit, number: int) -> dict[str, object]:
+def _names(row: RequestType, number: int) -> dict[str, object]:
     """Other names in each request, of the greatest usual length."""
     changed: dict[str, object] = {}
-    if limit.header is not None:
-        for field in header_fields(limit.header):
+    if row.header is not None:
+        for field in header_fields(row.header):
             wire = wire_name(field)
             if header_type(field) == "str" and wire in values.PLAUSIBLE and wire not in _KEPT_NAMES:
                 base = str(values.PLAUSIBLE[wire])
@@ -65,18 +65,18 @@ def _names(limit: RequestLimit, number: int) -> dict[str, object]:
     return changed
 
 
-def _largest(cls: type[Body], limit: RequestLimit, number: int) -> bytes:
+def _largest(cls: type[Body], row: RequestType, number: int) -> bytes:
     """As many entries of the outermost collection as fit into its bound and that of the body."""
-    outer = [path for path in values.collections_in(cls) if "." not in path and path in limit.max_entries]
+    outer = [path for path in values.collections_in(cls) if "." not in path and path in row.max_entries]
     best = b""
     for path in outer:
-        count = limit.max_entries[path]
+        count = row.max_entries[path]
         while count:
             raw = encoded(body_of(cls, Filling({path: count}, Variant.UNIQUE, start=number * count)))
-            if len(raw) <= limit.max_body_bytes:
+            if len(raw) <= row.max_body_bytes:
                 best = max(best, raw, key=len)
                 break
-            count = min(count - 1, count * limit.max_body_bytes // len(raw))
+            count = min(count - 1, count * row.max_body_bytes // len(raw))
     return best or encoded(body_of(cls, Filling(variant=Variant.UNIQUE, start=number)))
 
 
@@ -96,7 +96,7 @@ class BulkCost:
     """Memory after the connections closed; of state that is released then, a minute later."""
 
     def too_much(self, name: str) -> list[str]:
-        """What is above its limit."""
+        """What is above its row."""
         found = []
         if self.others > _MAX_OTHERS_S:
             found.append(f"{name}: others pay {self.others * 1000:.0f} ms for its state")

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.console.request_limits import ROUTE_LIMITS
+from spark_rocket.protocol.requests import BROKER_REQUESTS, NAMESRV_REQUESTS, RequestType
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, NAMESRV_LIMITS, RequestLimit
 from tests.cost import page, proxy_state, state
 from tests.cost.generator import cases, prepared, request_of
 from tests.cost.measuring import Run, send_all
@@ -35,11 +35,9 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for CPU time and memory of a process"),
 ]
 
-_TABLES = {"broker": BROKER_LIMITS, "name server": NAMESRV_LIMITS}
+_TABLES = {"broker": BROKER_REQUESTS, "name server": NAMESRV_REQUESTS}
 _ALL = [
-    pytest.param(server, code, limit, id=f"{server}-{RequestCode(code).name}")
-    for server, table in _TABLES.items()
-    for code, limit in table.items()
+    pytest.param(server, row, id=f"{server}-{row.name}") for server, table in _TABLES.items() for row in table.values()
 ]
 
 
@@ -63,12 +61,12 @@ def _of(servers: Servers, server: str) -> tuple[Measured, str]:
     return servers.namesrv, servers.name_server
 
 
-@pytest.mark.parametrize(("server", "code", "limit"), _ALL)
-def test_requests(servers: Servers, report: page.Report, server: str, code: int, limit: RequestLimit) -> None:
+@pytest.mark.parametrize(("server", "row"), _ALL)
+def test_requests(servers: Servers, report: page.Report, server: str, row: RequestType) -> None:
     measured, address = _of(servers, server)
     _prepare(servers)
     with Line(address) as line:
-        found = Run(measured, line).cases(f"{RequestCode(code).name} ({code})", cases(code, limit))
+        found = Run(measured, line).cases(f"{row.name} ({row.code})", cases(row))
     report.requests.append((server, found))
     _prepare(servers)
     assert found.too_much == []
@@ -109,31 +107,31 @@ def test_routes(console: tuple[Measured, str], servers: Servers, report: page.Re
 # --- state in bulk ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("server", "code", "limit"), [each for each in _ALL if each.values[2].state])  # type: ignore[union-attr]
-def test_state(tmp_path: Path, report: page.Report, server: str, code: int, limit: RequestLimit) -> None:
+@pytest.mark.parametrize(("server", "row"), [each for each in _ALL if each.values[1].state])  # type: ignore[union-attr]
+def test_state(tmp_path: Path, report: page.Report, server: str, row: RequestType) -> None:
     """On servers of its own, because all state of one kind shares a limit."""
-    name = f"{RequestCode(code).name} ({code})"
+    name = f"{row.name} ({row.code})"
     with Servers(tmp_path) as servers:
         measured, address = _of(servers, server)
         _prepare(servers)
         measured.settle()
         before = measured.memory()
-        cost = _bulk(measured, address, code, limit)
+        cost = _bulk(measured, address, row)
         wrong = cost.too_much(name)
-        if state.is_released(limit):
+        if state.is_released(row):
             cost.kept = measured.memory_back(before)
             if not measured.is_back(before):
                 wrong.append(f"{name}: {cost.kept:.0f} MB are not released")
-        report.state.append(page.StateRow(name, limit, cost))
+        report.state.append(page.StateRow(name, row, cost))
         report.wrong += wrong
         _prepare(servers)
     assert wrong == []
 
 
-def _bulk(server: Measured, address: str, code: int, limit: RequestLimit) -> state.BulkCost:
+def _bulk(server: Measured, address: str, row: RequestType) -> state.BulkCost:
     before, began = server.memory(), server.settle()
     small, large = Line(address), Line(address)
-    sent = send_all(small, state.small_requests(code, limit)) + send_all(large, state.large_requests(code, limit))
+    sent = send_all(small, state.small_requests(row)) + send_all(large, state.large_requests(row))
     creating, held = server.settle() - began, server.memory() - before
     others = min(_ten_others(server, address) for _ in range(3))  # a write of the state may come between
     began = server.cpu()
@@ -198,7 +196,7 @@ def _is_gone(servers: Servers, group: str) -> bool:
     """Whether the proxy has unregistered the members of a group."""
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     with Line(servers.broker_address) as line:
-        answer = line.ask(request_of(code, BROKER_LIMITS[code], {"consumer_group": group}))
+        answer = line.ask(request_of(code, BROKER_REQUESTS[code], {"consumer_group": group}))
         return answer is not None and answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
@@ -210,7 +208,7 @@ def _prepare(servers: Servers) -> None:
     with Line(servers.name_server) as line:
 
         def is_found() -> bool:
-            answer = line.ask(request_of(code, NAMESRV_LIMITS[code]))
+            answer = line.ask(request_of(code, NAMESRV_REQUESTS[code]))
             return answer is not None and answer.code == 0
 
         until(is_found, "the route of the broker's topic")

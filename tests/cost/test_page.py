@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS
+from spark_rocket.protocol.requests import BROKER_REQUESTS
 from tests.cost.generator import Size
 from tests.cost.measuring import Cost, Costs
 from tests.cost.page import Report, StateRow
@@ -21,7 +21,7 @@ def test_cheap_requests_are_counted_and_expensive_ones_listed() -> None:
         costs = [Cost("one", Size.SMALL, cpu, memory), Cost("two", Size.FRAME, frame, 0.0)]
         report.requests.append(("broker", Costs(name, costs)))
     for held in (10.0, 9.0):
-        report.state.append(StateRow(f"STATE ({held:.0f})", next(iter(BROKER_LIMITS.values())), BulkCost(held=held)))
+        report.state.append(StateRow(f"STATE ({held:.0f})", next(iter(BROKER_REQUESTS.values())), BulkCost(held=held)))
     text = report.text()
     listed = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ") and "(" in line[:12]]
     assert listed == ["| CPU (1)", "| MEMORY (2)", "| FRAME (3)", "| STATE (10)"]

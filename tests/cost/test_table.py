@@ -12,24 +12,19 @@ from spark_rocket.broker.processors.processor import Processor
 from spark_rocket.namesrv.kv_config import KVConfigManager
 from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.namesrv.route_info import RouteInfoManager
+from spark_rocket.protocol.requests import BROKER_REQUESTS, NAMESRV_REQUESTS, STATE_LIMITS, RequestType
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
-from spark_rocket.protocol.wire.request_limits import BROKER_LIMITS, NAMESRV_LIMITS, STATE_LIMITS, RequestLimit
 from spark_rocket.testing import LocalCluster
 from tests.cost import values
-from tests.cost.generator import LETTERS, Case, Size, cases, prepared, request_of
+from tests.cost.generator import Case, Size, cases, prepared, request_of
 from tests.cost.servers import Line
 from tests.cost.values import Variant
 
-_SERVERS = {"broker": BROKER_LIMITS, "name server": NAMESRV_LIMITS}
+_SERVERS = {"broker": BROKER_REQUESTS, "name server": NAMESRV_REQUESTS}
 _REPEATED = (Variant.UNIQUE.value, Variant.SAME.value, Variant.COLLIDING.value)
-_ALL = [
-    pytest.param(server, code, limit, id=f"{server}-{RequestCode(code).name}")
-    for server, table in _SERVERS.items()
-    for code, limit in table.items()
-]
+_ALL = [pytest.param(row, id=f"{server}-{row.name}") for server, table in _SERVERS.items() for row in table.values()]
 
 
 def _families(cls: type[Processor]) -> Iterator[type[Processor]]:
@@ -42,33 +37,30 @@ def test_every_code_has_bounds() -> None:
     assert Broker.__module__  # imports all processors
     broker = {int(code) for family in _families(Processor) for member in vars(family).values()
               for code in getattr(member, "request_codes", ())}  # fmt: skip
-    assert broker - BROKER_LIMITS.keys() == set()
+    assert broker - BROKER_REQUESTS.keys() == set()
     namesrv = {int(code) for code in NamesrvProcessor(RouteInfoManager(float), KVConfigManager()).handlers()}
-    assert namesrv - NAMESRV_LIMITS.keys() == set()
+    assert namesrv - NAMESRV_REQUESTS.keys() == set()
 
 
-@pytest.mark.parametrize(("server", "code", "limit"), _ALL)
-def test_every_collection_and_state_of_a_code_has_a_bound(server: str, code: int, limit: RequestLimit) -> None:
-    if isinstance(limit.body, type):
-        assert set(values.collections_in(limit.body)) <= limit.max_entries.keys()
-    assert set(limit.state) <= STATE_LIMITS.keys()
+@pytest.mark.parametrize("row", _ALL)
+def test_every_collection_and_state_of_a_code_has_a_bound(row: RequestType) -> None:
+    if isinstance(row.body, type):
+        assert set(values.collections_in(row.body)) <= row.max_entries.keys()
+    assert set(row.state) <= STATE_LIMITS.keys()
 
 
-@pytest.mark.parametrize(("server", "code", "limit"), _ALL)
-def test_requests_within_the_bounds_can_be_decoded(server: str, code: int, limit: RequestLimit) -> None:
-    for case in cases(code, limit):
+@pytest.mark.parametrize("row", _ALL)
+def test_requests_within_the_bounds_can_be_decoded(row: RequestType) -> None:
+    for case in cases(row):
         if case.is_beyond or case.size is Size.FRAME or case.label.startswith("body of"):
             continue
         if case.label.endswith(_REPEATED):
             continue
         request = RemotingCommand.decode(case.make().encode()[4:])
-        assert request.code == code
-        if limit.header is SendMessageRequestHeader and code in LETTERS:
-            SendMessageRequestHeader.from_ext_v2(request.ext_fields)
-        elif limit.header is not None:
-            limit.header.from_ext(request.ext_fields)
-        if isinstance(limit.body, type) and issubclass(limit.body, Body):
-            limit.body.from_json(request.body)
+        assert request.code == row.code
+        row.header_of(request)
+        if isinstance(row.body, type) and issubclass(row.body, Body):
+            row.body.from_json(request.body)
 
 
 # --- against running servers ------------------------------------------------------------------------------------------
@@ -87,7 +79,7 @@ def test_a_request_beyond_a_bound_is_refused_by_name(cluster: LocalCluster, serv
     address = cluster.broker_address if server == "broker" else cluster.name_server
     with Line(cluster.broker_address) as admin, Line(address) as line:
         prepared(admin)
-        for case in chain.from_iterable(cases(code, limit) for code, limit in _SERVERS[server].items()):
+        for case in chain.from_iterable(cases(row) for row in _SERVERS[server].values()):
             if not case.is_beyond or case.size is Size.FRAME or case.label.endswith(_REPEATED):
                 continue
             answer = line.ask(case.make())
@@ -103,6 +95,6 @@ def _is_refused(answer: RemotingCommand | None) -> bool:
 
 
 def test_the_cases_of_a_code_have_different_names() -> None:
-    found: list[Case] = list(cases(RequestCode.HEART_BEAT, BROKER_LIMITS[RequestCode.HEART_BEAT]))
+    found: list[Case] = list(cases(BROKER_REQUESTS[RequestCode.HEART_BEAT]))
     assert len({case.label for case in found}) == len(found)
-    assert request_of(RequestCode.HEART_BEAT, BROKER_LIMITS[RequestCode.HEART_BEAT]).body
+    assert request_of(BROKER_REQUESTS[RequestCode.HEART_BEAT]).body

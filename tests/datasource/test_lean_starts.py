@@ -66,9 +66,9 @@ UNUSED = {
     "spark_rocket.datasource.plan.lookup",
     "spark_rocket.datasource.read.dedupe",
     "spark_rocket.protocol.filter.sql92",
-    f"{_WIRE}.request_limits",
-    *(f"{_WIRE}.bodies.{family}" for family in ("config", "consumer", "every", "register", "stats")),
-    *(f"{_WIRE}.headers.{family}" for family in ("admin", "consumer", "every", "namesrv")),
+    "spark_rocket.protocol.requests",
+    *(f"{_WIRE}.bodies.{family}" for family in ("config", "consumer", "register", "stats")),
+    *(f"{_WIRE}.headers.{family}" for family in ("admin", "consumer", "namesrv")),
 }
 
 

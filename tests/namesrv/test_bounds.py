@@ -13,11 +13,11 @@ from spark_rocket.namesrv import kv_config
 from spark_rocket.namesrv.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from spark_rocket.namesrv.route_info import RouteInfoManager
 from spark_rocket.namesrv.topic_table import TopicLimits
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import BROKERS
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import BROKERS
 from tests.namesrv.test_processor import NameServer, T, U
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.bodies import every
 from spark_rocket.protocol.wire.bodies.assignment import (
     LockBatchRequestBody,
     LockBatchResponseBody,
@@ -48,10 +47,8 @@ from spark_rocket.protocol.wire.bodies.consumer import (
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, KVTable, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.bodies.stats import ConsumeStats, OffsetWrapper, TopicOffset, TopicStatsTable
+from tests.protocol.wire_classes import BODIES
 
-EVERY = [
-    value for value in vars(every).values() if isinstance(value, type) and issubclass(value, Body) and value is not Body
-]
 QUEUE = MessageQueue("t", "b", 1)
 
 # Value, its JSON as fastjson writes it
@@ -157,7 +154,7 @@ def test_standard_spelling_of_a_route() -> None:
     assert b"\\u00e9" in KVTable({"a": "é"}).to_json(standard=True)
 
 
-@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("kind", BODIES)
 def test_every_body_has_defaults_and_ignores_what_it_does_not_know(kind: type[Body]) -> None:
     empty = kind()
     nulls = dict.fromkeys(empty.to_value())

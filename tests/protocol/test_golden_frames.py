@@ -29,7 +29,7 @@ from spark_rocket.protocol.wire.headers.pull import (
 )
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests.golden import GoldenFrame, frame, frames
-from tests.protocol.request_headers import decode_request_header
+from tests.protocol.wire_classes import decode_request_header
 
 ALL = [pytest.param(one, id=one.name) for one in frames()]
 REQUESTS = [pytest.param(one, id=one.name) for one in frames() if one.is_request]

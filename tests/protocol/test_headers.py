@@ -14,7 +14,7 @@ from spark_rocket.protocol.wire.headers.admin import CreateTopicRequestHeader
 from spark_rocket.protocol.wire.headers.membership import UnregisterClientRequestHeader
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader, SendMessageResponseHeader
 from spark_rocket.protocol.wire.headers.pull import GetMaxOffsetRequestHeader, PullMessageRequestHeader
-from tests.protocol.request_headers import EVERY, decode_request_header
+from tests.protocol.wire_classes import HEADERS, decode_request_header
 
 VALUES: dict[str, tuple[Any, str]] = {
     "str": ("text", "text"),
@@ -28,7 +28,7 @@ def kind_of(field: Any) -> str:
     return str(field.type).partition(" ")[0]
 
 
-@pytest.mark.parametrize("header", EVERY)
+@pytest.mark.parametrize("header", HEADERS)
 def test_every_header_travels(header: type[Any]) -> None:
     full = header(**{field.name: VALUES[kind_of(field)][0] for field in fields(header)})
     ext = full.to_ext()

@@ -11,6 +11,17 @@ import pytest
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.requests import (
+    BROKER_REQUESTS,
+    HEADER_SEPARATORS,
+    NAMESRV_REQUESTS,
+    REQUESTS,
+    STATE_LIMITS,
+    RawBody,
+    RequestType,
+    body_of,
+    collections_of,
+)
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.client import ConsumerData, HeartbeatData
@@ -21,22 +32,11 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.headers.base import camel_case
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.protocol.wire.request_limits import (
-    BROKER_LIMITS,
-    HEADER_SEPARATORS,
-    LIMITS,
-    NAMESRV_LIMITS,
-    STATE_LIMITS,
-    RawBody,
-    RequestLimit,
-    body_of,
-    collections_of,
-)
 
-EVERY = [pytest.param(limit, id=RequestCode(code).name) for code, limit in LIMITS.items()]
+EVERY = [pytest.param(row, id=row.name) for row in REQUESTS.values()]
 
 
-def wire_names(limit: RequestLimit) -> set[str]:
+def wire_names(limit: RequestType) -> set[str]:
     """The fields of the declared header."""
     if limit.header is None:
         return set()
@@ -45,11 +45,11 @@ def wire_names(limit: RequestLimit) -> set[str]:
 
 
 def test_a_code_belongs_to_one_server() -> None:
-    assert not BROKER_LIMITS.keys() & NAMESRV_LIMITS.keys()
+    assert not BROKER_REQUESTS.keys() & NAMESRV_REQUESTS.keys()
 
 
 @pytest.mark.parametrize("limit", EVERY)
-def test_every_collection_has_a_bound(limit: RequestLimit) -> None:
+def test_every_collection_has_a_bound(limit: RequestType) -> None:
     wanted = wire_names(limit) & HEADER_SEPARATORS.keys()
     if isinstance(limit.body, type):
         wanted |= {collection.path for collection in collections_of(limit.body)}
@@ -61,7 +61,7 @@ def test_every_collection_has_a_bound(limit: RequestLimit) -> None:
 
 
 def test_every_state_has_ordered_bounds_and_a_release() -> None:
-    used = {name for limit in LIMITS.values() for name in limit.state}
+    used = {name for limit in REQUESTS.values() for name in limit.state}
     assert used == STATE_LIMITS.keys()
     for limit in STATE_LIMITS.values():
         of_client = limit.total if limit.per_client is None else limit.per_client
@@ -145,7 +145,7 @@ def test_values_of_other_types_are_not_counted(damage: dict[str, object]) -> Non
 
 
 def test_sizes_and_lists_in_the_header() -> None:
-    limit = BROKER_LIMITS[RequestCode.GET_CONSUME_STATS]
+    limit = BROKER_REQUESTS[RequestCode.GET_CONSUME_STATS]
     limit.check(ask(RequestCode.GET_CONSUME_STATS, b"", topicList=";".join("t" * 1_000)), 2_000)
     with pytest.raises(ProtocolError, match=r"GET_CONSUME_STATS \(208\) has 1,001 entries in topicList, at most 1,000"):
         limit.check(ask(RequestCode.GET_CONSUME_STATS, b"", topicList=";".join("t" * 1_001)), 2_000)
@@ -162,7 +162,7 @@ def size_text(size: int) -> str:
 def page_rows() -> Iterator[str]:
     """The rows of docs/reference/limits.md, from the tables."""
     rows: dict[str, list[str]] = {}
-    for code, limit in sorted(LIMITS.items()):
+    for code, limit in sorted(REQUESTS.items()):
         if is_smallest(limit):
             continue
         entries = "; ".join(f"`{path}` {most:,}" for path, most in limit.max_entries.items())
@@ -177,7 +177,7 @@ def page_rows() -> Iterator[str]:
         yield f"| {name} | {numbers} | {total} | {state.released} |"
 
 
-def is_smallest(limit: RequestLimit) -> bool:
+def is_smallest(limit: RequestType) -> bool:
     sizes = (limit.max_header_bytes, limit.max_body_bytes)
     return sizes == (64 << 10, 4 << 10) and not limit.max_entries and not limit.state
 
@@ -188,5 +188,5 @@ def test_the_page_of_limits() -> None:
     assert [row for row in rows if not row.startswith(("| code", "| state", "|--"))] == list(page_rows())
     listed = page.partition("All other codes have a header of at most 64 KiB and a body of at most 4 KiB")[2]
     others = re.findall(r"(\d+) (\w+)[,.]", listed.partition("\n\n")[0])
-    smallest = [(str(code), RequestCode(code).name) for code, limit in sorted(LIMITS.items()) if is_smallest(limit)]
+    smallest = [(str(code), RequestCode(code).name) for code, limit in sorted(REQUESTS.items()) if is_smallest(limit)]
     assert others == smallest

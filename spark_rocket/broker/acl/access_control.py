@@ -1,5 +1,10 @@
 """Access control of a broker: checks every Remoting request before it is handled.
 
+The permissions that a request needs are declared in its row (``protocol.requests``). A code without a row is for
+administrators. Apache's ACL 1.0 does not check requests that pop, ack, peek, reply, lock queues, end a transaction or
+view a message by id, nor the message that is sent back, and has a list of administrators' codes, which does not include
+codes added later.
+
 Thread-safety: event loop only. Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
 """
 
@@ -10,18 +15,16 @@ from pathlib import Path
 
 from spark_rocket.acl.addresses import parts_of
 from spark_rocket.acl.control import AccountControl
-from spark_rocket.acl.rules import GROUP, PUB, SUB, Account, Needs, need_of_topic
-from spark_rocket.broker.acl.needs import NEEDS, OPEN
+from spark_rocket.acl.rules import GROUP, PUB, SUB, TOPIC, Account, Needs, for_all, need_of_topic
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
 from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
+from spark_rocket.protocol.requests import BROKER_REQUESTS
+from spark_rocket.protocol.requests.needs import Pair, Permission, PlainAccess, Resource
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
-from spark_rocket.protocol.wire.headers.messages import ViewMessageRequestHeader
-from spark_rocket.protocol.wire.headers.producer import EndTransactionRequestHeader
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.message_store import MessageStore
@@ -43,19 +46,13 @@ class AccessControl(AccountControl):
         """
         super().__init__(path, clock=clock)
         self._topic_at = topic_at
-        #: Codes whose needs depend on the message at an offset in the request.
-        self._needs_by_offset: dict[int, Callable[[RemotingCommand], Needs]] = {
-            RequestCode.VIEW_MESSAGE_BY_ID: self._needs_of_view,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self._needs_of_send_back,
-            RequestCode.END_TRANSACTION: self._needs_of_end,
-        }
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
 
     def _guard(self, code: int, handler: Handler) -> Handler:
-        needs_of = self._needs_by_offset.get(code) or NEEDS.get(code)
-        is_for_admins = needs_of is None and code not in OPEN
+        row = BROKER_REQUESTS.get(code)
+        access = PlainAccess.ADMIN if row is None else row.plain_access
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
             try:
@@ -63,10 +60,10 @@ class AccessControl(AccountControl):
                 if code == RequestCode.HEART_BEAT:
                     channel.attributes["acl_account"] = request.ext_fields.get(ACCESS_KEY, "")
                 if account is not None:
-                    if is_for_admins and not account.admin:
+                    if access is PlainAccess.ADMIN and not account.admin:
                         raise self._not_admin(account, code)
-                    if needs_of is not None:
-                        self.check_needs(account, needs_of(request))
+                    if access is PlainAccess.PERMISSIONS and row is not None:
+                        self.check_needs(account, _needs(row.pairs(request, self._topic_at)))
             except RefusedError as error:
                 self.log_refusal(channel.remote_addr, error)
                 raise
@@ -98,21 +95,6 @@ class AccessControl(AccountControl):
         account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
         return account is not None and account.admin and is_signed_by(request, account.key)
 
-    def _needs_of_view(self, request: RemotingCommand) -> Needs:
-        return self._needs_of_message(ViewMessageRequestHeader.from_ext(request.ext_fields).offset, SUB)
-
-    def _needs_of_send_back(self, request: RemotingCommand) -> Needs:
-        """Needs of a send back: the message is delivered to the group again, so the group must be able to read it."""
-        header = ConsumerSendMsgBackRequestHeader.from_ext(request.ext_fields)
-        return ((GROUP, header.group, SUB), *self._needs_of_message(header.offset, SUB))
-
-    def _needs_of_end(self, request: RemotingCommand) -> Needs:
-        return self._needs_of_message(EndTransactionRequestHeader.from_ext(request.ext_fields).commit_log_offset, PUB)
-
-    def _needs_of_message(self, offset: int, permission: int) -> Needs:
-        topic = self._topic_at(offset)
-        return () if topic is None else (need_of_topic(topic, permission),)
-
     def may_ask(self, channel: Channel, topic: str) -> bool:
         """Whether a producer's connection may receive checks of transactions of this topic.
 
@@ -138,6 +120,19 @@ class AccessControl(AccountControl):
 
     def _not_admin(self, account: Account, code: int) -> RefusedError:
         return self.refusal(f"request code {code} is for administrators; accessKey {account.access_key} is not one")
+
+
+def _needs(pairs: list[Pair]) -> Needs:
+    """The permissions of ACL 1.0. All accounts may send to the trace topic and to reply topics."""
+    return tuple(
+        (
+            GROUP if pair.resource is Resource.GROUP else TOPIC,
+            pair.name,
+            PUB if pair.permission is Permission.PUB else SUB,
+        )
+        for pair in pairs
+        if pair.permission is not None and not (pair.permission is Permission.PUB and for_all(pair.name))
+    )
 
 
 def _is_white_for(account: Account, channel: Channel) -> bool:

@@ -6,7 +6,7 @@ one iteration of the loop are collected: a pull is run again once, for all messa
 A held pull with a tag filter is not woken by messages with other tags (the 8-byte tag code decides, as in the filter).
 
 Thread-safety: used on the event loop only. Limits: ``maxHeldPulls`` of the broker's settings, and those of a connection
-and an address (request_limits/state.py); further pulls are not held. A pull with a long filter counts more than once.
+and an address (protocol/requests/state.py); further pulls are not held. A pull with a long filter counts more.
 After a crash, held pulls are lost; clients pull again.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PullRequestHoldService, ManyPullRequest}.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TypeVar
 
-from spark_rocket.protocol.wire.request_limits.state import HELD_PULLS
+from spark_rocket.protocol.requests.state import HELD_PULLS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.state_quota import StateQuota
 

@@ -22,9 +22,9 @@ from spark_rocket.broker.pop.check_points import Key
 from spark_rocket.broker.pop.revive_log import ReviveLog
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import ExtraInfo
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import ACKS
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import ACKS
 from spark_rocket.remoting.server.state_quota import weight_of
 from spark_rocket.store.delay.redelivery import RETRY_MS
 from spark_rocket.store.results import PutStatus

@@ -14,7 +14,7 @@ tags: 8-byte tag codes decide, as in the filter. An SQL92 filter needs the recor
 Each held request has one loop timer; arrivals have none.
 
 Thread-safety: used on the event loop only. Limits: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines,
-``maxPopPollingSize`` requests in total, and those of a connection and an address (request_limits/state.py). After a
+``maxPopPollingSize`` requests in total, and those of a connection and an address (protocol/requests/state.py). After a
 crash, held requests are lost; clients retry.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PopLongPollingService, PopRequest, PollingHeader}.
 """
@@ -35,8 +35,8 @@ from spark_rocket.broker.pop.turns import parts_of
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.steps import STEP_S
 from spark_rocket.protocol.ids import retry_topic
+from spark_rocket.protocol.requests.state import HELD_POPS
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.request_limits.state import HELD_POPS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 

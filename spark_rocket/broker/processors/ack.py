@@ -31,11 +31,11 @@ from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.state.topic_config_manager import illegal_queue
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.ids import ExtraInfo, parse_extra_info, real_topic
+from spark_rocket.protocol.requests import body_of
 from spark_rocket.protocol.wire.bodies.consumer import BatchAck, BatchAckMessageRequestBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import AckMessageRequestHeader, ChangeInvisibleTimeRequestHeader
-from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 _MAX_BITS = 1 << 16

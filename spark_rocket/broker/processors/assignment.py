@@ -37,6 +37,8 @@ from spark_rocket.broker.state.broker_config import MessageRequestMode
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MAX_RETRY_TOPIC_LENGTH, RETRY_PREFIX, MessageQueue, group_problem, topic_problem
+from spark_rocket.protocol.requests import STATE_LIMITS, body_of
+from spark_rocket.protocol.requests.state import ASSIGNMENT_ROUTES
 from spark_rocket.protocol.wire.bodies.assignment import (
     MessageQueueAssignment,
     QueryAssignmentRequestBody,
@@ -48,8 +50,6 @@ from spark_rocket.protocol.wire.bodies.route import QueueData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS, body_of
-from spark_rocket.protocol.wire.request_limits.state import ASSIGNMENT_ROUTES
 from spark_rocket.remoting.server.channel import Channel
 
 _ROUTE_MS = 30_000  # Apache's loadBalancePollNameServerInterval

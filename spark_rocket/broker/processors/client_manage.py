@@ -19,6 +19,7 @@ from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.filter.tags import TYPE_TAG
+from spark_rocket.protocol.requests import body_of
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.bodies.client import (
     CheckClientRequestBody,
@@ -42,7 +43,6 @@ from spark_rocket.protocol.wire.headers.membership import (
     GetConsumerListByGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
-from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from spark_rocket.broker.background_tasks import BackgroundTasks
 from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.requests.state import LARGE_RESPONSES, RELAYED_REQUESTS
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.protocol.wire.request_limits.state import LARGE_RESPONSES, RELAYED_REQUESTS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import failure_of
 from spark_rocket.remoting.server.state_quota import StateQuota

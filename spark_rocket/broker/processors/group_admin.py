@@ -16,6 +16,7 @@ from spark_rocket.broker.processors.processor import Processor, Steps, handles, 
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import group_problem
+from spark_rocket.protocol.requests import body_of
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, SubscriptionGroupList
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -26,7 +27,6 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetSubscriptionGroupConfigRequestHeader,
 )
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 _RETRY_POLICIES = ("EXPONENTIAL", "CUSTOMIZED")

@@ -30,7 +30,6 @@ from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.processors.deferred_responses import DeferredResponses
 from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
@@ -43,7 +42,7 @@ _Method = TypeVar("_Method", bound=Callable[..., RemotingCommand | None])
 _Checker = TypeVar("_Checker", bound=Callable[..., Steps])
 
 
-def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
+def handles(*codes: int) -> Callable[[_Method], _Method]:
     """Make a method of a :class:`Processor` the handler of these request codes."""
 
     def mark(method: _Method) -> _Method:
@@ -53,7 +52,7 @@ def handles(*codes: RequestCode) -> Callable[[_Method], _Method]:
     return mark
 
 
-def handles_in_steps(*codes: RequestCode, saves: str | None = None) -> Callable[[_Checker], _Checker]:
+def handles_in_steps(*codes: int, saves: str | None = None) -> Callable[[_Checker], _Checker]:
     """Like :func:`handles`, for a method that returns steps. ``saves``: the file that they change."""
 
     def mark(method: _Checker) -> _Checker:

@@ -21,6 +21,7 @@ from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import topic_problem
 from spark_rocket.protocol.ids import retry_topic
+from spark_rocket.protocol.requests import body_of
 from spark_rocket.protocol.wire.bodies.config import CreateTopicListRequestBody, TopicConfig
 from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES, TopicList
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -32,7 +33,6 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetTopicConfigRequestHeader,
 )
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.protocol.wire.request_limits import body_of
 from spark_rocket.remoting.server.channel import Channel
 
 _FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 
 from spark_rocket.errors import RefusedError
 from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.requests.state import CONSUMERS, PRODUCERS, SUBSCRIPTIONS
 from spark_rocket.protocol.wire.bodies.client import BROADCASTING, ConsumerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
-from spark_rocket.protocol.wire.request_limits.state import CONSUMERS, PRODUCERS, SUBSCRIPTIONS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 

@@ -17,10 +17,10 @@ from typing import Any
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC, OP_HALF_TOPIC
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import CONSUMER_OFFSETS
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import CONSUMER_OFFSETS
 
 _log = logging.getLogger(__name__)
 _SEPARATOR = "@"

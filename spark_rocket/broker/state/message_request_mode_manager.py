@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import REQUEST_MODES
 from spark_rocket.protocol.wire.bodies.assignment import SetMessageRequestModeRequestBody
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import REQUEST_MODES
 
 
 class MessageRequestModeManager:

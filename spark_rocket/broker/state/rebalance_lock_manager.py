@@ -1,7 +1,7 @@
 """Locks of queues for ordered consumption: one client of a group consumes a queue at a time.
 
-A lock ends ``rebalanceLockMaxLiveTime`` after its last renewal, and is counted until then (request_limits/state.py). It
-survives the end of its connection, as in Apache's broker: the client may still process messages that it has received.
+A lock ends ``rebalanceLockMaxLiveTime`` after its last renewal, and is counted until then (protocol/requests/state.py).
+It survives the end of its connection, as in Apache's broker: the client may still process messages that it received.
 Only when the last member of the group unregisters, all locks of the group end.
 
 Thread-safety: event loop only. After a crash: nothing is stored; clients lock again.
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from spark_rocket.model import MessageQueue
-from spark_rocket.protocol.wire.request_limits.state import QUEUE_LOCKS
+from spark_rocket.protocol.requests.state import QUEUE_LOCKS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 

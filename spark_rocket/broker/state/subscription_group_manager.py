@@ -15,11 +15,11 @@ from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.versioned_table import VersionedTable
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP, group_problem
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import CONSUMER_GROUPS
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import SEE_FAQ, ResponseCode
 from spark_rocket.protocol.wire.json import dumps_fastjson
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import CONSUMER_GROUPS
 
 _BUILT_IN = (
     "TOOLS_CONSUMER",

@@ -28,10 +28,10 @@ from spark_rocket.model import (
     TIMER_TOPIC,
     is_system_topic,
 )
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import TOPICS
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig
 from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE, SEE_FAQ, ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
-from spark_rocket.protocol.wire.request_limits.state import TOPICS
 
 PERM_READ_WRITE = PERM_READ | PERM_WRITE
 DELAY_LEVELS = 18

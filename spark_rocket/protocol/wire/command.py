@@ -86,7 +86,7 @@ class RemotingCommand:
     )
 
     typed_body: object
-    """The decoded body, cached by ``request_limits.decode``; not set before."""
+    """The decoded body, cached by ``RequestType.body_of``; not set before."""
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.buffers import Buffer
+from spark_rocket.protocol.requests import RequestType
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.protocol.wire.request_limits import RequestLimit
 from spark_rocket.remoting import failures
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.request_queue import Refuse
@@ -38,11 +38,11 @@ class RequestDispatcher:
     """The handlers of a server. Requests beyond the bounds of their code are rejected before."""
 
     def __init__(
-        self, handlers: Mapping[int, Handler], default_handler: Handler, request_limits: Mapping[int, RequestLimit]
+        self, handlers: Mapping[int, Handler], default_handler: Handler, request_types: Mapping[int, RequestType]
     ) -> None:
         self.handlers = dict(handlers)
         self._default_handler = default_handler
-        self._request_limits = request_limits
+        self._request_types = request_types
 
     def serve(self, channel: Channel, frames: list[memoryview], time_slice: float, refuse: Refuse | None = None) -> int:
         """Process frames until the peer is behind with reading or the time is up; return the number processed.
@@ -85,9 +85,9 @@ class RequestDispatcher:
         try:
             response = None if refuse is None else refuse(command)
             if response is None:
-                limit = self._request_limits.get(command.code)
-                if limit is not None:
-                    limit.check(command, frame_size)
+                row = self._request_types.get(command.code)
+                if row is not None:
+                    row.check(command, frame_size)
                 response = self.handlers.get(command.code, self._default_handler)(channel, command)
             if response is None or command.is_oneway:
                 return ()

@@ -13,7 +13,7 @@ does not read          above ``high_water`` bytes of responses nothing more is r
 is silent              closes the connection after ``idle_timeout`` seconds without a byte from it; earlier if it never
                        sent any, or an incomplete frame (connection_guard.py)
 opens connections      closes those above the limit, per address, in total or of the process's descriptors
-sends large requests   rejects those above the bounds of their code (protocol/wire/request_limits) before a handler runs
+sends large requests   rejects those above the bounds of their code (protocol/requests) before a handler runs
 sends very much        processed for ``time_slice`` seconds, then it is the turn of others; nothing more is read
                        meanwhile, and requests queued for too long are rejected (request_queue.py)
 =====================  ==============================================================================================
@@ -32,8 +32,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from spark_rocket.logs import RateLimited
+from spark_rocket.protocol.requests import RequestType
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
-from spark_rocket.protocol.wire.request_limits import RequestLimit
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.channel import Channel
@@ -75,7 +75,7 @@ class RemotingServer:
         time_slice: float = 2e-3,
         name: str = "server",
         port_options: str = "",
-        request_limits: Mapping[int, RequestLimit] | None = None,
+        request_types: Mapping[int, RequestType] | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         self.loop: asyncio.AbstractEventLoop
@@ -90,7 +90,7 @@ class RemotingServer:
         self.channels: set[Channel] = set()
         self.turns = LoopTurns(busy_poll)
         self.watch = ConnectionGuard(name, self.channels, self.limits, self.overload, idle_timeout)
-        self._dispatcher = RequestDispatcher(handlers, default_handler, request_limits or {})
+        self._dispatcher = RequestDispatcher(handlers, default_handler, request_types or {})
         self.request_queue = RequestQueue(self.limits, self.overload, time_slice, self._dispatcher.serve)
         self._listener = Listener(host, port, lambda: Channel(self), name=name, port_options=port_options, tls=tls)
         self._time_slice = time_slice

@@ -1,6 +1,6 @@
 """Counts the state that peers create in a server, by connection, by address and in total.
 
-The bounds are those of ``STATE_LIMITS`` (protocol/wire/request_limits/state.py). The owner of the state takes from the
+The bounds are those of ``STATE_LIMITS`` (protocol/requests/state.py). The owner of the state takes from the
 quota before it creates an entry, and releases it with the entry.
 
 Thread-safety: event loop only. Nothing is stored on disk. Apache's servers have no such bounds.
@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.requests import STATE_LIMITS
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.protocol.wire.request_limits import STATE_LIMITS
 from spark_rocket.remoting.server.channel import Channel
 
 _K = TypeVar("_K")

@@ -14,12 +14,13 @@ import pytest
 from spark_rocket.acl import control as acl_control
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.acl.access_control import AccessControl
-from spark_rocket.broker.acl.needs import NEEDS, OPEN
 from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError
 from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials, RequestSigner
+from spark_rocket.protocol.requests import BROKER_REQUESTS
+from spark_rocket.protocol.requests.needs import PlainAccess
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
@@ -302,11 +303,7 @@ def test_every_request_has_a_permission(cluster: LocalCluster, as_: Connect) -> 
     assert len(every) > 50
     for code in every:
         refused(stranger.ask(code), "names no accessKey")
-    for_admins = [
-        code
-        for code in every
-        if code not in NEEDS and code not in OPEN and code not in control_of(cluster)._needs_by_offset
-    ]
+    for_admins = [code for code in every if BROKER_REQUESTS[code].plain_access is PlainAccess.ADMIN]
     assert {
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
@@ -322,7 +319,6 @@ def test_every_request_has_a_permission(cluster: LocalCluster, as_: Connect) -> 
     } <= set(for_admins)
     for code in for_admins:
         refused(alice.ask(code), "is for administrators; accessKey alice-key is not one")
-    assert not NEEDS.keys() & OPEN
 
 
 def test_one_way_requests_are_checked_too(as_: Connect) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import is_dataclass
 from functools import cache
 
 from spark_rocket.broker.pop.acks import check_receipt
@@ -17,8 +16,6 @@ from spark_rocket.protocol.ids import (
     parse_host,
 )
 from spark_rocket.protocol.record import properties
-from spark_rocket.protocol.wire.bodies import every
-from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from spark_rocket.protocol.wire.bodies.register import RegisterBrokerBody
 from spark_rocket.protocol.wire.bodies.route import TopicRouteData
@@ -27,7 +24,7 @@ from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH, FrameSplitter
 from spark_rocket.protocol.wire.json import dumps_fastjson, dumps_standard, loads_tolerant
 from tests.fuzz.targets.base import target, text_of
 from tests.golden import frames
-from tests.protocol.request_headers import ONE_LETTER, REQUEST_HEADERS, decode_request_header
+from tests.protocol.wire_classes import BODIES, EVERY_REQUEST, decode_request_header
 
 
 @cache
@@ -75,7 +72,7 @@ def binary_header(raw: bytes) -> None:
     _use(RemotingCommand.decode((1 << 24 | len(raw)).to_bytes(4, "big") + raw))
 
 
-_CODES = (*ONE_LETTER, *REQUEST_HEADERS)
+_CODES = [code for code, row in EVERY_REQUEST.items() if row.header is not None]
 
 
 def _header_seeds() -> list[bytes]:
@@ -97,18 +94,13 @@ def request_header(raw: bytes) -> None:
     assert type(header).from_ext(header.to_ext()) == header
 
 
-_BODIES = [
-    value
-    for value in vars(every).values()
-    if isinstance(value, type) and issubclass(value, Body) and is_dataclass(value)
-]
-_BODY_SEEDS = [bytes([index]) + cls().to_json() for index, cls in enumerate(_BODIES)]
+_BODY_SEEDS = [bytes([index]) + cls().to_json() for index, cls in enumerate(BODIES)]
 
 
-@target(lambda: _BODY_SEEDS + [bytes([at]) + raw for raw in _json_bodies() for at in range(0, len(_BODIES), 7)])
+@target(lambda: _BODY_SEEDS + [bytes([at]) + raw for raw in _json_bodies() for at in range(0, len(BODIES), 7)])
 def body(raw: bytes) -> None:
     """Typed bodies: the first byte is which."""
-    cls = _BODIES[raw[0] % len(_BODIES)] if raw else TopicRouteData
+    cls = BODIES[raw[0] % len(BODIES)] if raw else TopicRouteData
     value = cls.from_request(raw[1:])
     cls.from_json(value.to_json())
     cls.from_json(value.to_json(standard=True))
