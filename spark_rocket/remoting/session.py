@@ -47,6 +47,7 @@ class Pending(ABC):
     timeout: float
     deadline: float
     connect_by: float
+    sent = 0.0  # to the connection
     opaque = 0
 
     def begin(self, timeout: float, now: float) -> None:

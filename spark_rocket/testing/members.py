@@ -7,6 +7,8 @@
                 this promotes a slave to a master
 ``partition``   cuts the network (network.py) to all others, or to the given ones; the process continues to run, and
                 gets no responses. ``heal`` reconnects it
+``lose_…``      the connections to it that are open now are dead, without an error; new ones work
+``move``        restart of a broker at another address, after ``kill``; the old one swallows all bytes
 ``pause``       SIGSTOP: the process is suspended, its connections stay open. ``resume`` continues it
 ==============  ======================================================================================================
 
@@ -105,6 +107,10 @@ class ServerMember:
         """Restore the network between this member and all others."""
         self._network.heal(self.name)
 
+    def lose_connections(self, *, half_open: bool = False) -> None:
+        """Discard all bytes of the connections to this member that are open now. ``half_open``: its ends are closed."""
+        self._network.lose(self.name, half_open=half_open)
+
     def pause(self) -> None:
         self._running().pause()
 
@@ -184,6 +190,14 @@ class BrokerMember(ServerMember):
         BrokerConfig.from_properties(changed)
         self._config = changed
         super().restart()
+
+    def move(self) -> None:
+        """Kill it, and restart it at another address. Connections to the old one, old and new, are dead."""
+        self._end().kill()
+        host = self._network.move(self.name, self._ports)
+        self.address = f"{host}:{self.port}"
+        self._config = {**self._config, "brokerIP1": host}
+        self.start()
 
     def with_checked_settings(self) -> Self:
         """Raise ConfigError for an invalid setting, instead of failing in the process."""

@@ -8,6 +8,10 @@ in ``/proc`` of Linux. On other systems, without 127.0.0.2, members are called d
 while cut            bytes are held back in both directions, without an error, as with an unplugged cable. New
                      connections are accepted, but get no data
 when healed          the held bytes are delivered, and connections opened in between continue
+connections lost     those open now are dead: their bytes are discarded in both directions, without an error, as after
+                     a restart of a stateful firewall or NAT. New connections work
+half open            the same, and the member's ends are closed, as after a restart of its host
+member moves         its old address is dead for old and new connections; it continues at another one
 member is dead       its port refuses connections, as without a relay
 ===================  ==================================================================================================
 
@@ -38,6 +42,7 @@ CLIENTS = "clients"
 HAS_MORE_LOOPBACK = sys.platform == "linux"
 _RELAYS = "127.0.0.2"
 _RESERVED = "127.0.0.3"
+_MOVED = "127.0.0.4"  # the first one; each move takes the next
 # Below the ephemeral ports, which systems use for outgoing connections.
 _PORTS = (20_000, 32_000)
 _TRIES = 200
@@ -51,6 +56,7 @@ class Network:
         #: The address that members advertise.
         self.host = _RELAYS if self.can_be_cut else LOOPBACK
         self.pids: dict[str, int] = {}
+        self._hosts: dict[str, str] = {}  # of members that have moved
         self._cut: set[frozenset[str]] = set()
         self._links: set[_Link] = set()
         self._servers: dict[str, list[asyncio.Server]] = {}
@@ -86,9 +92,14 @@ class Network:
         if self.can_be_cut and member not in self._servers:
             self._servers[member] = [self._call(self._listen(member, port)) for port in ports]
 
+    def host_of(self, member: str) -> str:
+        """Return the address that the member advertises."""
+        return self._hosts.get(member, self.host)
+
     async def _listen(self, member: str, port: int) -> asyncio.Server:
+        host = self.host_of(member)
         return await self._loop.create_server(
-            lambda: _Link(self, member, port), _RELAYS, port, reuse_address=True, backlog=1024
+            lambda: _Link(self, member, host, port), host, port, reuse_address=True, backlog=1024
         )
 
     def shut(self, member: str) -> None:
@@ -98,13 +109,35 @@ class Network:
         self.pids.pop(member, None)
 
     def cut(self, member: str, others: Iterable[str]) -> None:
-        if not self.can_be_cut:
-            raise StateError("The network can be cut on Linux only.", remedy="Use pause(), which stops the process.")
+        self._check_can_be_cut()
         self._change(lambda: self._cut.update(frozenset((member, other)) for other in others if other != member))
 
     def heal(self, member: str) -> None:
         """Remove all cuts of this member."""
         self._change(lambda: self._cut.difference_update([pair for pair in self._cut if member in pair]))
+
+    def lose(self, member: str, *, half_open: bool = False) -> None:
+        """Lose the connections to a member that are open now."""
+        self._check_can_be_cut()
+
+        def change() -> None:
+            for link in self._links:
+                if link.member == member:
+                    link.lose(half_open=half_open)
+
+        self._change(change)
+
+    def move(self, member: str, ports: Iterable[int]) -> str:
+        """Give a stopped member another address, and return it. The relays of the old one discard all bytes."""
+        self.lose(member, half_open=True)
+        number = int(_MOVED.rpartition(".")[2]) + sum(host != self.host for host in self._hosts.values())
+        self._hosts[member] = f"127.0.0.{number}"
+        self._servers.setdefault(member, []).extend(self._call(self._listen(member, port)) for port in ports)
+        return self._hosts[member]
+
+    def _check_can_be_cut(self) -> None:
+        if not self.can_be_cut:
+            raise StateError("The network can be cut on Linux only.", remedy="Use pause(), which stops the process.")
 
     def _change(self, change: Callable[[], None]) -> None:
         async def apply() -> None:
@@ -165,10 +198,12 @@ def _sockets() -> list[str]:
 class _Link(asyncio.Protocol):
     """One connection through a relay: this end is the caller's, ``_far`` the member's."""
 
-    def __init__(self, network: Network, member: str, port: int) -> None:
+    def __init__(self, network: Network, member: str, host: str, port: int) -> None:
+        self.member = member
         self._network = network
-        self._member = member
+        self._host = host
         self._port = port
+        self._lost = False
         self._caller = CLIENTS
         self._near: asyncio.Transport | None = None
         self._far: _FarEnd | None = None
@@ -178,17 +213,30 @@ class _Link(asyncio.Protocol):
 
     @property
     def is_cut(self) -> bool:
-        return self._network.is_cut(self._caller, self._member)
+        return self._network.is_cut(self._caller, self.member)
+
+    def lose(self, *, half_open: bool) -> None:
+        """Discard all bytes from now on; the caller's end stays open."""
+        self._lost = True
+        if half_open and self._far is not None:
+            self._far.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._near = cast(asyncio.Transport, transport)
         self._caller = self._network.caller(transport.get_extra_info("peername")[1])
         self._network.joined(self)
+        self._lost = self._host != self._network.host_of(self.member)
         asyncio.get_running_loop().call_soon(self.update)  # the loop begins to read when this returns
 
     def update(self) -> None:
         """Pause, continue, connect or close as the state of the network requires."""
         near, far = self._near, self._far
+        if self._lost:
+            if near is not None:
+                _let_read(near, True)  # to discard it
+            else:
+                self._network.left(self)
+            return
         may = not self.is_cut
         if near is not None:
             _let_read(near, may and far is not None and not far.full)
@@ -220,13 +268,15 @@ class _Link(asyncio.Protocol):
         self.update()
 
     def data_received(self, data: bytes) -> None:
+        if self._lost:
+            return
         if self._far is None:
             self._early.append(data)
         elif self._far.transport is not None:
             self._far.transport.write(data)
 
     def to_caller(self, data: bytes) -> None:
-        if self._near is not None:
+        if self._near is not None and not self._lost:
             self._near.write(data)
 
     def pause_writing(self) -> None:

@@ -30,6 +30,7 @@ from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import loop_thread
 from spark_rocket.remoting.in_flight import no_response
 from spark_rocket.remoting.server.channel import Channel
+from spark_rocket.remoting.socket_options import set_caller_options
 from tests.kit.waiting import until
 
 from .conftest import ECHO, SILENT, RawClient, Serve, request
@@ -415,3 +416,52 @@ def test_a_port_that_connects_to_itself(client: RemotingClient, monkeypatch: pyt
 def test_unknown_addresses_are_not_connected(client: RemotingClient) -> None:
     assert not client.is_connected("missing:1")
     client.disconnect("missing:1")
+
+
+# --- dead connections -----------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_silent_gets_a_new_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads, and responds to nothing: its connection is closed, and the requests that are not late yet fail with it.
+
+    Timeouts shorter than the limit count together.
+    """
+    monkeypatch.setattr(connection, "STALL_S", 0.2)
+    server = serve()
+    with RemotingClient() as client:
+        client.invoke(server.address, request())
+        (first,) = client.requests.connections
+        waiting = post(client, server.address, request(SILENT), FOR_EVER)
+        while first.lost is None:
+            with pytest.raises(RemotingError):
+                client.invoke(server.address, request(SILENT), 0.05)
+        error = waiting.exception(20)
+        assert isinstance(error, RemotingConnectError)
+        assert error.retriable
+        assert "no response to any request" in str(error)
+        assert client.invoke(server.address, request()).code == 0
+
+
+def test_a_slow_peer_that_responds_to_others_keeps_its_connection(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "STALL_S", 0.0)
+    server = serve()
+    with RemotingClient() as client:
+        client.invoke(server.address, request())
+        (first,) = client.requests.connections
+        for _ in range(5):
+            late = post(client, server.address, request(SILENT), 0.2)
+            client.invoke(server.address, request(), 20)
+            assert isinstance(late.exception(20), RemotingTimeoutError)
+        client.invoke(server.address, request(), 20)
+        assert first.lost is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
+def test_the_system_ends_connections_of_a_lost_peer() -> None:
+    names = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+    with socket.socket() as sock:
+        set_caller_options(sock)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert [sock.getsockopt(socket.IPPROTO_TCP, name) for name in names] == [1, 30, 10, 3, 20_000]

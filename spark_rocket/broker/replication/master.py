@@ -44,6 +44,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer
 from spark_rocket.remoting.server.sockets import leaves_reserve
+from spark_rocket.remoting.socket_options import set_no_delay
 from spark_rocket.remoting.tls.tls_gate import TlsGate
 from spark_rocket.store.message_store import MessageStore
 
@@ -92,8 +93,7 @@ class SlaveConnection(asyncio.Protocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_no_delay(sock)
 
     def secured(self, transport: asyncio.Transport) -> None:
         """Use the TLS transport of a slave that uses TLS."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from spark_rocket.errors import ProtocolError, RocketError, StoreError
 from spark_rocket.protocol.wire.ha import TransferDecoder, encode_report
+from spark_rocket.remoting.socket_options import set_caller_options
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.recovery.replica import Replica
 
@@ -81,6 +82,7 @@ class MasterConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)
+        set_caller_options(transport.get_extra_info("socket"))
         self._report(self._requested)
 
     def data_received(self, data: bytes) -> None:

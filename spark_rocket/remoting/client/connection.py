@@ -5,11 +5,19 @@ Requests are written at the end of the loop's iteration, together with the other
 the session exactly once: with its response, at its deadline, or when the connection is lost. Large bodies are passed to
 the transport separately from their head, and received into a buffer of the frame: neither is copied.
 
-While the peer does not read, ``paused`` is set and unsent requests are kept. If it has read nothing for ``STALL_S``
-when a request is late or abandoned, the connection is lost.
+While the peer does not read, ``paused`` is set and unsent requests are kept. A dead connection is lost, and the next
+request opens a new one:
+
+=============================  ========================================================================================
+a request is late, abandoned   if the peer has not read unsent bytes for ``STALL_S``
+a request is late              if nothing was received since it, or an earlier late one, was sent ``STALL_S`` ago or
+                               more: a slow peer that still responds to others keeps its connection
+the system gives up the peer   see ``socket_options``
+=============================  ========================================================================================
 
 Thread-safety: event loop only, except ``lost``, ``paused``, ``is_open`` and ``avoid_until``, which other threads may
-read. Nothing is stored on disk. Corresponds to a Netty channel with its ResponseFutures.
+read. Nothing is stored on disk. Corresponds to a Netty channel with its ResponseFutures, and to Java's
+clientCloseSocketIfTimeout.
 """
 
 from __future__ import annotations
@@ -19,7 +27,6 @@ import contextlib
 import copy
 import logging
 import os
-import socket
 import ssl
 import threading
 import time
@@ -36,6 +43,7 @@ from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.event_loop import CallbackThread, callbacks_on
 from spark_rocket.remoting.in_flight import DeadlineTimer, no_response
 from spark_rocket.remoting.session import Pending, Pieces, Session
+from spark_rocket.remoting.socket_options import set_caller_options
 from spark_rocket.remoting.tls.contexts import ClientTls
 from spark_rocket.remoting.tls.problems import problem_of
 
@@ -45,6 +53,7 @@ RECEIVE_SIZE = 64 * 1024
 HIGH_WATER_BYTES = 16 * 1024 * 1024  # unsent bytes above which the peer counts as not reading
 SLOW_CONNECT_S = 0.5
 STALL_S = 3.0
+_READ_GRACE_S = 0.05
 
 
 class RemotingConnection(asyncio.BufferedProtocol):
@@ -91,6 +100,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._passed = 0  # bytes of all frames
         self._read_by_peer = -1  # bytes that the peer had accepted when something was late, and since when
         self._stalled_since = 0.0
+        self._heard = 0.0  # when the peer was last heard
+        self._silent_since = -1.0  # when the first late request was sent after which it was not heard
         self._written: list[Promise[None]] = []  # of the unsent frames
         self._queued: list[tuple[Pending, Pieces]] = []  # until the connection is open
         self._deadlines = DeadlineTimer(loop, self.session, self._expire)
@@ -162,9 +173,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
             # A connection to a free local port may connect to itself.
             self._end(not_connected(self.address, "no server listens on this port"), abort=True)
             return
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_caller_options(transport.get_extra_info("socket"))
+        self._heard = time.monotonic()
         self.session.is_open = True
         self.opened.resolve(None)
         queued, self._queued = self._queued, []
@@ -180,6 +190,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if self.lost is not None:
             self._fail(request, copy.copy(self.lost))
             return
+        request.sent = time.monotonic()
         self.session.expect(request)
         self._deadlines.watch()
         if self.session.is_open:
@@ -227,6 +238,23 @@ class RemotingConnection(asyncio.BufferedProtocol):
         for request in late:
             self._fail(request, self.late(request))
         self.check_stalled()
+        self._check_silent(late)
+
+    def _check_silent(self, late: list[Pending]) -> None:
+        """Close the connection if nothing was received for some seconds since one of the late requests was sent."""
+        silent = [sent for sent in (self._silent_since, *(request.sent for request in late)) if sent >= self._heard]
+        if not silent or not self.is_open or self.lost is not None or self.unsent_bytes:
+            return
+        self._silent_since = min(silent)
+        if time.monotonic() - self._silent_since >= STALL_S:
+            # If this process was suspended, responses may be waiting to be read.
+            self._loop.call_later(_READ_GRACE_S, self._close_silent)
+
+    def _close_silent(self) -> None:
+        if self.lost is None and self._silent_since >= self._heard:
+            seconds = time.monotonic() - self._silent_since
+            logger.warning("closed connection to %s: no response to any request for %.1f s", self.address, seconds)
+            self.close(f"no response to any request for {seconds:.1f} s", abort=True)
 
     def late(self, request: Pending) -> RemotingError:
         """The error of a request without a response in time."""
@@ -261,6 +289,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         return self.session.buffer(_receive_buffer())
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._heard = time.monotonic()
         try:
             for frame in self.session.filled(nbytes, _receive_buffer()):
                 self._dispatch(RemotingCommand.decode(frame))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
@@ -24,6 +23,7 @@ from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.in_flight import DeadlineTimer, FutureRequest, no_response
 from spark_rocket.remoting.server.overload import Limits, OverloadStats
 from spark_rocket.remoting.session import Pending, Session, pieces_of
+from spark_rocket.remoting.socket_options import set_no_delay
 
 logger = logging.getLogger(__name__)
 
@@ -168,11 +168,7 @@ class Channel(asyncio.BufferedProtocol):
             transport.abort()
             return
         transport.set_write_buffer_limits(high=self._owner.high_water)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
-            # Both loops do this by default today; the explicit call avoids any risk of delayed ACKs (40 ms).
-            # Buffer sizes are left to the kernel: setting one disables its auto-tuning, up to several MiB.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        set_no_delay(transport.get_extra_info("socket"))
 
     def secured(self, transport: asyncio.Transport) -> None:
         """The peer speaks TLS: use this transport from now on."""
