@@ -112,6 +112,28 @@ def test_metrics_of_received_messages(endpoint: Endpoint, wire: Wire, topic: str
     assert value(samples, "rocketmq_producer_tps", topic=topic, broker="broker-a") >= 0
 
 
+def test_a_scrape_shows_a_bounded_number_of_groups_with_their_topics(
+    endpoint: Endpoint, wire: Wire, topic: str, group: str, parts: BrokerParts
+) -> None:
+    """A series for each pair of a group and a topic: their number is a product of names."""
+    for number in range(3):
+        wire.create_group(f"{group}-{number}")
+        wire.send(topic)
+        wire.commit(f"{group}-{number}", topic, 0, 1)
+        wire.pull(topic, 0, consumerGroup=f"{group}-{number}")
+    pairs = len(parts.offsets.table)
+    assert value(endpoint.samples(), "rocket_metrics_left_out") == 0
+    try:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxMetricsGroupTopics=2")
+        samples = endpoint.samples()
+    finally:
+        wire.ask(RequestCode.UPDATE_BROKER_CONFIG, b"maxMetricsGroupTopics=2000")
+    assert len(samples["rocketmq_consumer_lag_messages"]) == 2
+    assert value(samples, "rocket_metrics_left_out") == pairs - 2
+    shown = {(labels["group"], labels["topic"]) for labels, _ in samples["rocketmq_consumer_tps"]}
+    assert shown == {(f"{group}-{number}", topic) for number in (1, 2)}  # those that changed last
+
+
 def test_metrics_of_delivered_messages_and_lag(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
     for _ in range(5):
         wire.send(topic, b"x" * 100, queue_id=1)

@@ -93,7 +93,7 @@ def test_topics_and_groups_of_offsets_are_those_of_the_table() -> None:
     names = [f"n{number}" for number in range(5)] + ["%RETRY%n1"]
     for _ in range(3_000):
         group, topic, queue = numbers.choice(names), numbers.choice(names), numbers.randrange(3)
-        match numbers.randrange(12):
+        match numbers.randrange(11):
             case 0:
                 offsets.remove_group(group)
             case 1:
@@ -103,8 +103,6 @@ def test_topics_and_groups_of_offsets_are_those_of_the_table() -> None:
             case 3:
                 offsets.reset(group, topic, queue, 5)
             case 4:
-                offsets.pulled(group, topic, queue, 5)
-            case 5:
                 offsets.take_reset(group, topic, queue)
             case _:
                 offsets.commit(group, topic, queue, 7)

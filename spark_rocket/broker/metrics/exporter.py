@@ -3,6 +3,9 @@
 The counters are those of ``BrokerStats``. Lags and ends are computed for each scrape, in small steps between which
 requests are served. Each step reads the present tables, so values of one scrape may be milliseconds apart.
 
+Metrics of groups have a series for each topic. One scrape shows ``maxMetricsGroupTopics`` pairs of group and topic: of
+lags those that have offsets for the longest time, which new names cannot replace; of counts those that changed last.
+
 The store time of a lag's oldest message is read from the log and cached until another message is the oldest.
 
 Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, without the latter's
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.metrics.table import METRICS
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 _SYSTEM_GROUP = "cid_rmq_sys_"
 _SIZE_BOUNDS = {10: 1 << 10, 12: 1 << 12, 19: 1 << 19, 20: 1 << 20, 21: 1 << 21, 22: 1 << 22}
 _STEP = 64
+_QUEUES_OF_PAIR = 16  # on average, of the pairs in a scrape
 
 
 def is_system_group(group: str) -> bool:
@@ -112,6 +117,7 @@ class _Scrape:
         self._known = known
         self._node = label_text({"cluster": cluster, "node_type": "broker", "node_id": name})
         self._exporter = label_text({"cluster": cluster, "broker": name})
+        self._max_pairs = parts.config.max_metrics_group_topics
         self.stored: dict[tuple[str, int, int], int] = {}
 
     def run(self) -> Iterator[None]:
@@ -271,7 +277,8 @@ class _Scrape:
 
     def _groups(self) -> Iterator[None]:
         parts, node, exporter = self._parts, self._node, self._exporter
-        for (group, topic), counts in list(parts.stats.groups.items()):
+        counted = reversed(parts.stats.groups.items())
+        for (group, topic), counts in list(islice(counted, self._max_pairs)):
             labels = f"{node},{_pair(group, topic)}"
             if counts.gets:
                 self._add("rocketmq_messages_out_total", labels, counts.gets)
@@ -290,13 +297,19 @@ class _Scrape:
     def _lags(self, ends: dict[tuple[str, int], int]) -> Iterator[None]:
         parts, node, exporter = self._parts, self._node, self._exporter
         now = parts.clock()
-        for key in list(parts.offsets.table):
+        pairs, queues_left = list(islice(parts.offsets.table, self._max_pairs)), _QUEUES_OF_PAIR * self._max_pairs
+        left_out = len(parts.offsets.table) - len(pairs)
+        for key in pairs:
             topic, _, group = key.rpartition("@")
             queues = parts.offsets.table.get(key)
             if queues is None or topic not in parts.topics.table:
                 continue
+            if len(queues) > queues_left:
+                left_out += 1
+                continue
+            queues_left -= len(queues)
             lag = ready = committed = oldest = waiting = 0
-            pulled = parts.offsets.pulled_of(group, topic)
+            pulled = parts.stats.pulled_of(group, topic)
             for queue_id, offset in list(queues.items()):
                 end = ends.get((topic, queue_id))
                 if end is None:  # a number that an application keeps, or a queue without messages
@@ -325,6 +338,7 @@ class _Scrape:
             self._add("rocketmq_consumer_offset", labels, committed)
             self._add("rocketmq_group_get_latency_by_storetime", labels, age)
             yield
+        self._add("rocket_metrics_left_out", node, left_out)
 
     def _older(self, oldest: int, place: tuple[str, int, int]) -> int:
         """The earlier of two store times, where 0 is none. For a deleted message, the first remaining one counts."""

@@ -152,6 +152,13 @@ METRICS: tuple[Metric, ...] = (
     # --- our own ------------------------------------------------------------------------------------------------
     _m("rocket_held_pulls", GAUGE, _NODE, "Pulls held until messages arrive.", "own"),
     _m("rocket_held_pops", GAUGE, _NODE, "Pops held until messages arrive.", "own"),
+    _m(
+        "rocket_metrics_left_out",
+        GAUGE,
+        _NODE,
+        "Pairs of group and topic above maxMetricsGroupTopics.",
+        "own",
+    ),
     _m("rocket_pull_misses_total", COUNTER, _NODE, "Pulls and pops without messages.", "own"),
     _m("rocket_name_server_registered", GAUGE, (*_NODE, "name_server"), "1 if registered at this name server.", "own"),
     _m("rocket_slave_behind_bytes", GAUGE, (*_NODE, "slave"), "Bytes of the log a slave does not have yet.", "own"),

@@ -21,12 +21,15 @@ cm       bit i: the i-th message is acked
 a        attemptId
 =======  ==============================================================================================================
 
+Queues in flight are bounded (``ORDERED_POPS``): when there are too many, those whose messages are acked or visible
+again are forgotten, with the numbers of their deliveries. If there are none, further queues are not popped.
+
 Thread-safety: used on the event loop only.
-After a crash: the file is at most 200 ms old, so the same queues are blocked. Offsets are some seconds old; they are
-moved past the messages acked in later pops. Offsets decide what is delivered, so no message is lost. Acks of pops that
-are missing in the file are dropped: Apache's broker commits them, which skips messages popped earlier. Acks of messages
-lost in a power failure are dropped too, because new messages get the same offsets. Messages below the group's offset
-count as acked.
+After a crash: the file is at most 200 ms old, or 1 s for each MB of its size, so the same queues are blocked. Offsets
+are some seconds old; they are moved past the messages acked in later pops. Offsets decide what is delivered, so no
+message is lost. Acks of pops that are missing in the file are dropped: Apache's broker commits them, which skips
+messages popped earlier. Acks of messages lost in a power failure are dropped too, because new messages get the same
+offsets. Messages below the group's offset count as acked.
 Corresponds to org.apache.rocketmq.broker.offset.{ConsumerOrderInfoManager, ConsumerOrderInfoLockManager}.
 """
 
@@ -43,16 +46,22 @@ from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetMana
 from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
 from spark_rocket.broker.state.versioned_table import CachedTexts
+from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.ids import message_order_count, queue_order_count
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import ORDERED_POPS
 from spark_rocket.protocol.wire.bodies.base import Body
+from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.wall_clock_timer import WallClockTimer
 
 ALREADY_ACKED = -2
 ILLEGAL = -1
 _SEPARATOR = "@"
+_MIN_ENDS = 64  # of the heap, before replaced ends are removed
 _RETENTION_MS = 24 * 3600 * 1000
 _CLEAN_INTERVAL_MS = 60_000
+_MAKE_ROOM_INTERVAL_MS = 1_000  # it examines all entries
 
 
 @dataclass(slots=True)
@@ -108,8 +117,12 @@ class ConsumerOrderInfoManager:
         self._groups = groups
         self._on_free = on_free
         self.table: dict[str, dict[int, OrderInfo]] = {}
+        self._count = 0  # entries of the table
         self._texts = CachedTexts()
         self._clean_at = 0
+        self._room_at = 0
+        self.file_bytes = 0
+        """The size of the last snapshot."""
         #: Heap of the ends of blocks; each queue has at most one valid entry, not later than the end of its block.
         self._ends: list[tuple[int, str, str, int]] = []
         self._expected: dict[tuple[str, str, int], int] = {}
@@ -129,6 +142,26 @@ class ConsumerOrderInfoManager:
             info.invisible_time = invisible_time
             self._touch(topic + _SEPARATOR + group)
         return now < info.free_at(self._offsets.query(group, topic, queue_id))
+
+    def check_room(self, group: str, topic: str, queue_id: int, now: int) -> None:
+        """RefusedError if the queue would be one too many in flight."""
+        most = STATE_LIMITS[ORDERED_POPS].total
+        if self._count < most or self._find(group, topic, queue_id) is not None:
+            return
+        if not 0 <= now - self._room_at < _MAKE_ROOM_INTERVAL_MS:
+            self._room_at = now
+            for key, queues in list(self.table.items()):
+                name, _, other = key.partition(_SEPARATOR)
+                for each, info in list(queues.items()):
+                    if info.free_at(self._offsets.query(other, name, each)) <= now:
+                        self._drop(key, each)
+        if self._count >= most:
+            raise RefusedError(
+                f"too many {ORDERED_POPS}: at most {most:,} queues in all",
+                ResponseCode.SYSTEM_BUSY,
+                remedy="Ack popped messages, or pop from fewer queues in order.",
+                retriable=True,
+            )
 
     def popped(
         self, pop: PopRequest, flag: str, topic: str, queue_id: int, pop_time: int, offsets: Sequence[int]
@@ -152,6 +185,7 @@ class ConsumerOrderInfoManager:
                 counts = {offset: counts.get(offset, 0) + 1 for offset in offsets if offset in again}
             info.offset_consumed_count = counts
         queues[queue_id] = info
+        self._count += before is None
         self._changed(group, topic, queue_id, info)
         counts = info.offset_consumed_count or {}
         least = min(counts.values(), default=0) if len(counts) == len(offsets) else 0
@@ -191,9 +225,8 @@ class ConsumerOrderInfoManager:
         self._changed(group, topic, queue_id, info)
 
     def clear(self, group: str, topic: str, queue_id: int) -> None:
-        key = topic + _SEPARATOR + group
-        if self.table.get(key, {}).pop(queue_id, None) is not None:
-            self._touch(key)
+        if self._find(group, topic, queue_id) is not None:
+            self._drop(topic + _SEPARATOR + group, queue_id)
 
     def remove_topic(self, topic: str) -> None:
         """Remove a deleted topic, so that a recreated one starts without state."""
@@ -204,8 +237,19 @@ class ConsumerOrderInfoManager:
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
+            for queue_id in list(self.table[key]):
+                self._drop(key, queue_id)
+
+    def _drop(self, key: str, queue_id: int) -> None:
+        """Remove the entry of a queue, with the end of its block."""
+        queues = self.table[key]
+        del queues[queue_id]
+        if not queues:
             del self.table[key]
-            self._touch(key)
+        self._count -= 1
+        topic, _, group = key.partition(_SEPARATOR)
+        self._expected.pop((topic, group, queue_id), None)
+        self._touch(key)
 
     def _touch(self, key: str) -> None:
         """Mark a topic's state of a group as changed since the file was written."""
@@ -228,6 +272,9 @@ class ConsumerOrderInfoManager:
         if free_at and (expected is None or free_at < expected):
             self._expected[key] = free_at
             heapq.heappush(self._ends, (free_at, *key))
+            if len(self._ends) > 2 * len(self._expected) + _MIN_ENDS:
+                self._ends = [(at, *place) for place, at in self._expected.items()]
+                heapq.heapify(self._ends)
             self._timer.expect(free_at)
 
     def free(self, now: int) -> int | None:
@@ -253,11 +300,14 @@ class ConsumerOrderInfoManager:
         """``consumerOrderInfo.json``, without outdated entries. It is written up to five times a second."""
         self._clean()
         if not self.table:
-            return dumps_fastjson({"table": {}}, pretty=True)
-        parts = self._texts.joined(
-            self.table, lambda queues: {queue_id: info.to_value() for queue_id, info in queues.items()}
-        )
-        return f'{{\n\t"table":{{{parts}\n\t}}\n}}'.encode()
+            content = dumps_fastjson({"table": {}}, pretty=True)
+        else:
+            parts = self._texts.joined(
+                self.table, lambda queues: {queue_id: info.to_value() for queue_id, info in queues.items()}
+            )
+            content = f'{{\n\t"table":{{{parts}\n\t}}\n}}'.encode()
+        self.file_bytes = len(content)
+        return content
 
     def _clean(self) -> None:
         now = self._clock()
@@ -271,10 +321,7 @@ class ConsumerOrderInfoManager:
             read_queues = 0 if topic is None or self._groups.get(group) is None else topic.read_queue_nums
             for queue_id, info in list(queues.items()):
                 if queue_id >= read_queues or info.last_consume_timestamp < oldest:
-                    del queues[queue_id]
-                    self._texts.pop(key, None)
-            if not queues:
-                del self.table[key]
+                    self._drop(key, queue_id)
 
     def load(self, stored: dict[str, Any]) -> None:
         """Load the contents of the file; ValueError, TypeError or ProtocolError if they are invalid."""
@@ -282,19 +329,19 @@ class ConsumerOrderInfoManager:
             key: {int(queue_id): OrderInfo.from_value(info) for queue_id, info in queues.items()}
             for key, queues in (stored.get("table") or {}).items()
         }
-        self.table = table
+        self.table = {key: queues for key, queues in table.items() if queues}
+        self._count = sum(map(len, self.table.values()))
         self._texts.clear()
 
     def recover(self, max_offset: Callable[[str, int], int]) -> None:
         """After a kill, move groups' offsets past the messages acked in pops since the offsets were saved."""
         since = self._offsets.saved_at
-        for key, queues in self.table.items():
+        for key, queues in list(self.table.items()):
             topic, _, group = key.partition(_SEPARATOR)
             for queue_id, info in list(queues.items()):
                 offsets = info.offsets()
                 if not offsets or offsets[-1] >= max_offset(topic, queue_id):
-                    del queues[queue_id]
-                    self._touch(key)
+                    self._drop(key, queue_id)
                 elif since and info.last_consume_timestamp > since:  # since is 0 for a missing file or Apache's
                     left = info.open_offsets(0)
                     following = left[0] if left else offsets[-1] + 1

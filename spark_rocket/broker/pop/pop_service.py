@@ -199,6 +199,8 @@ class PopService:
             pop.attempt_id, group, topic, queue_id, pop.invisible_time, result.pop_time
         ):
             return
+        if pop.order:
+            self._order.check_room(group, topic, queue_id, result.pop_time)
         if self._is_full(pop, result):
             result.rest_num += max(store.get_max_offset(topic, queue_id) - offset, 0)
             return

@@ -123,9 +123,10 @@ class ConsumeStatsProcessor(Processor):
         if config is None or (live is not None and live.subscriptions and topic not in live.subscriptions):
             return None  # old offsets of a topic without subscription do not count as lag
         table = {}
+        pulled_of = self.stats.pulled_of(group, topic)
         for queue_id in self._queue_ids(topic, config.read_queue_nums):
             committed = max(self.offsets.query(group, topic, queue_id), 0)
-            pulled = self.offsets.query_pulled(group, topic, queue_id)
+            pulled = pulled_of.get(queue_id, -1)
             timestamp = self.store.get_store_time(topic, queue_id, committed - 1) if committed > 0 else 0
             table[self.queue_here(topic, queue_id)] = OffsetWrapper(
                 broker_offset=max(self.store.get_max_offset(topic, queue_id), 0),

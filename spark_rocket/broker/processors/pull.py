@@ -235,10 +235,11 @@ class PullMessageProcessor(Processor):
         if code == ResponseCode.PULL_OFFSET_MOVED and self.config.is_slave and not self.config.offset_check_in_slave:
             code, result.next_begin_offset = ResponseCode.PULL_RETRY_IMMEDIATELY, pull.offset
         if code == ResponseCode.SUCCESS:
-            self.stats.fetched(pull.group, pull.topic, result.count, len(result.records))
+            self.stats.pulled(
+                pull.group, pull.topic, pull.queue_id, result.count, len(result.records), result.next_begin_offset
+            )
             if self.tracing is not None:
                 self.tracing.delivered(pull.group, pull.topic, pull.queue_id, result)
-            self.offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_begin_offset)
         else:
             self.stats.get_misses += 1
         return _response(request, code, status.value, result, suggested)

@@ -7,7 +7,8 @@ A ``broker.conf`` has the format of Java properties. Three kinds of names occur 
 * all others: also retained, with a warning that names the most similar known setting, since it is probably a typo.
 
 Settings that Apache does not have: ``maxPullBytes``, ``maxPullMsgNums`` (limits of one pull), ``maxHeldPulls`` (long
-polls held at once), ``maxAutoCreateTopics`` and ``maxAutoCreateGroups`` (numbers from which none are created
+polls held at once), ``maxMetricsGroupTopics`` (pairs of group and topic in /metrics),
+``maxAutoCreateTopics`` and ``maxAutoCreateGroups`` (numbers from which none are created
 automatically), ``fileReservedSize`` (bytes of commit log to retain), and those from ``maxConnections`` to
 ``maxMemoryBytes`` (limits of what clients use). So is ``aclFile`` (Apache: a system property).
 ``innerClientAuthenticationCredentials`` is Apache's: JSON like ``{"accessKey": "…", "secretKey": "…"}``.
@@ -142,6 +143,7 @@ class BrokerConfig:
     max_pull_bytes: int = _setting(8 * 1024 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
     max_pull_msg_nums: int = _setting(100_000, low=1, high=1_000_000, dynamic=True)
     max_held_pulls: int = _setting(100_000, low=0, dynamic=True)
+    max_metrics_group_topics: int = _setting(2_000, low=0, dynamic=True)
     pop_polling_size: int = _setting(1_024, low=0, dynamic=True)
     pop_polling_map_size: int = _setting(100_000, low=0, dynamic=True)
     max_pop_polling_size: int = _setting(100_000, low=0, dynamic=True)

@@ -4,6 +4,9 @@ Counters only grow. They are sampled every ten seconds. A window is the differen
 oldest retained one: 7 at intervals of ten seconds, 7 of ten minutes, 25 of an hour. After a start, windows are
 therefore shorter, not empty. The counters of a recreated topic begin at 0.
 
+Pairs of a group and a topic are bounded (``GROUP_COUNTS``): when there are too many, the pair that has not changed for
+the longest time is forgotten. If it is counted again, its counters begin at 0.
+
 ====================  ===============  ==========================
 statistic             key              sum of
 ====================  ===============  ==========================
@@ -22,11 +25,14 @@ Corresponds to org.apache.rocketmq.store.stats.BrokerStatsManager and common.sta
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import date
 from typing import NamedTuple, TypeAlias
+
+from spark_rocket.protocol.requests import STATE_LIMITS
+from spark_rocket.protocol.requests.state import GROUP_COUNTS
 
 SAMPLE_SECONDS = 10
 MINUTE, HOUR, DAY = range(3)
@@ -47,6 +53,7 @@ _WINDOWS = (10, 60, 600)
 NORMAL, FIFO, DELAY, TRANSACTION = range(4)
 MESSAGE_TYPES = ("normal", "fifo", "delay", "transaction")
 _SIZES = 33  # powers of two
+_QUEUES_IN_ENTRY = 16
 
 
 class TopicCounts:
@@ -68,12 +75,19 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class GroupCounts:
-    """Messages of a topic delivered to a group, and sent back by it, since the start."""
+    """What a group has done with a topic since the start: messages delivered to it, and sent back by it."""
 
     gets: int = 0
     get_bytes: int = 0
     send_backs: int = 0
     dead_letters: int = 0
+    pulled: dict[int, int] = field(default_factory=dict)
+    """The offsets up to which it has pulled, by queue id."""
+
+
+def _weight(counts: GroupCounts) -> int:
+    """A pair with many queues counts more than once."""
+    return 1 + len(counts.pulled) // _QUEUES_IN_ENTRY
 
 
 class BrokerRates(NamedTuple):
@@ -100,11 +114,12 @@ class BrokerStats:
         """Pulls and pops that found messages; ``gets`` counts the messages."""
         self.get_misses = 0
         self.topics: dict[str, TopicCounts] = {}
-        self.groups: dict[tuple[str, str], GroupCounts] = {}
-        """By group and topic."""
+        self.groups: OrderedDict[tuple[str, str], GroupCounts] = OrderedDict()
+        """By group and topic; those that did not change before the last samples are first."""
         self.committed: dict[str, int] = {}
         """Transactions by topic."""
         self.rolled_back: dict[str, int] = {}
+        self._weight = 0
         most = max(_WINDOWS) // SAMPLE_SECONDS + 1
         self._samples: deque[tuple[int, ...]] = deque([(0,) * 6], maxlen=most)
         self.windows = StatsWindows(self)
@@ -116,32 +131,57 @@ class BrokerStats:
         return counts
 
     def group(self, group: str, topic: str) -> GroupCounts:
-        counts = self.groups.get((group, topic))
-        if counts is None:
-            counts = self.groups[group, topic] = GroupCounts()
+        return self.groups.get((group, topic)) or self._new_group((group, topic))
+
+    def _new_group(self, key: tuple[str, str]) -> GroupCounts:
+        counts = self.groups[key] = GroupCounts()
+        self._grow()
         return counts
+
+    def _grow(self) -> None:
+        """Count one more entry; forget the pairs that have not changed for the longest time if there are too many."""
+        self._weight += 1
+        while self._weight > STATE_LIMITS[GROUP_COUNTS].total and len(self.groups) > 1:
+            self._weight -= _weight(self.groups.popitem(last=False)[1])
 
     def forget_topic(self, topic: str) -> None:
         self.topics.pop(topic, None)
-        for key in [key for key in self.groups if key[1] == topic]:
-            del self.groups[key]
+        self._forget([key for key in self.groups if key[1] == topic])
         self.committed.pop(topic, None)
         self.rolled_back.pop(topic, None)
 
     def forget_group(self, group: str) -> None:
-        for key in [key for key in self.groups if key[0] == group]:
-            del self.groups[key]
+        self._forget([key for key in self.groups if key[0] == group])
 
-    def fetched(self, group: str, topic: str, count: int, size: int) -> None:
+    def _forget(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            self._weight -= _weight(self.groups.pop(key))
+
+    def fetched(self, group: str, topic: str, count: int, size: int) -> GroupCounts:
         """Count a group's pull or pop that found messages of a topic."""
         self.gets += count
         self.finds += 1
         key = (group, topic)
         counts = self.groups.get(key)
         if counts is None:
-            counts = self.groups[key] = GroupCounts()
+            counts = self._new_group(key)
         counts.gets += count
         counts.get_bytes += size
+        return counts
+
+    def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int, following: int) -> None:
+        """Count a pull that found messages. ``following``: the offset up to which the group has pulled the queue."""
+        queues = self.fetched(group, topic, count, size).pulled
+        if queue_id not in queues and len(queues) % _QUEUES_IN_ENTRY == _QUEUES_IN_ENTRY - 1:
+            queues[queue_id] = following
+            self._grow()
+        else:
+            queues[queue_id] = following
+
+    def pulled_of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Offsets up to which a group has pulled, by queue id."""
+        counts = self.groups.get((group, topic))
+        return {} if counts is None else counts.pulled
 
     def sample(self, enqueued: int = 0, delivered: int = 0) -> None:
         """Take a sample. ``enqueued``, ``delivered``: the timer's counts, if there is a timer."""
@@ -203,7 +243,8 @@ class StatsWindows:
     def sample(self) -> None:
         """Take a sample; called every ``SAMPLE_SECONDS``."""
         self._count += 1
-        self._last = self._read()
+        before, self._last = self._last, self._read()
+        self._forget(before.keys() - self._last.keys())
         for samples, interval in zip(self._retained, _INTERVALS, strict=True):
             if self._count % interval == 0:
                 samples.append((self._count, self._last))
@@ -216,8 +257,11 @@ class StatsWindows:
         """Return all counts. Unchanged ones share the last sample's objects: retained samples need little memory."""
         stats, last = self._stats, self._last
         counts: _Sample = {(topic, ""): (sum(one.messages), sum(one.bytes), 0) for topic, one in stats.topics.items()}
-        for (group, topic), one in stats.groups.items():
-            counts[topic, group] = (one.gets, one.get_bytes, one.send_backs)
+        for (group, topic), one in list(stats.groups.items()):
+            key = (topic, group)
+            count = counts[key] = (one.gets, one.get_bytes, one.send_backs)
+            if last.get(key) != count:
+                stats.groups.move_to_end((group, topic))
         counts[BROKER] = (stats.puts, 0, stats.gets)
         if counts == last:
             return last
@@ -227,6 +271,13 @@ class StatsWindows:
             keys.get(key, key): old if (old := values(key)) == count and old is not None else count
             for key, count in counts.items()
         }
+
+    def _forget(self, keys: Collection[Key]) -> None:
+        """Remove these from the retained samples."""
+        for samples in self._retained:
+            for _, sample in samples:
+                for key in keys:
+                    sample.pop(key, None)
 
     def knows(self, key: Key) -> bool:
         topic, group = key

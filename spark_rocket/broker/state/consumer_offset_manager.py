@@ -3,6 +3,9 @@
 Table: ``topic@group`` -> queue id -> offset. As in Apache's broker, a commit overwrites the offset, also with a smaller
 value (a consumer may rewind on purpose). Negative values mean "none" and are ignored.
 
+Offsets and pairs of a topic and group are counted. A reset is pending only where there is an offset, so resets have the
+same bounds.
+
 Thread-safety: used on the event loop only; snapshots are copies for the writing thread.
 After a crash: commits of the last ``flushConsumerOffsetInterval`` may be lost: messages are delivered again, none lost.
 Corresponds to org.apache.rocketmq.broker.offset.ConsumerOffsetManager.
@@ -18,7 +21,7 @@ from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC, OP_HALF_TOPIC
 from spark_rocket.protocol.requests import STATE_LIMITS
-from spark_rocket.protocol.requests.state import CONSUMER_OFFSETS
+from spark_rocket.protocol.requests.state import CONSUMER_OFFSETS, GROUP_TOPICS
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.codes import ResponseCode
 
@@ -29,13 +32,12 @@ _NO_OFFSETS: dict[int, int] = {}  # never changed
 
 
 class ConsumerOffsetManager:
-    """Committed offsets, pulled offsets (for the display of lag) and offsets of resets that are still pending."""
+    """Committed offsets, and offsets of resets that are still pending."""
 
     def __init__(self) -> None:
         self.table: dict[str, dict[int, int]] = {}
-        self._pulled: dict[str, dict[int, int]] = {}
         self._reset: dict[str, dict[int, int]] = {}
-        #: Names in the keys of these tables, by the other name.
+        #: Names in the keys of the table, by the other name.
         self._topics: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
         self._count = 0  # offsets in the table
@@ -45,34 +47,31 @@ class ConsumerOffsetManager:
         """Time at which the loaded file was saved (ms); 0 if unknown."""
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset; RefusedError if it is the first of its queue, and there are too many."""
+        """Store an offset; RefusedError if it is the first of its queue or pair, and there are too many."""
         if offset < 0 or queue_id < 0:
             return
-        key = topic + _SEPARATOR + group
-        queues = self.table.get(key, _NO_OFFSETS)
+        queues = self.table.get(topic + _SEPARATOR + group, _NO_OFFSETS)
         if queue_id not in queues:
-            self._check_room(1)
+            queues = self._with_room(group, topic, 1)
             self._count += 1
-            queues = self._queues(self.table, group, topic)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.dirty = True
 
-    def _check_room(self, more: int) -> None:
-        most = STATE_LIMITS[CONSUMER_OFFSETS].total
-        if self._count + more > most:
-            raise RefusedError(
-                f"too many consumer offsets: at most {most:,} in all",
-                ResponseCode.SYSTEM_ERROR,
-                remedy="Delete unused groups with their offsets, or topics.",
-            )
-
-    def _queues(self, table: dict[str, dict[int, int]], group: str, topic: str) -> dict[int, int]:
-        """The entries of a topic and group in one of the tables."""
+    def _with_room(self, group: str, topic: str, more: int) -> dict[int, int]:
+        """The offsets of a topic and group, for so many more; RefusedError, and nothing is changed, beyond a bound."""
         key = topic + _SEPARATOR + group
-        queues = table.get(key)
+        queues = self.table.get(key)
+        for name, count in ((CONSUMER_OFFSETS, self._count + more), (GROUP_TOPICS, len(self.table) + (queues is None))):
+            most = STATE_LIMITS[name].total
+            if count > most and (name == CONSUMER_OFFSETS or queues is None):
+                raise RefusedError(
+                    f"too many {name}: at most {most:,} in all",
+                    ResponseCode.SYSTEM_ERROR,
+                    remedy="Delete unused groups with their offsets, or topics.",
+                )
         if queues is None:
-            queues = table[key] = {}
+            queues = self.table[key] = {}
             self._index(group, topic)
         return queues
 
@@ -84,10 +83,11 @@ class ConsumerOffsetManager:
         self._count = sum(map(len, self.table.values()))
         self._topics.clear()
         self._groups.clear()
-        for table in (self.table, self._pulled, self._reset):
-            for key in table:
-                topic, _, group = key.rpartition(_SEPARATOR)
-                self._index(group, topic)
+        for key in self.table:
+            topic, _, group = key.rpartition(_SEPARATOR)
+            self._index(group, topic)
+        for key in self._reset.keys() - self.table.keys():
+            del self._reset[key]
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the offset of a pending reset, otherwise the committed offset, or -1."""
@@ -101,21 +101,12 @@ class ConsumerOffsetManager:
     def query_all(self, group: str, topic: str) -> dict[int, int]:
         return dict(self.table.get(topic + _SEPARATOR + group, {}))
 
-    def pulled(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Record the offset up to which a group has pulled."""
-        self._queues(self._pulled, group, topic)[queue_id] = offset
-
-    def query_pulled(self, group: str, topic: str, queue_id: int) -> int:
-        return self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id, -1)
-
-    def pulled_of(self, group: str, topic: str) -> dict[int, int]:
-        """Offsets up to which a group has pulled, by queue id; do not modify."""
-        return self._pulled.get(topic + _SEPARATOR + group) or {}
-
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Reset a group's offset: its next pull of the queue receives it, and commits are ignored until then."""
-        self._queues(self._reset, group, topic)[queue_id] = offset
         self.commit(group, topic, queue_id, offset)
+        key = topic + _SEPARATOR + group
+        if queue_id in self.table.get(key, _NO_OFFSETS):
+            self._reset.setdefault(key, {})[queue_id] = offset
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         return bool(self._reset) and queue_id in self._reset.get(topic + _SEPARATOR + group, {})
@@ -136,8 +127,7 @@ class ConsumerOffsetManager:
     def clone(self, source: str, destination: str, topic: str) -> None:
         offsets = self.table.get(topic + _SEPARATOR + source)
         if offsets:
-            self._check_room(len(offsets))
-            self._count += len(offsets) - len(self._queues(self.table, destination, topic))
+            self._count += len(offsets) - len(self._with_room(destination, topic, len(offsets)))
             self.table[topic + _SEPARATOR + destination] = dict(offsets)
             self.dirty = True
 
@@ -172,10 +162,10 @@ class ConsumerOffsetManager:
             )
 
     def topics_of(self, group: str) -> set[str]:
-        return {topic for topic in self._topics.get(group, ()) if topic + _SEPARATOR + group in self.table}
+        return set(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> set[str]:
-        return {group for group in self._groups.get(topic, ()) if topic + _SEPARATOR + group in self.table}
+        return set(self._groups.get(topic, ()))
 
     def remove_group(self, group: str) -> None:
         for topic in list(self._topics.get(group, ())):
@@ -188,7 +178,6 @@ class ConsumerOffsetManager:
     def _remove(self, group: str, topic: str) -> None:
         key = topic + _SEPARATOR + group
         self._count -= len(self.table.pop(key, ()))
-        self._pulled.pop(key, None)
         self._reset.pop(key, None)
         self.dirty = True
         for index, name, other in ((self._topics, group, topic), (self._groups, topic, group)):

@@ -96,7 +96,7 @@ CLIENTS: Mapping[int, RequestType] = table(
     RequestType(
         code=Code.INVOKE_BROKER_TO_RESET_OFFSET,
         header=ResetOffsetRequestHeader,
-        state=(state.LARGE_RESPONSES, state.CONSUMER_OFFSETS),
+        state=(state.LARGE_RESPONSES, state.CONSUMER_OFFSETS, state.GROUP_TOPICS),
         needs=(topic(Action.UPDATE), group(Action.UPDATE, where=fields("group"))),
     ),
     RequestType(

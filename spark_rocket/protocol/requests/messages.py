@@ -70,7 +70,13 @@ def _pull(code: int) -> RequestType:
         code=code,
         header=PullMessageRequestHeader,
         max_header_bytes=FILTER_HEADER,
-        state=(state.HELD_PULLS, state.CONSUMER_GROUPS, state.CONSUMER_OFFSETS),
+        state=(
+            state.HELD_PULLS,
+            state.CONSUMER_GROUPS,
+            state.CONSUMER_OFFSETS,
+            state.GROUP_TOPICS,
+            state.GROUP_COUNTS,
+        ),
         needs=(topic(Action.SUB), group(Action.SUB)),
     )
 
@@ -85,7 +91,7 @@ MESSAGES: Mapping[int, RequestType] = table(
     RequestType(
         code=Code.CONSUMER_SEND_MSG_BACK,
         header=ConsumerSendMsgBackRequestHeader,
-        state=(state.TOPICS, state.CONSUMER_GROUPS),
+        state=(state.TOPICS, state.CONSUMER_GROUPS, state.GROUP_COUNTS),
         # The message is delivered to the group again, so the sender must be able to read it. Apache checks the group.
         needs=(
             group(Action.SUB, where=fields("group")),

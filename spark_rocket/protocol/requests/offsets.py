@@ -41,7 +41,7 @@ OFFSETS: Mapping[int, RequestType] = table(
     RequestType(
         code=Code.UPDATE_CONSUMER_OFFSET,
         header=UpdateConsumerOffsetRequestHeader,
-        state=(state.CONSUMER_OFFSETS, state.CONSUMER_GROUPS),
+        state=(state.CONSUMER_OFFSETS, state.GROUP_TOPICS, state.CONSUMER_GROUPS),
         needs=(topic(Action.SUB, Action.UPDATE), group(Action.SUB, Action.UPDATE)),
     ),
     RequestType(code=Code.SEARCH_OFFSET_BY_TIMESTAMP, header=SearchOffsetRequestHeader, needs=_GET_TOPIC),
@@ -87,7 +87,7 @@ OFFSETS: Mapping[int, RequestType] = table(
     RequestType(
         code=Code.CLONE_GROUP_OFFSET,
         header=CloneGroupOffsetRequestHeader,
-        state=(state.LARGE_RESPONSES, state.CONSUMER_OFFSETS),
+        state=(state.LARGE_RESPONSES, state.CONSUMER_OFFSETS, state.GROUP_TOPICS),
         needs=(group(Action.UPDATE, where=fields("destGroup")), topic(Action.UPDATE)),
     ),
     RequestType(code=Code.GET_ALL_CONSUMER_OFFSET, state=_LARGE, needs=(cluster(Action.GET),)),

@@ -27,7 +27,14 @@ POP: Mapping[int, RequestType] = table(
         code=Code.POP_MESSAGE,
         header=PopMessageRequestHeader,
         max_header_bytes=FILTER_HEADER,
-        state=(state.HELD_POPS, state.CONSUMER_GROUPS, state.CONSUMER_OFFSETS),
+        state=(
+            state.HELD_POPS,
+            state.CONSUMER_GROUPS,
+            state.CONSUMER_OFFSETS,
+            state.GROUP_TOPICS,
+            state.GROUP_COUNTS,
+            state.ORDERED_POPS,
+        ),
         needs=_READ,
     ),
     RequestType(

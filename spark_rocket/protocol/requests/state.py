@@ -21,6 +21,9 @@ ACKS = "acks"
 RELAYED_REQUESTS = "relayed requests"
 LARGE_RESPONSES = "large responses"
 CONSUMER_OFFSETS = "consumer offsets"
+GROUP_TOPICS = "topics of groups"
+GROUP_COUNTS = "counts of groups"
+ORDERED_POPS = "ordered pops"
 REQUEST_MODES = "request modes"
 ASSIGNMENT_ROUTES = "routes for assignments"
 CONSUMER_GROUPS = "consumer groups"
@@ -64,6 +67,10 @@ STATE_LIMITS: Mapping[str, StateLimit] = {
     # --- broker: messages and groups
     ACKS: StateLimit(None, None, 200_000, "when written (200 ms); cached for the invisible time"),
     CONSUMER_OFFSETS: StateLimit(None, None, 1_000_000, "deletion of the topic or of the group with its offsets"),
+    # Of pairs of a group and a topic: products of two numbers of names, each of which has a bound of its own.
+    GROUP_TOPICS: StateLimit(None, None, 100_000, "deletion of the topic or of the group with its offsets"),
+    GROUP_COUNTS: StateLimit(None, None, 10_000, "when full, those that were not changed for the longest time"),
+    ORDERED_POPS: StateLimit(None, None, 10_000, "24 h after the pop; when full, if no message is invisible"),
     REQUEST_MODES: StateLimit(None, None, 10_000, "never: an administrator's setting"),
     ASSIGNMENT_ROUTES: StateLimit(None, None, 10_000, "all together when full"),
     CONSUMER_GROUPS: StateLimit(None, None, 20_000, "DELETE_SUBSCRIPTIONGROUP"),
