@@ -77,6 +77,17 @@ def port(text: str) -> int:
     return int(text)
 
 
+def name_servers(text: str) -> str:
+    """A type: name servers, in the notation of ``remoting.name_server_list``."""
+    from spark_rocket.errors import ConfigError
+    from spark_rocket.remoting.name_server_list import parse_name_servers
+
+    try:
+        return str(parse_name_servers(text))
+    except ConfigError as error:
+        raise click.BadParameter(error.text) from None
+
+
 def descriptor(text: str) -> int:
     """A type: a file descriptor inherited from the parent process. Child processes do not inherit it."""
     number = int(text)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, bundle, exclusive, seconds
+from spark_rocket.cli.arguments import PATH, bundle, exclusive, name_servers, seconds
 from spark_rocket.errors import RocketError
 
 if TYPE_CHECKING:
@@ -107,7 +107,12 @@ class Link:
 
 
 name_server_option = click.option(
-    "-n", "--nameserver", metavar="ADDR", envvar=NAME_SERVER_VARIABLES, help="host:port;host:port (NAMESRV_ADDR)"
+    "-n",
+    "--nameserver",
+    type=name_servers,
+    metavar="ADDR",
+    envvar=NAME_SERVER_VARIABLES,
+    help="host:port;host:port (NAMESRV_ADDR)",
 )
 cluster_option = click.option("--cluster", "cluster_name", metavar="NAME", help="only this cluster")
 _OPTIONS: tuple[_Decorator, ...] = (

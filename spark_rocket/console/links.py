@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from spark_rocket.client import Admin, Reader
 from spark_rocket.console.responses import Refused
+from spark_rocket.remoting.name_server_list import parse_name_servers
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class Links:
     @property
     def name_servers(self) -> list[str]:
         """The addresses of the name servers; empty if an address server provides them."""
-        return [] if self._name_server.startswith("http") else self.admin.name_server.split(";")
+        return list(parse_name_servers(self._name_server).addresses)
 
     @property
     def waiting(self) -> int:

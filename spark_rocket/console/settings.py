@@ -75,7 +75,7 @@ def read_users(path: Path | None, environment: Mapping[str, str] = os.environ) -
     """Read names and password hashes from a file and the environment."""
     users: dict[str, str] = {}
     if path is not None:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
             text = line.strip()
             if not text or text.startswith("#"):
                 continue

@@ -47,7 +47,7 @@ class KVConfigManager:
         if self._path is None or not self._path.exists():
             return
         try:
-            content = json.loads(self._path.read_text(encoding="utf-8"))
+            content = json.loads(self._path.read_text(encoding="utf-8-sig"))
         except json.JSONDecodeError as error:
             raise self._broken(f"line {error.lineno}: {error.msg}") from error
         except (OSError, ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits

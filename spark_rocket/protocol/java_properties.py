@@ -17,6 +17,8 @@ from spark_rocket.errors import ConfigError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANK = " \t\f"
+_BYTE_ORDER_MARK = "\ufeff"
+"""Editors on Windows write it at the begin of a file."""
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+\Z")
 """One line with its end."""
@@ -90,7 +92,7 @@ def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield each entry with the numbers of its first and last line."""
     pending = ""
     begun = number = 0
-    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text.removeprefix(_BYTE_ORDER_MARK)), start=1):
         line = raw.lstrip(_BLANK)
         if not pending:
             if not line or line[0] in "#!":

@@ -24,7 +24,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.client_config import address_server_of, parse_name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
@@ -32,6 +31,7 @@ from spark_rocket.protocol.setting import read_settings, setting, settings_of, t
 from spark_rocket.protocol.wire import json as json_codec
 from spark_rocket.remoting.address import own_ip
 from spark_rocket.remoting.http.monitor import MetricsExporterType
+from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 
 _log = logging.getLogger(__name__)
@@ -41,12 +41,17 @@ _MIB = 1 << 20
 _WILDCARDS = ("0.0.0.0", "::", "")
 
 
+def _check_name_servers(text: str) -> None:
+    if text:
+        parse_name_servers(text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProxyConfig:
     """All settings of the proxy. Times are in milliseconds, sizes in bytes."""
 
-    name_server: str = setting("", name="namesrvAddr")
-    """``host:port``, separated by ``;``, or the URL of an address server."""
+    name_server: str = setting("", name="namesrvAddr", check=_check_name_servers)
+    """In the notation of ``remoting.name_server_list``."""
     host: str = setting("127.0.0.1", name="bindAddress")
     port: int = setting(DEFAULT_PORT, name="grpcServerPort", low=0, high=65535)
     """0 for a free port."""
@@ -140,8 +145,7 @@ class ProxyConfig:
                 f"{given} is set, but {missing} is not.",
                 remedy="Set both, or neither to use tls.server.certPath or a generated certificate.",
             )
-        if self.name_server and not address_server_of(self.name_server):
-            parse_name_servers(self.name_server)
+        _check_name_servers(self.name_server)
 
     # --- what they come to --------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import CreateTopicRequestHeader, DeleteTopicRequestHeader
 from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
 from spark_rocket.remoting.client.remoting_client import RemotingClient
+from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember
@@ -351,7 +352,7 @@ class LocalCluster:
         deadline = time.monotonic() + _ROUTE_SECONDS
         while time.monotonic() < deadline:
             bodies = []
-            for address in self.name_server.split(";"):
+            for address in parse_name_servers(self.name_server).addresses:
                 with suppress(RemotingError):
                     bodies.append(self._remoting().invoke(address, request, timeout=_ROUTE_SECONDS).body)
             routes = [TopicRouteData.from_json(body).queue_datas if body else [] for body in bodies]
@@ -376,7 +377,7 @@ class LocalCluster:
         ext = DeleteTopicRequestHeader(topic=name).to_ext()
         for address in self._masters():
             self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_BROKER, ext), address)
-        for address in self.name_server.split(";"):
+        for address in parse_name_servers(self.name_server).addresses:
             self._invoke(RemotingCommand.request(RequestCode.DELETE_TOPIC_IN_NAMESRV, ext), address)
 
     def _masters(self) -> list[str]:

@@ -18,7 +18,7 @@ COUNT = ["", "0", "-1", "1.5", "many", "1e3", "0x10", "١٢x", "٣", "1_000", "9
 DURATION = ["", "-1", "-1s", "1.5", "1.5h", "long", "15 minutes", "1w", "1k", "1\u017f", "9" * 30]
 SIZE = ["", "0", "-1", "-1k", "1.5m", "many", "10 megabytes", "1h", "1bb", "1e3", "٣k", "9" * 30]
 WRONG: dict[str, list[str]] = {
-    "nameServer": ["", ";", "localhost", "a:1,b:2", "a:99999", ":9876", "a:0", "a:b", "http://a:1"],
+    "nameServer": ["", ";", "localhost", "a:1,b", "a:99999", ":9876", "a:0", "a:b", "https://a:1"],
     "subscribe": NAMES,
     "subscribePattern": ["", " ", "(", "a{2,1}", "[z-a]", "(?<x>a)\\k<y>"],
     "assign": [

@@ -47,6 +47,7 @@ from spark_rocket.protocol.java_properties import expand_variables, has_variable
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of
 from spark_rocket.protocol.setting import setting as _setting
 from spark_rocket.remoting.http.monitor import MetricsExporterType
+from spark_rocket.remoting.name_server_list import check_address, check_addresses, parse_name_servers
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 from spark_rocket.store.config import StoreConfig
@@ -85,13 +86,13 @@ class BrokerConfig:
     listen_port: int = _setting(10911, low=0, high=65535)
     vip_channel_enable: bool = _setting(True)
     broker_ip1: str = _setting("", name="brokerIP1")
-    namesrv_addr: str = _setting("")
+    namesrv_addr: str = _setting("", check=check_addresses)
     register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
     register_broker_timeout_mills: int = _setting(3_000, low=1)
     enable_split_registration: bool = _setting(False, dynamic=True)
     split_registration_size: int = _setting(800, low=2, dynamic=True)
     ha_listen_port: int = _setting(0, low=0, high=65535)
-    ha_master_address: str = _setting("")
+    ha_master_address: str = _setting("", check=check_address)
     ha_send_heartbeat_interval: int = _setting(5_000, low=1, dynamic=True)
     ha_housekeeping_interval: int = _setting(20_000, low=1, dynamic=True)
     ha_max_gap_not_in_sync: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
@@ -393,8 +394,8 @@ class BrokerConfig:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        """The addresses in ``namesrvAddr``, separated by ``;``."""
-        return tuple(address for address in (part.strip() for part in self.namesrv_addr.split(";")) if address)
+        """The addresses in ``namesrvAddr``."""
+        return parse_name_servers(self.namesrv_addr).addresses if self.namesrv_addr else ()
 
 
 def shown_text(properties_text: str) -> str:

@@ -22,6 +22,7 @@ import json
 import logging
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,7 +102,7 @@ class ConfigFile:
 
     def _load_from(self, path: Path) -> bool:
         try:
-            raw = path.read_bytes()
+            raw = path.read_bytes().removeprefix(BOM_UTF8)
         except FileNotFoundError:
             return False
         except PermissionError as error:  # the file may be intact, and its .bak is older: no fallback

@@ -279,7 +279,7 @@ def update(
 def _secret(secret: str | None, file: Path | None) -> str | None:
     if file is None:
         return secret
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     return text.strip()
 
 

@@ -109,7 +109,7 @@ def only_queue(
 def _from_file(file: Path, reader: Reader) -> dict[MessageQueue, int]:
     from spark_rocket.datasource.stream_offsets import EARLIEST, LATEST, parse_offsets_option
 
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8-sig")
     ends = {LATEST: reader.max_offset, EARLIEST: reader.min_offset}
     found = parse_offsets_option(text, "stdin" if str(file) == "-" else str(file))
     return {

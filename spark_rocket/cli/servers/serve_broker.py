@@ -30,6 +30,7 @@ from spark_rocket.cli.servers.foreground import (
 from spark_rocket.cli.servers.options import BrokerOptions
 from spark_rocket.logs import log_start
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
+from spark_rocket.remoting.name_server_list import check_addresses
 from spark_rocket.remoting.server.remoting_server import run
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ def serve_broker(options: BrokerOptions) -> int:
     raise_file_limit()
     config = config_of(options)
     if options.nameserver:
+        check_addresses(options.nameserver)
         config.namesrv_addr = options.nameserver
     if options.data is not None:
         config.store = replace(config.store, store_path_root_dir=store_directory(options.data.absolute()))

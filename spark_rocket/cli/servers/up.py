@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, exclusive, port, whole
+from spark_rocket.cli.arguments import PATH, exclusive, name_servers, port, whole
 from spark_rocket.cli.servers.options import (
     DEFAULT_DATA,
     FREE,
@@ -113,7 +113,7 @@ def namesrv(context: click.Context, /, port: int, tls_config: Path | None, **giv
     subcommand_metavar="[COMMAND]",
 )
 @config_option
-@click.option("-n", "--nameserver", metavar="ADDR", help="name servers, host:port separated by ';'")
+@click.option("-n", "--nameserver", type=name_servers, metavar="ADDR", help="name servers, host:port separated by ';'")
 @click.option("--port", "broker_port", type=port, metavar="PORT", help=f"10911, or listenPort of -c; {FREE}")
 @click.option("--data", type=PATH, metavar="DIR", help="directory of the store (storePathRootDir, ~/store)")
 @host_option

@@ -37,7 +37,7 @@ from spark_rocket.cli.servers.up_children import ProxyChild, start_console
 from spark_rocket.errors import ConfigError, StateError
 from spark_rocket.namesrv.name_server import NameServerMetrics
 from spark_rocket.protocol.java_properties import parse_properties, render_properties
-from spark_rocket.protocol.setting import text_of
+from spark_rocket.protocol.setting import read_settings, text_of
 
 _WRITTEN = "# Written by rocket up at every start. Put settings for all brokers into the file given with -c.\n"
 
@@ -142,7 +142,7 @@ class _Brokers:
 def _check_options(options: UpOptions) -> None:
     """ConfigError if the common file has a setting that differs between brokers."""
     if options.config is not None:
-        for name, _, line in parse_properties(options.config.read_text(encoding="utf-8")):
+        for name, _, line in parse_properties(read_settings(options.config, "broker")):
             if name in OWN_SETTINGS:
                 raise ConfigError(
                     f"{options.config}, line {line}: {name} differs between brokers; --brokers sets it for each.",
@@ -154,7 +154,7 @@ def shared_settings(options: UpOptions, config: BrokerConfig, name_server: str) 
     """Merge the settings of all brokers: the defaults of `up`, then the file, then the command line."""
     shared: dict[str, object] = dict(UP_DEFAULTS)
     if options.config is not None:
-        text = options.config.read_text(encoding="utf-8")
+        text = read_settings(options.config, "broker")
         shared |= {name: value for name, value, _ in parse_properties(text) if name not in PROXY_SETTINGS}
     if config.acl_enable:  # relative to the given file, not to the written ones
         shared["aclFile"] = str(config.acl_path)

@@ -1,9 +1,8 @@
 """Name servers, credentials, TLS and timeouts of a client.
 
 The name server is that of the argument, otherwise that of the ``NAMESRV_ADDR`` variable as in every RocketMQ tool,
-otherwise ``127.0.0.1:9876``. Several are separated with ``;``. A URL with a path, ``http://host:8080/rocketmq/nsaddr``,
-is that of an address server. Its response is text like ``10.0.0.1:9876;10.0.0.2:9876``. It is queried when a client
-instance starts, and every two minutes.
+otherwise ``127.0.0.1:9876``, in the notation of ``remoting.name_server_list``. The response of an address server is
+text like ``10.0.0.1:9876;10.0.0.2:9876``. It is queried when a client instance starts, and every two minutes.
 
 ``ROCKETMQ_ACCESS_KEY``, ``ROCKETMQ_SECRET_KEY`` (and optionally ``ROCKETMQ_SECURITY_TOKEN``) apply when no credentials
 are passed. A credentials file has the format of mqadmin's ``tools.yml``::
@@ -18,15 +17,14 @@ Corresponds to org.apache.rocketmq.client.ClientConfig, TopAddressing, SessionCr
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from spark_rocket.errors import ConfigError, NameServerUnreachableError, RemotingConnectError
+from spark_rocket.errors import ConfigError, NameServerUnreachableError
 from spark_rocket.protocol.auth import Credentials
-from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.name_server_list import NameServerList, parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsSettings, as_settings
 
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
@@ -38,8 +36,6 @@ SECRET_KEY_VARIABLE = "ROCKETMQ_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
 MAX_CREDENTIALS_FILE_BYTES = 4096
 _CREDENTIALS = ("accessKey", "secretKey", "securityToken")
-
-_ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+")
 
 
 class Connecting(TypedDict, total=False):
@@ -91,28 +87,21 @@ class ClientConfig:
             connecting.get("access_key"), connecting.get("secret_key"), connecting.get("security_token"), environment
         )
         tls = as_settings(connecting.get("tls"), environment)
-        text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
-        if url := address_server_of(text):
-            return cls((), url, instance_name=instance_name, credentials=credentials, tls=tls)
-        return cls(parse_name_servers(text), instance_name=instance_name, credentials=credentials, tls=tls)
+        found = find_name_servers(name_server, environment)
+        return cls(found.addresses, found.url, instance_name=instance_name, credentials=credentials, tls=tls)
 
 
-def address_server_of(text: str) -> str:
-    """Return the text if it is the URL of an address server, otherwise an empty string."""
-    return text.strip() if _ADDRESS_SERVER.fullmatch(text.strip()) else ""
-
-
-def parse_name_servers(text: str) -> tuple[str, ...]:
-    """Parse addresses like ``"a:9876;b:9876"`` and remove duplicates."""
-    # Older tools also separate with commas; address servers return "http://" in front.
-    parts = [part.strip().removeprefix("http://").rstrip("/") for part in text.replace(",", ";").split(";")]
+def find_name_servers(given: object = None, environment: Mapping[str, str] = os.environ) -> NameServerList:
+    """Return the given name servers, otherwise those of the environment, otherwise the default."""
+    if given is not None and given != "":
+        return parse_name_servers(given)
+    variable = environment.get(NAME_SERVER_VARIABLE, "")
+    if not variable.strip():
+        return NameServerList((DEFAULT_NAME_SERVER,))
     try:
-        servers = tuple(dict.fromkeys(format_address(*parse_address(part)) for part in parts if part))
-    except RemotingConnectError as error:
-        raise ConfigError(f"Invalid name server {text!r}: {error.message}", remedy=error.remedy) from None
-    if not servers:
-        raise ConfigError(f"Name server {text!r} contains no address.", remedy="Write it like 127.0.0.1:9876.")
-    return servers
+        return parse_name_servers(variable)
+    except ConfigError as error:
+        raise ConfigError(f"Variable {NAME_SERVER_VARIABLE}: {error.message}", remedy=error.remedy) from None
 
 
 def look_up(url: str, timeout: float) -> tuple[str, ...]:
@@ -124,7 +113,10 @@ def look_up(url: str, timeout: float) -> tuple[str, ...]:
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:  # only http and https URLs match
             text = response.read(65_536).decode("utf-8", "replace").strip()
-        return parse_name_servers(text)
+        found = parse_name_servers(text)
+        if found.url:
+            raise ConfigError(f"Its response is the URL {found.url}.")
+        return found.addresses
     except (OSError, HTTPException, ValueError, ConfigError) as error:
         if isinstance(error, HTTPError):  # it is the response, and holds the socket
             error.close()

@@ -98,7 +98,7 @@ def avro_schema(option: str, text: str) -> str:
     if text.lstrip()[:1] in ("{", "[", '"'):
         return text
     try:
-        return _read(option, text).decode()
+        return _read(option, text).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise OptionError(f"option {option}: {text} is not UTF-8.", remedy="Name a schema file (.avsc).") from None
 

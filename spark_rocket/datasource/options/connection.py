@@ -16,7 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.client.core.client_config import DEFAULT_NAME_SERVER, Connecting, find_credentials, read_credentials
+from spark_rocket.client.core.client_config import (
+    DEFAULT_NAME_SERVER,
+    NAME_SERVER_VARIABLE,
+    Connecting,
+    find_credentials,
+    read_credentials,
+)
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
 from spark_rocket.errors import ConfigError
@@ -59,8 +65,8 @@ def connection_of(values: Values) -> dict[str, Any]:
 def _name_server_of(values: Values) -> str:
     if "nameServer" in values:
         return str(values["nameServer"])
-    variable = os.environ.get("NAMESRV_ADDR", "").strip()
-    return name_servers("NAMESRV_ADDR (environment)", variable) if variable else DEFAULT_NAME_SERVER
+    variable = os.environ.get(NAME_SERVER_VARIABLE, "").strip()
+    return name_servers(f"{NAME_SERVER_VARIABLE} (environment)", variable) if variable else DEFAULT_NAME_SERVER
 
 
 def _credentials_of(values: Values) -> Credentials | None:

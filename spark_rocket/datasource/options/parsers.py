@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.stream_offsets import from_tree, no_duplicates, parse_offsets_option
-from spark_rocket.errors import OptionError, ProtocolError
+from spark_rocket.errors import ConfigError, OptionError, ProtocolError
 from spark_rocket.model import (
     BENCHMARK_TOPIC,
     MAX_GROUP_LENGTH,
@@ -29,6 +29,7 @@ from spark_rocket.model import (
     is_legal_name,
 )
 from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.system import now_ms
 from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_bytes
 
@@ -320,14 +321,11 @@ def group_name(option: str, text: str) -> str:
 
 
 def name_servers(option: str, text: str) -> str:
-    addresses = [address.strip() for address in text.split(";") if address.strip()]
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or "," in address or "/" in address or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise bad_value(option, text, "host:port, or several separated by semicolons")
-    if not addresses:
-        raise bad_value(option, text, "host:port, or several separated by semicolons")
-    return ";".join(addresses)
+    try:
+        return str(parse_name_servers(text))
+    except ConfigError as problem:
+        wanted = f"host:port, or several separated by semicolons. {problem.message.rstrip('.')}"
+        raise bad_value(option, text, wanted) from None
 
 
 def some_text(option: str, text: str) -> str:

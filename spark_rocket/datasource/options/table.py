@@ -87,8 +87,8 @@ class Option:
 OPTIONS: tuple[Option, ...] = (
     # --- connection ---------------------------------------------------------------------------------------------------
     Option("nameServer", READS | WRITES | VIEWS, "addresses", name_servers, None,
-           "Name servers as `host:port`, separated by `;`. Default: the environment variable `NAMESRV_ADDR` of the "
-           f"driver, then `{DEFAULT_NAME_SERVER}`.",
+           "Name servers as `host:port`, separated by `;`, or the URL of an address server. Default: the environment "
+           f"variable `NAMESRV_ADDR` of the driver, then `{DEFAULT_NAME_SERVER}`.",
            brokers_only=True),
     Option("accessKey", READS | WRITES | VIEWS, "string", key_text, None,
            "The access key for signed requests. Default: the driver's environment variables `ROCKETMQ_ACCESS_KEY` "

@@ -79,7 +79,7 @@ def locate(path: Path) -> Path:
 def broker_name_of(path: Path, given: Path) -> str:
     for file in (path / "config" / "broker.properties", given / "broker.conf", path.parent / "broker.conf"):
         try:
-            found = _BROKER_NAME.findall(file.read_text(encoding="utf-8", errors="replace"))
+            found = _BROKER_NAME.findall(file.read_text(encoding="utf-8-sig", errors="replace"))
         except OSError:
             continue
         if found:

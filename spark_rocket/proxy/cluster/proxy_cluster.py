@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from spark_rocket.client.core.availability import Unavailable
 from spark_rocket.client.core.cache import FRESH_SECONDS, Cache
-from spark_rocket.client.core.client_config import address_server_of, parse_name_servers
 from spark_rocket.client.core.name_servers import SUCCESS, NameServers
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
@@ -33,6 +32,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.messages.statuses import refusal_of
 from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient, ResponseFuture
+from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsSettings
 from spark_rocket.system import now_ms
 
@@ -117,9 +117,10 @@ class ProxyCluster:
             on_push=self._push,
             on_connect=self._connected,
         )
-        url = address_server_of(name_server)
-        addresses = () if url else parse_name_servers(name_server)
-        self.name_servers = NameServers(lambda: self.remoting, addresses, url, timeout=ASK_SECONDS, monotonic=monotonic)
+        given = parse_name_servers(name_server)
+        self.name_servers = NameServers(
+            lambda: self.remoting, given.addresses, given.url, timeout=ASK_SECONDS, monotonic=monotonic
+        )
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
