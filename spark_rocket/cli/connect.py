@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 TIMEOUT = 5.0
+READER_GROUP = "spark_rocket_reader"
+"""The group of reads without ``consumerGroup``."""
 _COMPLETION_TIMEOUT_S = 1.0  # shell completion must feel immediate
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -100,10 +102,10 @@ class Link:
             show.print_failures(failed)
             raise click.exceptions.Exit(1)
 
-    def reader(self) -> Reader:
+    def reader(self, group: str = READER_GROUP) -> Reader:
         from spark_rocket.client import Reader
 
-        return Reader(**self.options(), request_timeout=self.timeout)
+        return Reader(**self.options(), group=group, request_timeout=self.timeout)
 
 
 name_server_option = click.option(

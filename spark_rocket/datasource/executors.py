@@ -1,13 +1,15 @@
-"""Report what Spark's executors run and which addresses they can reach, for ``rocket doctor``.
+"""Report what Spark's executors run, which addresses they can reach and whether they can read, for ``rocket doctor``.
 
-The probe uses only the standard library and is pickled by value. A worker without this package or pyarrow can run it.
-Corresponds to nothing in RocketMQ.
+The probe is pickled by value and needs only the standard library: a worker without this package or pyarrow can run it.
+Where the package is installed, it pulls a message as a task of a pipeline does. Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
@@ -18,12 +20,28 @@ if TYPE_CHECKING:
 _TASKS = 8  # enough for each of a few executors to get one
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What executors read."""
+
+    topic: str
+    group: str
+    client: dict[str, Any]
+    """Arguments of the client."""
+
+
 def ask_executors(
-    addresses: Sequence[str], *, master: str | None = None, remote: str | None = None, py_files: str | None = None
+    addresses: Sequence[str],
+    reading: Reading | None = None,
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    py_files: str | None = None,
 ) -> list[dict[str, object]]:
     """Return one report per machine and Python: host, executable, python, missing modules, unreachable addresses.
 
-    ``addresses`` are ``host:port``. The function starts its own session and stops it. Spark's errors are not caught.
+    ``addresses`` are ``host:port``. With ``reading``, a report has the error of one pull, empty for success. The
+    function starts its own session and stops it. Spark's errors are not caught.
     """
     builder = SparkSession.builder.appName("rocket doctor")
     if remote is not None:
@@ -34,7 +52,7 @@ def ask_executors(
         if py_files:
             builder = builder.config("spark.submit.pyFiles", py_files)
     session = builder.getOrCreate()
-    task = _question(list(addresses))
+    task = _question(list(addresses), reading)
     try:
         if remote is None:
             tasks = session.sparkContext.parallelize(range(_TASKS), _TASKS)
@@ -57,8 +75,26 @@ def _through_connect(session: SparkSession, task: Callable[[], str]) -> list[str
     return [str(row.answer) for row in rows]
 
 
-def _question(addresses: list[str]) -> Callable[[], str]:
+def _question(addresses: list[str], reading: Reading | None) -> Callable[[], str]:
     """Return the probe. It is a nested function so that cloudpickle pickles it by value."""
+    # As bytes: a worker without the package could not load the classes of TLS settings.
+    pull = None if reading is None else pickle.dumps((reading.topic, reading.group, reading.client))
+
+    def error_of_pull() -> str:
+        import pickle
+
+        from spark_rocket.client import Reader
+        from spark_rocket.errors import RocketError
+
+        assert pull is not None
+        topic, group, client = pickle.loads(pull)
+        try:
+            with Reader(**client, group=group) as reader:
+                queue = reader.queues(topic)[0]
+                reader.pull(queue, reader.min_offset(queue), max_msgs=1)
+        except RocketError as error:
+            return error.text
+        return ""
 
     def task() -> str:
         import importlib.util
@@ -75,12 +111,15 @@ def _question(addresses: list[str]) -> Callable[[], str]:
             except (OSError, ValueError) as problem:
                 unreachable[address] = str(problem)
         modules = ("spark_rocket", "pyarrow", "numpy")
+        missing = [name for name in modules if importlib.util.find_spec(name) is None]
+        read = {} if pull is None or "spark_rocket" in missing else {"read": error_of_pull()}
         return json.dumps(
             {
+                **read,
                 "host": platform.node(),
                 "executable": sys.executable,
                 "python": platform.python_version(),
-                "missing": [name for name in modules if importlib.util.find_spec(name) is None],
+                "missing": missing,
                 "unreachable": unreachable,
             },
             sort_keys=True,

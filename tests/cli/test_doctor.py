@@ -13,6 +13,7 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.cli.commands import doctor_machine, doctor_servers
+from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
 
@@ -67,13 +68,13 @@ def test_a_broker_that_rejects_the_credentials(monkeypatch: pytest.MonkeyPatch, 
 def test_problems_have_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch, capsys: Capsys) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "no-such-python")
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    assert main(["doctor", "-n", no_address, "--json"]) == 1
+    assert main(["doctor", "-n", no_address, "--json"]) == PROBLEM_FOUND
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     wrong = {finding["about"]: finding for finding in found if finding["grade"] == "wrong"}
     assert wrong.keys() == {"Java", "workers' Python", "name server"}
     assert all(finding["remedy"] for finding in wrong.values())
     assert no_address in wrong["name server"]["text"]
-    assert main(["doctor", "-n", "nowhere", "--json"]) == 1
+    assert main(["doctor", "-n", "nowhere", "--json"]) == PROBLEM_FOUND
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [finding["grade"] for finding in found if finding["about"] == "name server"] == ["wrong"]
 
@@ -149,6 +150,9 @@ def test_executors() -> None:
     wrong = [(finding.about[-1], finding.text, finding.remedy) for finding in found if finding.grade == "wrong"]
     assert [text for _, text, _ in wrong] == ["lacks spark_rocket", "lacks pyarrow", "cannot reach broker: refused"]
     assert "--py-files" in wrong[0][2]
+    reports = [worker("d", []) | {"read": ""}, worker("e", []) | {"read": "no permission"}]
+    reads = [finding.text for finding in doctor_machine.check_executors(lambda: reports) if "read" in finding.text]
+    assert reads == ["reads the topic", "cannot read: no permission"]
     assert "PYSPARK_PYTHON" in wrong[1][2]
 
 

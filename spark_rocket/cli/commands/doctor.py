@@ -1,11 +1,12 @@
 """``rocket doctor``: check the requirements of a pipeline, on this machine and on Spark's executors.
 
 It checks Java, Spark and Python on this machine, the Python of Spark's workers, the name server, and the addresses that
-brokers advertise. ``--grpc`` adds a gRPC endpoint, ``--exactly-once`` the requirements of that guarantee. ``--master``
-or ``--remote`` starts a small job that repeats the checks on the executors. Each line is a finding, with the remedy
-below it if there is a problem.
+brokers advertise. ``--topic`` reads it as a pipeline does, ``--write`` sends a message to a topic. ``--grpc`` adds
+a gRPC endpoint, ``--exactly-once`` the requirements of that guarantee. ``--master`` or ``--remote`` starts a small job
+that repeats the checks on the executors. Each line is a finding, with the remedy below it if there is a problem.
 
-Exit status: 0 no problem, 1 at least one. RocketMQ has no counterpart.
+Exit status: 0 no problem, 1 the checks themselves failed, 2 invalid command line, 3 at least one problem was found.
+RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
@@ -26,15 +27,29 @@ from spark_rocket.cli.commands.doctor_machine import (
     check_python,
     check_workers_python,
 )
+from spark_rocket.cli.commands.doctor_pipeline import check_read, check_write
 from spark_rocket.cli.commands.doctor_servers import check_exactly_once, check_servers
-from spark_rocket.cli.connect import Link, complete_topics, connection
+from spark_rocket.cli.connect import READER_GROUP, Link, complete_groups, complete_topics, connection
 
+PROBLEM_FOUND = 3
+"""Exit status if there is a problem."""
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 
 
 @click.command()
 @connection
-@click.option("-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="check this topic")
+@click.option(
+    "-t", "--topic", metavar="TOPIC", shell_complete=complete_topics, help="read this topic as a pipeline does"
+)
+@click.option(
+    "-g",
+    "--group",
+    default=READER_GROUP,
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="consumerGroup of reads",
+)
+@click.option("--write", metavar="TOPIC", shell_complete=complete_topics, help="send one message to this topic")
 @click.option("--grpc", metavar="HOST:PORT", help="check this gRPC endpoint (rocket proxy)")
 @click.option(
     "--exactly-once", is_flag=True, help="check the broker settings that deliveryGuarantee=exactlyOnce requires"
@@ -50,6 +65,8 @@ _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 def doctor(
     link: Link,
     topic: str | None,
+    group: str,
+    write: str | None,
     grpc: str | None,
     exactly_once: bool,
     staging_topic: str,
@@ -61,6 +78,10 @@ def doctor(
 ) -> int:
     """Check the requirements of a pipeline: Java, Spark and Python, name server and brokers.
 
+    --topic asks for the ends of its queues and pulls one message from each broker as the group; nothing is consumed.
+    --write sends one message to the topic that you give. A problem names the missing permission, topic or group,
+    the account, and the commands that create it. The exit status is 3 if there is a problem.
+
     The checks run on this machine, and with --master or --remote on the executors too. --grpc adds the endpoint
     of RocketMQ 5 clients, with the same TLS options and account.
 
@@ -71,7 +92,8 @@ def doctor(
     exclusive({"--master": master, "--remote": remote})
     wrong = warnings = 0
     spark = {"master": master, "remote": remote, "py_files": py_files}
-    for finding in _findings(link, topic, grpc, (staging_topic, ledger_topic) if exactly_once else None, spark):
+    sink = (staging_topic, ledger_topic) if exactly_once else None
+    for finding in _findings(link, topic, group, write, grpc, sink, spark):
         wrong += finding.grade == "wrong"
         warnings += finding.grade == "warning"
         if as_json:
@@ -83,7 +105,7 @@ def doctor(
             print(f"         {finding.remedy}")
     if not as_json:
         print(f"\n{_summary(wrong, warnings)}")
-    return 1 if wrong else 0
+    return PROBLEM_FOUND if wrong else 0
 
 
 def _summary(wrong: int, warnings: int) -> str:
@@ -93,19 +115,30 @@ def _summary(wrong: int, warnings: int) -> str:
 
 
 def _findings(
-    link: Link, topic: str | None, grpc: str | None, sink: tuple[str, str] | None, spark: dict[str, str | None]
+    link: Link,
+    topic: str | None,
+    group: str,
+    write: str | None,
+    grpc: str | None,
+    sink: tuple[str, str] | None,
+    spark: dict[str, str | None],
 ) -> Iterator[Finding]:
     yield from check_python()
     yield check_java()
     yield check_module()
     yield check_workers_python()
     addresses: list[str] = []
-    yield from guarded("name server", check_servers(link, topic, addresses.append))
+    yield from guarded("name server", check_servers(link, addresses.append))
+    if topic is not None:
+        yield from guarded(f"topic {topic}", check_read(link, topic, group))
+    if write is not None:
+        yield from guarded(f"send to {write}", check_write(link, write, group))
     if grpc is not None:
         yield from check_grpc(link, grpc, topic)
     if sink is not None:
         yield from guarded(f"topic {sink[1]}", check_exactly_once(link, topic, *sink))
     if spark["master"] or spark["remote"]:
-        from spark_rocket.datasource.executors import ask_executors
+        from spark_rocket.datasource.executors import Reading, ask_executors
 
-        yield from check_executors(lambda: ask_executors(addresses, **spark))
+        reading = None if topic is None else Reading(topic, group, link.options())
+        yield from check_executors(lambda: ask_executors(addresses, reading, **spark))

@@ -136,3 +136,8 @@ def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Find
             )
         if not unreachable:
             yield Finding(about, "ok", "reaches the name servers and all brokers")
+        if worker.get("read"):
+            remedy = "The checks of the topic above show what is missing, and executors may need another address."
+            yield Finding(about, "wrong", f"cannot read: {worker['read']}", remedy)
+        elif "read" in worker:
+            yield Finding(about, "ok", "reads the topic")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _RETENTION_HOURS = 72  # the default of stagingRetention
 
 
-def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -> Iterator[Finding]:
-    """Check name server, brokers and topic from this machine. ``found`` is called with each server's address."""
+def check_servers(link: Link, found: Callable[[str], None]) -> Iterator[Finding]:
+    """Check name server and brokers from this machine. ``found`` is called with each server's address."""
     with link.admin() as admin:
         servers = admin.name_servers
         for server in servers:
@@ -37,14 +37,6 @@ def check_servers(link: Link, topic: str | None, found: Callable[[str], None]) -
             if finding.grade != "wrong" and (error := broker.failure) is not None:
                 finding = Finding(about, "wrong", error.message, error.remedy)
             yield finding
-        if topic is not None:
-            yield from guarded(f"topic {topic}", _check_topic(admin, topic))
-
-
-def _check_topic(admin: Admin, topic: str) -> Iterator[Finding]:
-    queues = admin.offsets(topic)
-    count = sum(high - low for low, high in queues.values())
-    yield Finding(f"topic {topic}", "ok", f"{len(queues)} queues, {count:,} messages")
 
 
 def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str) -> Iterator[Finding]:

@@ -1,0 +1,190 @@
+"""``rocket doctor`` finds each fault that a pipeline would meet, names it with its remedy, and finds nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_rocket.cli import main
+from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
+from spark_rocket.cli.commands.doctor_pipeline import clock_finding
+from spark_rocket.client import Admin
+from spark_rocket.testing import LocalCluster
+
+pytestmark = pytest.mark.live
+
+Capsys = pytest.CaptureFixture[str]
+READER, WRITER = ("reader-key", "reader-s3cr3t"), ("writer-key", "writer-s3cr3t")
+ACCOUNTS = """
+accounts:
+  - {accessKey: root-key, secretKey: r00t-s3cr3t, admin: true}
+  - accessKey: reader-key
+    secretKey: reader-s3cr3t
+    defaultTopicPerm: DENY
+    defaultGroupPerm: DENY
+    topicPerms: [orders=SUB, closed=SUB, other=DENY]
+    groupPerms: [pipeline=SUB]
+  - accessKey: writer-key
+    secretKey: writer-s3cr3t
+    defaultTopicPerm: DENY
+    defaultGroupPerm: DENY
+    topicPerms: [orders=PUB|SUB]
+    groupPerms: [pipeline=SUB]
+"""
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster with accounts."""
+    accounts = tmp_path_factory.mktemp("accounts") / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS)
+    config = {"aclEnable": True, "aclFile": str(accounts)}
+    with LocalCluster(config=config, access_key="root-key", secret_key="r00t-s3cr3t", in_process=True) as cluster:
+        for topic in ("orders", "other"):
+            cluster.create_topic(topic, 2)
+        yield cluster
+
+
+def findings(capsys: Capsys, cluster: str, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """Return the exit status and the findings about servers."""
+    capsys.readouterr()
+    status = main(["doctor", "-n", cluster, "--json", "--timeout", "3", *arguments])
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    machine = {"Python", "pyspark", "pyarrow", "numpy", "pandas", "Java", 'format("rocket")', "workers' Python"}
+    return status, [finding for finding in found if finding["about"] not in machine]
+
+
+def problems(capsys: Capsys, cluster: str, *arguments: str) -> dict[str, str]:
+    """Return text and remedy of each problem, by subject."""
+    status, found = findings(capsys, cluster, *arguments)
+    assert status == PROBLEM_FOUND
+    wrong = {each["about"]: f"{each['text']} {each['remedy']}" for each in found if each["grade"] == "wrong"}
+    assert all(each["remedy"] or "Free some space" in each["text"] for each in found if each["grade"] == "wrong"), wrong
+    return wrong
+
+
+def signed(account: tuple[str, str]) -> list[str]:
+    return ["--access-key", account[0], "--secret-key", account[1]]
+
+
+def test_a_sound_pipeline_has_no_problem(guarded: LocalCluster, capsys: Capsys) -> None:
+    arguments = ["-t", "orders", "-g", "pipeline", "--write", "orders", *signed(WRITER)]
+    _, found = findings(capsys, guarded.name_server, *arguments)
+    grades = {each["about"]: each["grade"] for each in found if not each["about"].startswith("broker ")}
+    assert set(grades.values()) == {"ok"}
+    assert {"topic orders", "offsets of group pipeline", "send to orders"} <= grades.keys()
+    assert any(about.startswith("clock of ") for about in grades)
+
+
+def test_a_group_without_permission(guarded: LocalCluster, capsys: Capsys) -> None:
+    """The group is what guides used to forget: pulls and offsets need it, the ends of queues do not."""
+    wrong = problems(capsys, guarded.name_server, "-t", "orders", "-g", "unknown-group", *signed(READER))
+    pulls = [text for about, text in wrong.items() if about.startswith("pull from ")]
+    assert pulls
+    assert all("account reader-key" in text and "--group unknown-group=SUB" in text for text in pulls)
+    assert "topic orders" not in wrong
+
+
+@pytest.mark.parametrize(("topic", "named"), [("other", "--topic other=SUB")])
+def test_a_topic_without_permission(topic: str, named: str, guarded: LocalCluster, capsys: Capsys) -> None:
+    wrong = problems(capsys, guarded.name_server, "-t", topic, "-g", "pipeline", *signed(READER))
+    assert any("account reader-key" in text and named in text for text in wrong.values()), wrong
+
+
+def test_a_send_without_permission(guarded: LocalCluster, capsys: Capsys) -> None:
+    wrong = problems(capsys, guarded.name_server, "--write", "orders", "-g", "pipeline", *signed(READER))
+    assert "--topic orders=PUB" in wrong["send to orders"]
+    assert "account reader-key" in wrong["send to orders"]
+
+
+@pytest.mark.parametrize(
+    ("account", "words"), [(("reader-key", "wrong-secret"), "secret"), (("nobody-key", "wrong-secret"), "access key")]
+)
+def test_credentials_that_are_refused(
+    account: tuple[str, str], words: str, guarded: LocalCluster, capsys: Capsys
+) -> None:
+    wrong = problems(capsys, guarded.name_server, "-t", "orders", "-g", "pipeline", *signed(account))
+    assert words in " ".join(wrong.values())
+
+
+def test_no_account_at_all(guarded: LocalCluster, capsys: Capsys) -> None:
+    wrong = problems(capsys, guarded.name_server, "-t", "orders")
+    assert any("ROCKETMQ_ACCESS_KEY" in text for text in wrong.values()), wrong
+
+
+def test_a_missing_topic(guarded: LocalCluster, capsys: Capsys) -> None:
+    wrong = problems(capsys, guarded.name_server, "-t", "no-such-topic", *signed(("root-key", "r00t-s3cr3t")))
+    assert "rocket topic create no-such-topic" in wrong["topic no-such-topic"]
+    assert "mqadmin updateTopic" in wrong["topic no-such-topic"]
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[LocalCluster]:
+    """A cluster without accounts whose broker creates nothing by itself."""
+    config = {"autoCreateSubscriptionGroup": False, "autoCreateTopicEnable": False}
+    with LocalCluster(config=config, in_process=True) as cluster, Admin(cluster.name_server) as admin:
+        cluster.create_topic("orders", 2)
+        cluster.create_topic("MQ_INST_123_abc%payments", 2)
+        admin.create_topic("write-only", 2, perm=2)
+        admin.create_topic("read-only", 2, perm=4)
+        yield cluster
+
+
+def test_a_missing_group(strict: LocalCluster, capsys: Capsys) -> None:
+    wrong = problems(capsys, strict.name_server, "-t", "orders", "-g", "new-group")
+    assert all("rocket group create new-group" in text for text in wrong.values()), wrong
+
+
+def test_a_topic_that_exists_in_a_namespace(strict: LocalCluster, capsys: Capsys) -> None:
+    wrong = problems(capsys, strict.name_server, "-t", "payments")
+    assert "MQ_INST_123_abc%payments" in wrong["topic payments"]
+    assert "set namespace MQ_INST_123_abc" in wrong["topic payments"]
+
+
+def test_topics_with_the_wrong_permission(strict: LocalCluster, capsys: Capsys) -> None:
+    assert "readable" in problems(capsys, strict.name_server, "-t", "write-only")["topic write-only"]
+    assert "perm" in problems(capsys, strict.name_server, "--write", "read-only")["send to read-only"]
+
+
+def test_a_missing_topic_to_write(strict: LocalCluster, capsys: Capsys) -> None:
+    assert (
+        "rocket topic create no-such-topic"
+        in problems(capsys, strict.name_server, "--write", "no-such-topic")["send to no-such-topic"]
+    )
+
+
+def test_a_full_disk(capsys: Capsys) -> None:
+    with LocalCluster(config={"diskSpaceWarningLevelRatio": 1}, in_process=True) as cluster:
+        cluster.create_topic("orders")
+        wrong = problems(capsys, cluster.name_server, "-t", "orders", "--write", "orders")
+    assert "disk" in wrong["send to orders"]
+
+
+def test_a_broker_whose_advertised_address_cannot_be_reached(capsys: Capsys) -> None:
+    with LocalCluster(config={"brokerIP1": "127.0.0.99"}, in_process=True) as cluster:
+        wrong = problems(capsys, cluster.name_server, "-t", "orders")
+    (broker,) = [text for about, text in wrong.items() if about.startswith("broker ")]
+    assert "advertises 127.0.0.99:" in broker
+    assert "brokerIP1" in broker
+
+
+def test_no_broker(capsys: Capsys) -> None:
+    with LocalCluster(brokers=1) as cluster:
+        cluster.brokers[0].kill()
+        wrong = problems(capsys, cluster.name_server, "-t", "orders")
+    assert "namesrvAddr" in wrong["brokers"]
+
+
+def test_a_server_that_accepts_only_tls(capsys: Capsys) -> None:
+    with LocalCluster(tls="enforcing", in_process=True) as cluster:
+        wrong = problems(capsys, cluster.name_server, "-t", "orders")
+    assert "tls" in wrong["name server"].lower()
+
+
+def test_a_clock_that_is_off() -> None:
+    assert clock_finding("broker-a", 4_000).grade == "ok"
+    late = clock_finding("broker-a", 90_000)
+    assert (late.grade, "90 s" in late.text, "NTP" in late.remedy) == ("warning", True, True)
