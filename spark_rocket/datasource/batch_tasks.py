@@ -50,7 +50,7 @@ def read(task: AnyTask, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.
     if not isinstance(task, tuple):
         from spark_rocket.datasource.read.store_directory import read_span_task
 
-        return rows_of(read_span_task(task, options, projection), options, schema, projection)
+        return rows_of(read_span_task(task, options, projection), options, schema)
     from spark_rocket.datasource.read.fetch import read_deduplicated, read_ranges
     from spark_rocket.datasource.readers import reader_of
 
@@ -64,4 +64,4 @@ def read(task: AnyTask, options: ReadOptions, schema: pa.Schema) -> Iterator[pa.
         batches = chain.from_iterable(read_deduplicated(span, options, projection, reader, window) for span in task)
     else:
         batches = read_ranges(task, options, projection, reader)
-    return rows_of(batches, options, schema, projection)
+    return rows_of(batches, options, schema)

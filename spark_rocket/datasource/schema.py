@@ -50,8 +50,6 @@ class Projection:
 
     columns: tuple[str, ...]
     target: pa.Schema
-    damaged: dict[int, str] | None = None
-    """Collects the error text of bodies that cannot be decompressed, by queue offset. None: raise the error."""
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Give decoded columns their target types. Only columns of another type are copied."""

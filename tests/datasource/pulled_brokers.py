@@ -29,13 +29,18 @@ HOST = pack_host(("127.0.0.1", 10911))
 
 
 def record(
-    offset: int, body: bytes | None = None, sys_flag: int = 0, queue_id: int = QUEUE.queue_id, place: int | None = None
+    offset: int,
+    body: bytes | None = None,
+    sys_flag: int = 0,
+    queue_id: int = QUEUE.queue_id,
+    place: int | None = None,
+    properties: bytes = b"TAGS\x01T\x02",
 ) -> bytes:
     return encode_record(
         b"orders",
         queue_id,
         str(offset).encode() if body is None else body,
-        b"TAGS\x01T\x02",
+        properties,
         queue_offset=offset,
         physical_offset=1000 * (offset if place is None else place),
         born_timestamp=offset,

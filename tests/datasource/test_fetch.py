@@ -481,9 +481,5 @@ def test_a_body_that_cannot_be_decompressed_is_a_bad_record(policy: str) -> None
     schema = pa.schema([("id", pa.int64()), pa.field("queueOffset", pa.int64(), nullable=False)])
     projection = projection_of(given, schema)
     batches = read_range(OffsetRange(QUEUE, 0, 10), given, projection, Damaged(0, 10))  # type: ignore[arg-type]
-    rows = {
-        row["queueOffset"]: row["id"]
-        for batch in rows_of(batches, given, schema, projection)
-        for row in batch.to_pylist()
-    }
+    rows = {row["queueOffset"]: row["id"] for batch in rows_of(batches, given, schema) for row in batch.to_pylist()}
     assert rows == {at: None if at == 5 else at for at in range(10) if policy == "null" or at != 5}

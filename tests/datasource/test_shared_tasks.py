@@ -7,15 +7,17 @@ import pickle
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource import batch_tasks
+from spark_rocket.datasource.bodies.codecs import known_columns
+from spark_rocket.datasource.bodies.columns import default_schema
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.tasks import Task
@@ -278,3 +280,129 @@ def test_a_bad_record_of_one_queue(
     (line,) = [each.getMessage() for each in caplog.records if "could not be decoded" in each.getMessage()]
     assert "2 of 40 messages" in line
     assert line.endswith("first orders/broker-0/1 at 5, last orders/broker-1/2 at 6")
+
+
+# --- tasks of several ranges are tasks of one range each: damaged bodies and options that omit messages ---------------
+
+
+class Written(NamedTuple):
+    """A message of a generated queue."""
+
+    tag: str
+    key: str
+    number: int
+    """Names its id, so equal numbers can be duplicates."""
+    body: str
+    """damaged: cannot be decompressed."""
+
+
+_BODIES = {
+    "damaged": (b"7", 1),
+    "packed": (zlib.compress(b'{"id":1}'), 1),
+    "plain": (b'{"id":2}', 0),
+    "invalid": (b"{", 0),
+}
+_FILTERS = (
+    {},
+    {"lookupKeys": "k"},
+    {"dedupeWindow": "3"},
+    {"tags": "Aa"},
+    {"tags": "Aa || BB"},
+    {"sqlFilter": "a > 1"},
+)
+_POLICIES: tuple[dict[str, str], ...] = (
+    {"badRecords": "fail"},
+    {"badRecords": "null"},
+    {"badRecords": "column"},
+    {"badRecords": "drop"},
+    {"badRecords": "deadLetter", "deadLetterTopic": "bad"},
+)
+_MESSAGES = st.builds(
+    Written, st.sampled_from(["Aa", "BB"]), st.sampled_from("kl"), st.integers(0, 3), st.sampled_from([*_BODIES])
+)
+
+
+class WrittenBroker(ListBroker):
+    """A queue of given messages. ``Aa`` and ``BB`` have one hash, so its filter of tags selects both."""
+
+    def __init__(self, messages: Sequence[Written]) -> None:
+        super().__init__(0, len(messages))
+        self.messages = messages
+
+    def answer(self, offset: int, max_msgs: int) -> PullResult:
+        found = super().answer(offset, max_msgs)
+        if self.chosen.get("sql") is None or found.status is not PullStatus.FOUND:
+            return found
+        wanted = [at for at in range(offset, found.next_offset) if self.messages[at].key == "k"]
+        status = PullStatus.FOUND if wanted else PullStatus.NO_MATCHED_MSG
+        return self.result(status, found.next_offset, b"".join(self.records(at, at + 1) for at in wanted))
+
+    def records(self, start: int, end: int) -> bytes:
+        rows = []
+        for at in range(start, end):
+            message = self.messages[at]
+            body, flag = _BODIES[message.body]
+            properties = f"TAGS\x01{message.tag}\x02KEYS\x01{message.key}\x02UNIQ_KEY\x01{message.number}\x02".encode()
+            rows.append(record(at, body, flag, self.queue.queue_id, properties=properties))
+        return b"".join(rows)
+
+
+class Outcome(NamedTuple):
+    rows: list[Any]
+    letters: list[tuple[int, int, str]]
+    error: str | None
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.lists(_MESSAGES, min_size=1, max_size=6), min_size=2, max_size=5),
+    st.sampled_from(_FILTERS),
+    st.sampled_from(_POLICIES),
+    st.sampled_from(["json", "text", "variant"]),
+    st.sampled_from(["1", "2", "1000"]),
+)
+def test_shared_tasks_have_the_rows_of_separate_ones(
+    queues: list[list[Written]], chosen: dict[str, str], policy: dict[str, str], form: str, batch_rows: str
+) -> None:
+    """A message is invalid because of its own bytes only, whatever the task has read before it."""
+    given = options(
+        bodyFormat=form, metadataColumns="queueId,queueOffset", arrowBatchRows=batch_rows, **chosen, **policy
+    )
+    reader = Queues(*map(WrittenBroker, queues))
+    integers = [MESSAGE_SCHEMA.field(name) for name in ("queueId", "queueOffset")]
+    body = (
+        pa.field("id", pa.int64())
+        if form == "json"
+        else default_schema(given.body, known_columns(given.body)).field("value")
+    )
+    bad_column = [pa.field("_bad_record", pa.binary())] if policy["badRecords"] == "column" else []
+    schema = pa.schema([body, *integers, *bad_column])
+    letters: list[tuple[int, int, str]] = []
+
+    def send(batch: pa.RecordBatch, bad: dict[int, str], *_: object) -> None:
+        for index, reason in sorted(bad.items()):
+            letters.append((batch["queueId"][index].as_py(), batch["queueOffset"][index].as_py(), reason))
+
+    def outcome(tasks: Sequence[Task]) -> Outcome:
+        letters.clear()
+        found: list[Any] = []
+        try:
+            for task in tasks:
+                found += partition_rows(task, given, schema)
+        except RecordError as error:
+            return Outcome([], [], str(error))
+        return Outcome(found, [*letters], None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_rocket.datasource.readers.reader_of", lambda _: reader)
+        patch.setattr("spark_rocket.datasource.read.bad_records.send_dead_letters", send)
+        spans = [OffsetRange(queue, 0, broker.high) for queue, broker in reader.of.items()]
+        together, separate = outcome([tuple(spans)]), outcome([(span,) for span in spans])
+    assert together == separate
+    invalid = {"damaged", "invalid"} if form != "text" else {"damaged"}
+    named = {(queue, offset) for queue, offset, _ in together.letters}
+    value = body.name
+    named |= {(row["queueId"], row["queueOffset"]) for row in together.rows if row[value] is None}
+    assert all(queues[queue][offset].body in invalid for queue, offset in named)
+    if together.error is not None:
+        assert any(message.body in invalid for queue in queues for message in queue)

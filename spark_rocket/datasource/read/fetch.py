@@ -143,12 +143,8 @@ def _decode_together(pulled: list[_Pulled], projection: Projection) -> pa.Record
             b"".join(chunk.records for _, chunk in pulled),
             columns if _OFFSET in columns else (*columns, _OFFSET),
             broker_name=pulled[0][0].queue.broker_name,
-            damaged=projection.damaged,
         )
     except ProtocolError:
-        return None
-    if projection.damaged:  # by offset, of any of the queues
-        projection.damaged.clear()
         return None
     expected = [np.arange(chunk.start, min(chunk.end, span.end)) for span, chunk in pulled]
     is_expected = np.array_equal(numpy_of(batch.column(_OFFSET)), np.concatenate(expected))
@@ -174,7 +170,6 @@ def _decode_range(
             start_offset=start,
             end_offset=end,
             tags=None if options.tags is None else frozenset(options.tags),
-            damaged=projection.damaged,
         )
     except RunTooLargeError as error:
         at = error.queue_offset

@@ -26,15 +26,13 @@ def projection_of(options: ReadOptions, schema: pa.Schema) -> Projection:
     return TypedRows(options, options.body, schema).projection
 
 
-def rows_of(
-    batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: pa.Schema, projection: Projection
-) -> Iterator[pa.RecordBatch]:
-    """Convert a task's batches, read with ``projection``, to the schema of the read."""
+def rows_of(batches: Iterator[pa.RecordBatch], options: ReadOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Convert a task's batches, read with ``projection_of``, to the schema of the read."""
     if options.body is None:
         return batches
     from spark_rocket.datasource.read.typed_rows import TypedRows
 
-    return TypedRows(options, options.body, schema, projection.damaged).rows(batches)
+    return TypedRows(options, options.body, schema).rows(batches)
 
 
 def warn_of_names(options: ReadOptions, columns: Sequence[str]) -> None:

@@ -24,7 +24,8 @@ from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.read.bad_records import BadRecordCounter, row_mask
 from spark_rocket.datasource.read.column_hints import column_hints
-from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project, retype
+from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection, project, retype
+from spark_rocket.protocol.record.columns import BODY_FAULT
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -54,14 +55,7 @@ def _log_names(names: tuple[str, ...]) -> None:
 class TypedRows:
     """Decodes the bodies of a task's batches."""
 
-    def __init__(
-        self,
-        options: ReadOptions,
-        settings: BodySettings,
-        schema: pa.Schema,
-        damaged: dict[int, str] | None = None,
-    ) -> None:
-        self._damaged = {} if damaged is None else damaged
+    def __init__(self, options: ReadOptions, settings: BodySettings, schema: pa.Schema) -> None:
         self._layout = layout(settings, schema)
         self._names = self._layout.body.names
         self._decoder = decoder(settings, self._layout.body)
@@ -75,8 +69,8 @@ class TypedRows:
         bad_column = self._layout.bad_column
         self._bad_text = bad_column is not None and pa.types.is_string(schema.field(bad_column).type)
         needed = {"body", *self._layout.metadata.values(), *self._counter.needed()}
-        projection = project(pa.schema([field for field in MESSAGE_SCHEMA if field.name in needed]))
-        self.projection = replace(projection, damaged=self._damaged)
+        message = project(pa.schema([field for field in MESSAGE_SCHEMA if field.name in needed]))
+        self.projection = Projection((*message.columns, BODY_FAULT.name), message.target.append(BODY_FAULT))
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -89,7 +83,6 @@ class TypedRows:
                     self._hints.watch(part.column("body"), dict(zip(self._names, decoded.columns, strict=True)))
                     yield from self._assemble(part, decoded)
                     start += part.num_rows
-                self._damaged.clear()
         finally:
             self._counter.report()
 
@@ -99,10 +92,9 @@ class TypedRows:
         bad = self._nulls.rows_with_nulls(decoded.columns)
         if decoded.rows is not None:
             bad = {int(decoded.rows[row]): text for row, text in reversed(bad.items())}
-        if self._damaged:
-            offsets = batch.column("queueOffset").to_numpy()
-            for index in np.flatnonzero(np.isin(offsets, np.fromiter(self._damaged, np.int64))).tolist():
-                bad[index] = self._damaged[int(offsets[index])]
+        faults = batch.column(BODY_FAULT.name)
+        if faults.null_count < len(faults):
+            bad |= {index: text for index, text in enumerate(faults.to_pylist()) if text is not None}
         return bad
 
     def _assemble(self, batch: pa.RecordBatch, decoded: Decoded) -> Iterator[pa.RecordBatch]:

@@ -75,9 +75,12 @@ STORED_SCHEMA: pa.Schema = pa.schema(
         pa.field("storedProperties", pa.binary(), nullable=False),
     ]
 )
+# Why a body cannot be decompressed, else null; requested like STORED_SCHEMA. It follows its row through every filter.
+BODY_FAULT: pa.Field = pa.field("bodyFault", pa.string())
 
 _MAX_MILLIS = (2**63 - 1) // 1000
 
+_OF_BODIES = frozenset({"body", BODY_FAULT.name})
 _OF_TAILS = frozenset({"topic", "tags", "keys", "properties", "msgId"})
 _I64 = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -92,15 +95,13 @@ def decode_records(
     tags: frozenset[str] | None = None,
     check_crc: bool = False,
     schema: pa.Schema | None = None,
-    damaged: dict[int, str] | None = None,
 ) -> pa.RecordBatch:
     """Decode the records that fill ``buffer``; see the module docstring for invalid ones.
 
     Records whose queue offset is outside ``[start_offset, end_offset)`` are dropped, and so are those whose tag is not
     one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
     description of the columns: same names and types, but possibly other nullability. A body that cannot be
-    decompressed is an error, unless ``damaged`` is given: it receives the reason by queue offset, and the body stays
-    unchanged.
+    decompressed is an error, unless ``BODY_FAULT`` is requested: it has the reason, and the body stays as stored.
 
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
     beyond ``compression.MAX_RUN_BYTES``: decode with that error's ``queue_offset`` as the end, then from there on.
@@ -112,12 +113,14 @@ def decode_records(
         run.keep_offsets(start_offset, end_offset)
         if check_crc:
             run.check_crc()
-        wrapped = wrapped_records(run, bodies="body" in columns)
+        faults: dict[int, str] = {}
+        wrapped = wrapped_records(run, bodies=not _OF_BODIES.isdisjoint(columns))
         if wrapped is not None:
-            plain = unwrap_records(run, wrapped, start_offset, end_offset, damaged)
+            accepts_faults = BODY_FAULT.name in columns
+            plain = unwrap_records(run, wrapped, start_offset, end_offset, faults if accepts_faults else None)
             run = RecordRun(plain, scratch, with_tails=with_tails)
             run.keep_offsets(start_offset, end_offset)
-        maker = _Columns(run, broker_name, scratch)
+        maker = _Columns(run, broker_name, scratch, faults)
         batch = pa.RecordBatch.from_arrays([maker.column(field) for field in made], schema=made)
         if tags is not None:
             wanted = strings_of(sorted(tags))
@@ -130,6 +133,9 @@ def _schema_of(columns: Sequence[str], described: pa.Schema) -> pa.Schema:
     for name in columns:
         if name in STORED_SCHEMA.names:
             fields.append(STORED_SCHEMA.field(name))
+            continue
+        if name == BODY_FAULT.name:
+            fields.append(BODY_FAULT)
             continue
         index = described.get_field_index(name)
         if index < 0 or name not in COLUMNS:
@@ -146,10 +152,11 @@ def _usual_schema(columns: tuple[str, ...]) -> pa.Schema:
 class _Columns:
     """Creates single columns of a run; shared intermediate results are computed once."""
 
-    def __init__(self, run: RecordRun, broker_name: str, scratch: Scratch) -> None:
+    def __init__(self, run: RecordRun, broker_name: str, scratch: Scratch, faults: dict[int, str]) -> None:
         self._run = run
         self._broker_name = broker_name
         self._scratch = scratch
+        self._faults = faults
         self._parts: pa.Array | None = None
         self._properties: PropertyColumns | None = None
 
@@ -218,6 +225,11 @@ class _Columns:
         lengths = np.where(run.number("sys_flag") & COMPRESSED, 0, run.body_end - run.body_start)
         return array_of((run.number("body_crc") & 0xFFFFFFFF) | (lengths << 32))
 
+    def _body_fault(self) -> pa.Array:
+        if not self._faults:
+            return pa.nulls(len(self._run), BODY_FAULT.type)
+        return strings_of(map(self._faults.get, self._run.starts.tolist()))
+
     def _stored_properties(self) -> pa.Array:
         run = self._run
         bounds = np.zeros(2 * len(run) + 1, np.int32)
@@ -274,6 +286,7 @@ _MAKERS: dict[str, Callable[[_Columns], pa.Array]] = {
     "msgId": _Columns._message_id,
     "storedBody": _Columns._stored_body,
     "storedProperties": _Columns._stored_properties,
+    BODY_FAULT.name: _Columns._body_fault,
     "queueOffset": lambda make: array_of(make._run.number("queue_offset")),
     "bornTimestamp": lambda make: _times(make._run.number("born_timestamp")),
     "storeTimestamp": lambda make: _times(make._run.number("store_timestamp")),

@@ -57,12 +57,12 @@ def unwrap_records(
     wrapped: _Flags,
     first_offset: int | None,
     end_offset: int | None,
-    damaged: dict[int, str] | None = None,
+    faults: dict[int, str] | None = None,
 ) -> bytearray:
     """The same records in a new buffer, with those that are ``wrapped`` made plain.
 
     Of inner batches only those that may have messages within the offsets are looked into. Records whose bodies cannot
-    be decompressed stay unchanged if ``damaged`` is given, which receives the reason.
+    be decompressed stay unchanged if ``faults`` is given: it receives the reason, by the record's place in the result.
     """
     view = run.raw.data.cast("B")
     out = bytearray()
@@ -87,8 +87,8 @@ def unwrap_records(
                 body = decompress_body(body, flag, MAX_BATCH_LENGTH if inner else MAX_BODY_LENGTH)
             parts = decode_batch_body(body) if inner else None
         except ProtocolError as error:
-            if damaged is not None and not inner:
-                damaged[queue_offset] = error.message
+            if faults is not None and not inner:
+                faults[len(out)] = error.message
                 out += view[start:end]
                 continue
             name = record_name(queue_offset, start)

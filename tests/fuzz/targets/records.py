@@ -9,7 +9,7 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record import properties
 from spark_rocket.protocol.record.batch_body import decode_batch_body, encode_batch_body
-from spark_rocket.protocol.record.columns import STORED_SCHEMA, decode_records
+from spark_rocket.protocol.record.columns import BODY_FAULT, COLUMNS, STORED_SCHEMA, decode_records
 from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import encode_record, iter_records, scan_record
@@ -77,8 +77,7 @@ def records(raw: bytes) -> None:
 
 @target(_records, longest=2048)
 def columnar(raw: bytes) -> None:
-    damaged: dict[int, str] = {}
-    decode_records(raw, broker_name="b", damaged=damaged).validate(full=True)
+    decode_records(raw, (*COLUMNS, BODY_FAULT.name), broker_name="b").validate(full=True)
     decode_records(raw, STORED_SCHEMA.names, broker_name="b", start_offset=1, end_offset=9, tags=frozenset({"a"}))
     decode_records(raw, broker_name="b", check_crc=True).validate(full=True)
 
