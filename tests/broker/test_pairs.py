@@ -96,6 +96,15 @@ def test_a_pair_too_many_has_no_offsets() -> None:
     assert offsets.topics_of("g") == {"t0", "t2", "t3", "new"}
 
 
+def test_the_brokers_own_commits_are_not_refused() -> None:
+    """A message that is visible again must reach its group, and a broker must start."""
+    offsets = ConsumerOffsetManager()
+    for number in range(MOST):
+        offsets.commit("g", f"t{number}", 0, 1)
+    offsets.commit("g", "%RETRY%g_t0", 0, 0, is_own=True)
+    assert offsets.query("g", "%RETRY%g_t0", 0) == 0
+
+
 def test_a_slaves_resets_have_offsets() -> None:
     offsets = ConsumerOffsetManager()
     offsets.reset("g", "t", 0, 5)

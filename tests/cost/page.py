@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from spark_rocket.protocol.requests import RequestType
 from tests.cost.generator import Size
 from tests.cost.measuring import Cost, Costs
+from tests.cost.products import IDLE_S, NAMES, Afterwards, PairsCost, reads
 from tests.cost.servers import PROXY_IDLE_MS
 from tests.cost.state import BulkCost, is_released
 
@@ -65,6 +66,19 @@ the second time. *Kept* is the memory above that before, at most a minute after 
 {rows}
 """
 
+_PAIRS = """## Products of names
+
+Each of {names} groups with each of {names} topics, for every code that names both (pops twice: in order, too), one code
+after the other on one broker. *Written* counts files and responses.
+
+| request | CPU | kept | written |
+|---|---|---|---|
+{rows}
+
+Afterwards, `GET /metrics` costs {metrics_cpu:.0f} ms and {metrics_memory:.0f} MB, {idle:.0f} idle seconds cost
+{idle_cpu:.0f} ms and write {idle_written:.1f} MB, and {reads} of {all_reads} reads of the state are above the limits.
+"""
+
 # From where a row is listed: most requests cost next to nothing.
 _LISTED_CPU_S = 0.05
 _LISTED_MEMORY_MB = 5.0
@@ -88,6 +102,8 @@ class Report:
     requests: list[tuple[str, Costs]] = field(default_factory=list)
     state: list[StateRow] = field(default_factory=list)
     proxy_state: list[tuple[str, BulkCost]] = field(default_factory=list)
+    pairs: list[PairsCost] = field(default_factory=list)
+    afterwards: Afterwards | None = None
     wrong: list[str] = field(default_factory=list)
     """What is wrong with state in bulk."""
 
@@ -117,6 +133,8 @@ class Report:
             listed_state = [row for row in self.state if row.cost.held >= _LISTED_STATE_MB]
             rows, more = "\n".join(map(_bulk_row, listed_state)), len(self.state) - len(listed_state)
             parts.append(_STATE.format(rows=rows, others=more, held=f"{_LISTED_STATE_MB:.0f}"))
+        if self.afterwards is not None:
+            parts.append(_pairs(self.pairs, self.afterwards))
         if self.proxy_state:
             rows = "\n".join(_proxy_row(name, cost) for name, cost in self.proxy_state)
             parts.append(_PROXY_STATE.format(rows=rows, idle=PROXY_IDLE_MS // 1000))
@@ -161,6 +179,21 @@ def _bulk_row(row: StateRow) -> str:
     return (
         f"| {row.name} | {shown} | {cost.sent:.1f} MB | {cost.creating:.1f} s | {cost.held:.0f} MB "
         f"| {cost.others * 1000:.0f} ms | {cost.closing * 1000:.0f} ms | {cost.kept:.0f} MB |"
+    )
+
+
+def _pairs(pairs: list[PairsCost], after: Afterwards) -> str:
+    rows = [f"| {one.name} | {one.cpu:.1f} s | {one.kept:.0f} MB | {one.written:.0f} MB |" for one in pairs]
+    return _PAIRS.format(
+        names=NAMES,
+        rows="\n".join(rows),
+        metrics_cpu=after.metrics_cpu * 1000,
+        metrics_memory=after.metrics_memory,
+        idle=IDLE_S,
+        idle_cpu=after.idle_cpu * 1000,
+        idle_written=after.idle_written,
+        reads=len(after.reads),
+        all_reads=len(reads()),
     )
 
 

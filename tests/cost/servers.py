@@ -61,6 +61,10 @@ class Measured:
             assert time.monotonic() < deadline, f"{self.name} is still busy after {_LIMIT_S:.0f} s"
         return self.cpu()
 
+    def idle(self, seconds: float) -> None:
+        """Let it alone for so long: what it does then is periodic work."""
+        time.sleep(seconds)
+
     def memory_back(self, before: float) -> float:
         """Wait at most a minute until the memory is what it was, or a tenth more; return what it has more."""
         with suppress(AssertionError):
@@ -166,11 +170,14 @@ class Servers:
             "diskSpaceWarningLevelRatio": "100",
             "diskSpaceCleanForciblyRatio": "100",
             "registerNameServerPeriod": "10000",
+            "metricsExporterType": "PROM",
+            "metricsPromExporterPort": "0",
             **self._settings,
         }
         conf.write_text(render_properties((name, str(value)) for name, value in own.items()))
         self.broker = self._start("broker", "broker", "-c", str(conf))
         self.broker_address = str(self.broker.process.facts["broker"])
+        self.metrics_url = str(self.broker.process.facts["metrics"])
         return self
 
     def __exit__(self, *_: object) -> None:

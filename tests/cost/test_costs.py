@@ -18,7 +18,7 @@ import pytest
 from spark_rocket.console.request_limits import ROUTE_LIMITS
 from spark_rocket.protocol.requests import BROKER_REQUESTS, NAMESRV_REQUESTS, RequestType
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from tests.cost import page, proxy_state, state
+from tests.cost import page, products, proxy_state, state
 from tests.cost.generator import cases, prepared, request_of
 from tests.cost.measuring import Run, send_all
 from tests.cost.route_line import RouteLine
@@ -150,6 +150,22 @@ def _ten_others(server: Measured, address: str) -> float:
     return server.settle() - began
 
 
+def test_products_of_names(tmp_path: Path, report: page.Report) -> None:
+    """What is kept for each pair of a group and a topic is bounded, and reading it is as cheap as any request."""
+    with Servers(tmp_path) as servers, Line(servers.broker_address) as line:
+        _prepare(servers)
+        products.prepare(line)
+        for row in products.crossed():
+            cost = products.pairs_of(servers.broker, line, row)
+            report.pairs.append(cost)
+            print(cost)
+        report.afterwards = products.afterwards(servers.broker, line, servers.metrics_url)
+        print(report.afterwards)
+    wrong = [line for each in (*report.pairs, report.afterwards) for line in each.too_much()]
+    report.wrong += wrong
+    assert wrong == []
+
+
 def test_state_of_the_proxy(tmp_path: Path, report: page.Report) -> None:
     with Servers(tmp_path) as servers:
         _prepare(servers)
@@ -196,7 +212,7 @@ def _is_gone(servers: Servers, group: str) -> bool:
     """Whether the proxy has unregistered the members of a group."""
     code = RequestCode.GET_CONSUMER_CONNECTION_LIST
     with Line(servers.broker_address) as line:
-        answer = line.ask(request_of(code, BROKER_REQUESTS[code], {"consumer_group": group}))
+        answer = line.ask(request_of(BROKER_REQUESTS[code], {"consumer_group": group}))
         return answer is not None and answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
 
@@ -208,7 +224,7 @@ def _prepare(servers: Servers) -> None:
     with Line(servers.name_server) as line:
 
         def is_found() -> bool:
-            answer = line.ask(request_of(code, NAMESRV_REQUESTS[code]))
+            answer = line.ask(request_of(NAMESRV_REQUESTS[code]))
             return answer is not None and answer.code == 0
 
         until(is_found, "the route of the broker's topic")

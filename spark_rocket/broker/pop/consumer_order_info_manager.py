@@ -346,7 +346,7 @@ class ConsumerOrderInfoManager:
                     left = info.open_offsets(0)
                     following = left[0] if left else offsets[-1] + 1
                     if following > self._offsets.query(group, topic, queue_id):
-                        self._offsets.commit(group, topic, queue_id, following)
+                        self._offsets.commit(group, topic, queue_id, following, is_own=True)
 
     def start(self) -> None:
         """Schedule the ends of the loaded blocks."""

@@ -199,7 +199,7 @@ class PopReviver:
         """Commit the offset up to which all check points of a queue are settled."""
         unsettled = self._unsettled[queue_id]
         first = next(iter(unsettled)) if unsettled else self._next[queue_id]
-        self._offsets.commit(REVIVE_GROUP, self._log.topic, queue_id, first - 1)
+        self._offsets.commit(REVIVE_GROUP, self._log.topic, queue_id, first - 1, is_own=True)
 
     # --- reviving -----------------------------------------------------------------------------------------------
 
@@ -262,7 +262,7 @@ class PopReviver:
         else:
             topic = self._topics.ensure(retry).topic_name
             if self._offsets.query(group, topic, 0) < 0:
-                self._offsets.commit(group, topic, 0, 0)
+                self._offsets.commit(group, topic, 0, 0, is_own=True)
         text = join_properties(properties)
         fitting = text if len(text) <= MAX_PROPERTIES_BYTES else bytes(record.properties)
         changes = {"born_host": self._host, "reconsume_times": times}

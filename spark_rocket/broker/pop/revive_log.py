@@ -169,7 +169,7 @@ def recover_offsets(store: MessageStore, log: ReviveLog, offsets: ConsumerOffset
             if start == offset and _was_there(store, place[1], place[2], end - 1, popped):
                 offset = end
         if offset > before:
-            offsets.commit(*place, offset)
+            offsets.commit(*place, offset, is_own=True)
             moved += 1
     if moved:
         _log.info("recovered groups' offsets of pops before the broker was killed: %d queues", moved)

@@ -46,13 +46,16 @@ class ConsumerOffsetManager:
         self.saved_at = 0
         """Time at which the loaded file was saved (ms); 0 if unknown."""
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store an offset; RefusedError if it is the first of its queue or pair, and there are too many."""
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, *, is_own: bool = False) -> None:
+        """Store an offset; RefusedError if it is the first of its queue or pair, and there are too many.
+
+        ``is_own``: a commit of the broker itself, for a topic or pop that is bounded already. It is never refused.
+        """
         if offset < 0 or queue_id < 0:
             return
         queues = self.table.get(topic + _SEPARATOR + group, _NO_OFFSETS)
         if queue_id not in queues:
-            queues = self._with_room(group, topic, 1)
+            queues = self._offsets_of(group, topic) if is_own else self._with_room(group, topic, 1)
             self._count += 1
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
@@ -70,6 +73,11 @@ class ConsumerOffsetManager:
                     ResponseCode.SYSTEM_ERROR,
                     remedy="Delete unused groups with their offsets, or topics.",
                 )
+        return self._offsets_of(group, topic)
+
+    def _offsets_of(self, group: str, topic: str) -> dict[int, int]:
+        key = topic + _SEPARATOR + group
+        queues = self.table.get(key)
         if queues is None:
             queues = self.table[key] = {}
             self._index(group, topic)

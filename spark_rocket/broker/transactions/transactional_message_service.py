@@ -401,8 +401,8 @@ class TransactionalMessageService:
         """Commit the progress of a mark; call this when the log is on disk up to the mark."""
         self._saved = mark.progress
         for queue_id, (settled, done_ops) in mark.progress.items():
-            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, queue_id, settled)
-            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, queue_id, done_ops)
+            self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, queue_id, settled, is_own=True)
+            self._offsets.commit(TRANSACTION_GROUP, OP_HALF_TOPIC, queue_id, done_ops, is_own=True)
 
     def _progress(self) -> dict[int, tuple[int, int]]:
         return {
