@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
+from decimal import localcontext
 from functools import cache
 from typing import Any
 
@@ -25,6 +27,10 @@ from spark_rocket.protocol.record.arrays import array_of, binary_of, string_scal
 
 _DAY_MICROS = 86_400_000_000
 _FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day after 9999-12-31
+_VARIANT_DIGITS = 38  # of a decimal
+# Strings of JSON, which stay as they are, and what PySpark writes for a double that is not a number of JSON.
+_BARE_FLOATS = re.compile(r'"(?:[^"\\]|\\.)*"|nan|-?inf')
+_FLOAT_NAMES = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 
 
@@ -213,8 +219,15 @@ def _struct_texts(array: pa.Array) -> pa.Array:
 
 
 def variant_text(value: dict[str, Any]) -> str:
-    """Convert a variant of an Arrow batch to JSON."""
-    return _variant_writer()(value["value"], value["metadata"])
+    """Convert a variant of an Arrow batch to JSON, with all digits of decimals and with quoted NaN and infinities."""
+    # PySpark multiplies decimals under the current context, whose default precision is 28 digits.
+    with localcontext(prec=_VARIANT_DIGITS):
+        text = _variant_writer()(value["value"], value["metadata"])
+    return _BARE_FLOATS.sub(_quote_float, text) if "nan" in text or "inf" in text else text
+
+
+def _quote_float(token: re.Match[str]) -> str:
+    return _FLOAT_NAMES.get(token[0], token[0])
 
 
 @cache
