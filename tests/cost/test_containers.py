@@ -36,6 +36,7 @@ BOUNDED_BY: dict[str, str] = {
     "broker.delivery.pull_request_hold_service.PullRequestHoldService._by_queue": state.HELD_PULLS,
     "broker.delivery.pull_request_hold_service.PullRequestHoldService._woken": state.HELD_PULLS,
     "broker.metrics.exporter.BrokerMetrics._stored": state.CONSUMER_OFFSETS,
+    "broker.metrics.exporter._Scrape._pairs": OWN_BOUND,
     "broker.metrics.exporter._Scrape.stored": state.CONSUMER_OFFSETS,
     "broker.pop.acks.AckGatherer._acked": state.ACKS,
     "broker.pop.acks.AckGatherer._unwritten": state.ACKS,

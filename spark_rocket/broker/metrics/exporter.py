@@ -118,6 +118,7 @@ class _Scrape:
         self._node = label_text({"cluster": cluster, "node_type": "broker", "node_id": name})
         self._exporter = label_text({"cluster": cluster, "broker": name})
         self._max_pairs = parts.config.max_metrics_group_topics
+        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
         self.stored: dict[tuple[str, int, int], int] = {}
 
     def run(self) -> Iterator[None]:
@@ -276,10 +277,10 @@ class _Scrape:
             yield
 
     def _groups(self) -> Iterator[None]:
-        parts, node, exporter = self._parts, self._node, self._exporter
+        parts, node = self._parts, self._node
         counted = reversed(parts.stats.groups.items())
         for (group, topic), counts in list(islice(counted, self._max_pairs)):
-            labels = f"{node},{_pair(group, topic)}"
+            labels, of_exporter = self._labels_of(group, topic)
             if counts.gets:
                 self._add("rocketmq_messages_out_total", labels, counts.gets)
                 self._add("rocketmq_throughput_out_total", labels, counts.get_bytes)
@@ -287,15 +288,14 @@ class _Scrape:
                 system = is_system_topic(topic) or is_system_group(group)
                 named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
                 self._add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
-            labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
             rates = parts.stats.windows
-            self._add("rocketmq_consumer_tps", labels, rates.get_tps(group, topic))
-            self._add("rocketmq_consumer_message_size", labels, rates.get_size(group, topic))
-            self._add("rocketmq_send_back_nums", labels, rates.send_back_nums(group, topic))
+            self._add("rocketmq_consumer_tps", of_exporter, rates.get_tps(group, topic))
+            self._add("rocketmq_consumer_message_size", of_exporter, rates.get_size(group, topic))
+            self._add("rocketmq_send_back_nums", of_exporter, rates.send_back_nums(group, topic))
             yield
 
     def _lags(self, ends: dict[tuple[str, int], int]) -> Iterator[None]:
-        parts, node, exporter = self._parts, self._node, self._exporter
+        parts, node = self._parts, self._node
         now = parts.clock()
         pairs, queues_left = list(islice(parts.offsets.table, self._max_pairs)), _QUEUES_OF_PAIR * self._max_pairs
         left_out = len(parts.offsets.table) - len(pairs)
@@ -323,22 +323,29 @@ class _Scrape:
                     if following < end:
                         waiting = self._older(waiting, (topic, queue_id, following))
             age = max(now - oldest, 0) if oldest else 0
-            labels = f"{node},{_pair(group, topic)}"
+            labels, of_exporter = self._labels_of(group, topic)
             self._add("rocketmq_consumer_lag_messages", labels, lag)
             self._add("rocketmq_consumer_lag_latency", labels, age)
             self._add("rocketmq_consumer_inflight_messages", labels, lag - ready)
             self._add("rocketmq_consumer_ready_messages", labels, ready)
             self._add("rocketmq_consumer_queueing_latency", labels, max(now - waiting, 0) if waiting else 0)
-            labels = f"{exporter},{label_text({'topic': topic, 'group': group})}"
             if topic.startswith(RETRY_PREFIX):
-                self._add("rocketmq_group_retrydiff", labels, lag)
+                self._add("rocketmq_group_retrydiff", of_exporter, lag)
             else:
-                self._add("rocketmq_group_diff", labels, lag)
-                self._add("rocketmq_message_accumulation", labels, lag)
-            self._add("rocketmq_consumer_offset", labels, committed)
-            self._add("rocketmq_group_get_latency_by_storetime", labels, age)
+                self._add("rocketmq_group_diff", of_exporter, lag)
+                self._add("rocketmq_message_accumulation", of_exporter, lag)
+            self._add("rocketmq_consumer_offset", of_exporter, committed)
+            self._add("rocketmq_group_get_latency_by_storetime", of_exporter, age)
             yield
         self._add("rocket_metrics_left_out", node, left_out)
+
+    def _labels_of(self, group: str, topic: str) -> tuple[str, str]:
+        """The labels of a pair in metrics of RocketMQ 5 and of rocketmq-exporter."""
+        found = self._pairs.get((group, topic))
+        if found is None:
+            of_exporter = f"{self._exporter},{label_text({'topic': topic, 'group': group})}"
+            found = self._pairs[group, topic] = f"{self._node},{_pair(group, topic)}", of_exporter
+        return found
 
     def _older(self, oldest: int, place: tuple[str, int, int]) -> int:
         """The earlier of two store times, where 0 is none. For a deleted message, the first remaining one counts."""
