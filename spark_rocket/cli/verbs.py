@@ -2,7 +2,7 @@
 
 A table lists the verbs of a group: section, name, module and attribute of the click command, and its line of help.
 An unknown verb gets suggestions: similar verbs of its group, verbs of that name in other groups (``rocket lag``:
-``rocket group lag``), and the verbs that other tools call so (``related.py``).
+``rocket group lag``), and the verbs that other tools call so (``related.py``, ``other_tools.py``).
 
 Thread-safety: one thread. Corresponds to MQAdminStartup's list of SubCommands.
 """
@@ -53,18 +53,26 @@ class VerbGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            from spark_rocket.cli.other_tools import counterpart
+
+            reason = counterpart(name)
+            if isinstance(reason, str):
+                ctx.fail(f"No such command {name!r}. {reason}")
             meant = " or ".join(map(repr, self._suggestions(ctx, name)))
             ctx.fail(f"No such command {name!r}.{f' Did you mean {meant}?' if meant else ''}")
         return super().resolve_command(ctx, args)
 
     def _suggestions(self, ctx: click.Context, name: str) -> list[str]:
         """Return the command lines that the user may mean, the most likely ones first."""
+        from spark_rocket.cli.other_tools import counterpart
         from spark_rocket.cli.related import RELATED
 
         root = ctx.find_root()
         near = [f"{ctx.command_path} {verb}" for verb in get_close_matches(name, self.list_commands(ctx))]
         same = [path for path, verb in _verbs(root) if verb == name]
-        related = [f"{root.command_path} {line}" for line in RELATED.get(name.lower().replace("_", "-"), ())]
+        elsewhere = counterpart(name)
+        others = RELATED.get(name.lower().replace("_", "-")) or (() if isinstance(elsewhere, str) else elsewhere) or ()
+        related = [f"{root.command_path} {line}" for line in others]
         lines = dict.fromkeys([*related, *same, *near])
         own = [line for line in lines if line.startswith(f"{ctx.command_path} ")]
         return (own if own and ctx is not root else list(lines))[:_MAX_SUGGESTIONS]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
 
 from spark_rocket.cli.main import rocket
+from spark_rocket.cli.other_tools import KAFKA, MQADMIN, counterpart
 from spark_rocket.cli.related import RELATED
 from spark_rocket.cli.verbs import VerbGroup
 from tests.cli.conftest import Run
@@ -63,6 +66,11 @@ def test_help_lists_every_verb(run: Run) -> None:
         (["reset"], "'rocket offsets reset'"),
         (["producers"], "'rocket cluster producers'"),
         (["topic", "describe"], "'rocket topic show'"),
+        (["group", "reset"], "'rocket offsets reset'"),
+        (["message", "find"], "'rocket message query-key' or 'rocket message query-id'"),
+        (["resetOffsetByTime"], "'rocket offsets reset'"),
+        (["resetoffsetbytime"], "'rocket offsets reset'"),
+        (["kafka-consumer-groups.sh"], "'rocket group list' or 'rocket group lag' or 'rocket offsets reset'"),
         (["Consume"], "'rocket message tail' or 'rocket bench consume'"),
     ],
 )
@@ -72,9 +80,24 @@ def test_an_unknown_verb_gets_a_suggestion(run: Run, words: list[str], meant: st
 
 def test_suggested_commands_exist() -> None:
     known = {path for path, *_ in VERBS}
-    for line in (line for lines in RELATED.values() for line in lines):
+    elsewhere = [lines for lines in (MQADMIN | KAFKA).values() if not isinstance(lines, str)]
+    for line in (line for lines in (*RELATED.values(), *elsewhere) for line in lines):
         words = f"rocket {line}".split()
         assert " ".join(words) in known or words[1] in ("--version", "help"), line
+
+
+@pytest.mark.parametrize("name", [*MQADMIN, *(f"{name}.sh" for name in KAFKA)])
+def test_commands_of_other_tools_name_their_counterpart(run: Run, name: str) -> None:
+    found = counterpart(name)
+    wanted = found if isinstance(found, str) else "Did you mean 'rocket "
+    assert run(name).failed(wanted, status=2)
+
+
+def test_the_guide_and_the_table_have_the_same_commands() -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/from-mqadmin.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    names = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert names <= set(MQADMIN), names - set(MQADMIN)
 
 
 def test_other_names_of_verbs_work_and_are_not_listed(run: Run) -> None:

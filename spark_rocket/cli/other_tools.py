@@ -1,0 +1,88 @@
+"""The commands of ``mqadmin`` (4.9 and 5.3) and of Kafka's tools, and the ``rocket`` commands that do the same.
+
+A text that begins with a capital letter is the reason why there is none. A test compares the names with
+docs/guides/from-mqadmin.md.
+"""
+
+from __future__ import annotations
+
+_CONTROLLER = "This broker has no controller mode."
+_ROCKSDB = "This broker does not use RocksDB."
+_COLD = "This broker does not limit reads of cold data."
+_STATIC = "This broker does not support static topics."
+_CONTAINER = "There are no broker containers; rocket up --brokers N starts several brokers."
+_ACCOUNTS = ("acl list", "acl update", "acl delete")
+_KRAFT = "RocketMQ has no KRaft quorum."
+
+MQADMIN: dict[str, tuple[str, ...] | str] = {
+    "addBroker": _CONTAINER, "addWritePerm": ("broker undrain",), "allocateMQ": ("group show",),
+    "brokerConsumeStats": ("group list", "group lag"), "brokerStatus": ("broker runtime",),
+    "checkMsgSendRT": ("bench send",), "checkRocksdbCqWriteProgress": _ROCKSDB, "cleanBrokerMetadata": _CONTROLLER,
+    "cleanExpiredCQ": ("broker clean",), "cleanUnusedTopic": ("broker clean",),
+    "cloneGroupOffset": ("offsets reset",), "clusterAclConfigVersion": ("acl list",), "clusterList": ("cluster list",),
+    "clusterRT": ("bench send",), "consumeMessage": ("message tail",), "consumerConnection": ("group show",),
+    "consumerProgress": ("group list", "group lag"), "consumerStatus": ("group member",), "copyAcl": _ACCOUNTS,
+    "copyUser": _ACCOUNTS, "createAcl": _ACCOUNTS, "createUser": _ACCOUNTS, "deleteAccessConfig": ("acl delete",),
+    "deleteAcl": _ACCOUNTS, "deleteAclConfig": ("acl delete",), "deleteExpiredCommitLog": ("broker clean",),
+    "deleteKvConfig": ("namesrv kv delete",), "deleteSubGroup": ("group delete",), "deleteTopic": ("topic delete",),
+    "deleteUser": _ACCOUNTS, "dumpCompactionLog": "This broker does not support compaction.",
+    "electMaster": _CONTROLLER, "exportConfigs": ("broker config",), "exportMetadata": ("topic list", "group list"),
+    "exportMetadataInRocksDB": _ROCKSDB, "exportMetrics": ("broker runtime",), "exportPopRecord": _ROCKSDB,
+    "getAccessConfigSubCommand": ("acl list", "acl show"), "getAcl": _ACCOUNTS,
+    "getAclConfig": ("acl list", "acl show"),
+    "getBrokerConfig": ("broker config",), "getBrokerEpoch": _CONTROLLER, "getColdDataFlowCtrInfo": _COLD,
+    "getConsumerConfig": ("group show",), "getControllerConfig": _CONTROLLER, "getControllerMetaData": _CONTROLLER,
+    "getNamesrvConfig": ("namesrv config",), "getSyncStateSet": _CONTROLLER, "getUser": _ACCOUNTS,
+    "haStatus": ("broker ha",), "listAcl": _ACCOUNTS, "listUser": _ACCOUNTS, "printMsg": ("message tail",),
+    "printMsgByQueue": ("message tail", "queue dump"), "producer": ("cluster producers",),
+    "producerConnection": ("cluster producers",), "queryCq": ("queue dump",), "queryMsgById": ("message get",),
+    "queryMsgByKey": ("message query-key",), "queryMsgByOffset": ("queue dump",),
+    "queryMsgByUniqueKey": ("message query-id",), "queryMsgTraceById": ("message trace",),
+    "remappingStaticTopic": _STATIC, "removeBroker": _CONTAINER, "removeColdDataFlowCtrGroupConfig": _COLD,
+    "resetMasterFlushOffset": _CONTROLLER, "resetOffsetByTime": ("offsets reset",), "rocksDBConfigToJson": _ROCKSDB,
+    "sendMessage": ("message send",), "sendMsgStatus": ("bench send",),
+    "setCommitLogReadAheadMode": _COLD, "setConsumeMode": "Choose pull or POP in the consumer's code.",
+    "skipAccumulatedMessage": ("offsets reset",), "startMonitoring": ("console",), "statsAll": ("topic stats",),
+    "switchTimerEngine": _ROCKSDB, "topicClusterList": ("topic route",), "topicList": ("topic list",),
+    "topicRoute": ("topic route",), "topicStatus": ("topic stats",), "updateAclConfig": ("acl update",),
+    "updateBrokerConfig": ("broker config",), "updateColdDataFlowCtrGroupConfig": _COLD,
+    "updateControllerConfig": _CONTROLLER, "updateAcl": _ACCOUNTS, "updateGlobalWhiteAddr": ("acl white-list",),
+    "updateKvConfig": ("namesrv kv set",), "updateNamesrvConfig": ("namesrv config",),
+    "updateOrderConf": ("topic update",), "updateStaticTopic": _STATIC, "updateSubGroup": ("group create",),
+    "updateSubGroupList": ("group create",),
+    "updateTieredTopic": "This broker does not support tiered storage.",
+    "updateTopic": ("topic create", "topic update"),
+    "updateTopicList": ("topic create",), "updateTopicPerm": ("topic update",), "updateUser": _ACCOUNTS,
+    "wipeWritePerm": ("broker drain",),
+}  # fmt: skip
+
+KAFKA: dict[str, tuple[str, ...] | str] = {
+    "kafka-acls": ("acl list", "acl update", "acl delete"), "kafka-broker-api-versions": ("broker runtime",),
+    "kafka-client-metrics": ("broker config",), "kafka-cluster": ("cluster list",), "kafka-configs": (
+        "broker config", "topic update", "group create"), "kafka-console-consumer": ("message tail",),
+    "kafka-console-producer": ("message send",), "kafka-console-share-consumer": ("message tail",),
+    "kafka-consumer-groups": ("group list", "group lag", "offsets reset"),
+    "kafka-consumer-perf-test": ("bench consume",), "kafka-delegation-tokens": "RocketMQ has no delegation tokens.",
+    "kafka-delete-records": "RocketMQ deletes messages by age and disk usage only.",
+    "kafka-dump-log": ("store dump",), "kafka-e2e-latency": ("bench send",),
+    "kafka-features": "RocketMQ has no feature levels.", "kafka-get-offsets": ("topic stats",),
+    "kafka-groups": ("group list",), "kafka-jmx": ("broker runtime",), "kafka-leader-election": _KRAFT,
+    "kafka-log-dirs": ("store stats",), "kafka-metadata-quorum": _KRAFT, "kafka-metadata-shell": _KRAFT,
+    "kafka-mirror-maker": "Read from one cluster and write to another with Spark.",
+    "kafka-producer-perf-test": ("bench send",), "kafka-reassign-partitions":
+        "RocketMQ does not move queues; see rocket broker drain.",
+    "kafka-replica-verification": ("broker ha",), "kafka-run-class": ("help",), "kafka-server-start": ("up",),
+    "kafka-server-stop": "End the process of rocket up with SIGTERM.", "kafka-share-groups": ("group list",),
+    "kafka-storage": _KRAFT, "kafka-streams-application-reset": ("offsets reset",),
+    "kafka-streams-groups": ("group list",),
+    "kafka-topics": ("topic list", "topic create", "topic show", "topic delete"),
+    "kafka-transactions": ("help exactly-once",), "kafka-verifiable-consumer": ("message tail",),
+    "kafka-verifiable-producer": ("message send",),
+}  # fmt: skip
+
+_BY_NAME = {name.lower(): counterpart for name, counterpart in (MQADMIN | KAFKA).items()}
+
+
+def counterpart(name: str) -> tuple[str, ...] | str | None:
+    """Return the commands without ``rocket``, or the reason why there is none; None for an unknown name."""
+    return _BY_NAME.get(name.lower().removesuffix(".sh").removesuffix(".bat"))
