@@ -11,10 +11,12 @@ common.topic.TopicValidator and common.MixAll.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import cast
 
+from spark_rocket.arguments import check
 from spark_rocket.errors import IllegalMessageError
 
 KEYS = "KEYS"
@@ -113,6 +115,15 @@ class MessageQueue:
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
 
 
+_TEXTS = (str, type(None))
+_DELAY_ARGUMENTS = {
+    DELAY: "delay_level",
+    TIMER_DELAY_SEC: "delay_seconds",
+    TIMER_DELAY_MS: "delay_ms",
+    TIMER_DELIVER_MS: "deliver_at_ms",
+}
+
+
 @dataclass(slots=True)
 class Message:
     """A message to send. ``properties`` holds user properties and those of RocketMQ (``TAGS``, ``KEYS``, …)."""
@@ -143,6 +154,8 @@ class Message:
 
         Set at most one of the four delays; ``deliver_at_ms`` is in ms since the epoch.
         """
+        if properties:
+            check("properties", properties, Mapping[str, str])
         every = dict(properties or {})
         delays = {
             DELAY: delay_level,
@@ -150,6 +163,25 @@ class Message:
             TIMER_DELAY_MS: delay_ms,
             TIMER_DELIVER_MS: deliver_at_ms,
         }
+        if (
+            type(topic) is not str
+            or type(body) is not bytes
+            or type(flag) is not int
+            or type(tags) not in _TEXTS
+            or type(sharding_key) not in _TEXTS
+        ):  # the checks take longer than the rest
+            texts = {
+                "topic": topic,
+                "tags": "" if tags is None else tags,
+                "sharding_key": "" if sharding_key is None else sharding_key,
+            }
+            for name, text in texts.items():
+                check(name, text, str)
+            check("body", body, bytes | str)
+            check("flag", flag, int)
+        for name, value in delays.items():
+            if value is not None:
+                check(_DELAY_ARGUMENTS[name], value, int)
         given = {name: str(value) for name, value in delays.items() if value is not None}
         if len(given) > 1 or any(value.startswith("-") for value in given.values()):
             raise IllegalMessageError(
@@ -163,14 +195,15 @@ class Message:
             )
         every.update(given)
         if wait_store_ok is not None:
+            check("wait_store_ok", wait_store_ok, bool)
             every[WAIT] = "true" if wait_store_ok else "false"
         if tags is not None:
             every[TAGS] = tags
         if keys is not None:
-            every[KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+            every[KEYS] = keys if isinstance(keys, str) else _joined_keys(keys)
         if sharding_key is not None:
             every[SHARDING_KEY] = sharding_key
-        return cls(topic, body.encode() if isinstance(body, str) else body, every, flag)
+        return cls(topic, _encoded(body) if isinstance(body, str) else body, every, flag)
 
     def get_property(self, name: str) -> str | None:
         return self.properties.get(name)
@@ -185,6 +218,23 @@ class Message:
     @property
     def keys(self) -> str | None:
         return self.get_property(KEYS)
+
+
+def _joined_keys(keys: object) -> str:
+    check("keys", keys, str | Iterable[str])
+    every = list(cast("Iterable[str]", keys))
+    check("keys", every, list[str])
+    return " ".join(every)
+
+
+def _encoded(body: str) -> bytes:
+    try:
+        return body.encode()
+    except UnicodeEncodeError as error:
+        raise IllegalMessageError(
+            f"The body of a message is not valid Unicode text: {error.reason} at character {error.start}.",
+            remedy="Pass bytes, or text without lone surrogates.",
+        ) from None
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """The commands of ``mqadmin`` (4.9 and 5.3) and of Kafka's tools, and the ``rocket`` commands that do the same.
 
-A text that begins with a capital letter is the reason why there is none. A test compares the names with
-docs/guides/from-mqadmin.md.
+A string instead of commands is the reason why RocketMQ or this package has no counterpart. A test compares the names
+with docs/guides/from-mqadmin.md.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import RecallMessageHandle
-from spark_rocket.protocol.record.properties import encode_properties
+from spark_rocket.protocol.record.properties import join_properties
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.bodies.stats import TimerMetric, TimerMetricsSerializeWrapper
 from spark_rocket.protocol.wire.codes import PERM_WRITE, RequestCode, ResponseCode
@@ -68,7 +68,7 @@ class PendingMessageProcessor(Processor):
             waiting.topic,
             waiting.queue_id,
             b"0",
-            encode_properties(properties),
+            join_properties(properties),
             born_timestamp=now,
             born_host=parse_address(channel.remote_addr),
         )

@@ -43,7 +43,7 @@ from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import HALF_TOPIC, SHARDING_KEY
 from spark_rocket.protocol.ids import RecallMessageHandle, UniqKeyGenerator, encode_offset_msg_id, pack_host
 from spark_rocket.protocol.record.batch_body import decode_batch_body
-from spark_rocket.protocol.record.properties import decode_properties, encode_properties, find_property
+from spark_rocket.protocol.record.properties import decode_properties, find_property, join_text
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.address import parse_address
@@ -276,7 +276,7 @@ class SendMessageProcessor(Processor):
             sent.waiting = self.transactions.prepare(values, topic, queue_id, self.clock())
         else:
             sent.waiting = self.delay_rules.apply(values, topic, queue_id)
-        return encode_properties(values).decode()
+        return join_text(values)
 
     def _put_batch(self, sent: _Send) -> PutResult:
         properties = sent.properties
@@ -284,7 +284,7 @@ class SendMessageProcessor(Processor):
             _refuse_in_batch(decode_properties(properties))
         # Apache's broker appends the batch's own properties to those of each message in it.
         if _has_broker_properties(properties):
-            properties = encode_properties(_without_broker_properties(decode_properties(properties))).decode()
+            properties = join_text(_without_broker_properties(decode_properties(properties)))
         shared = f"{self._broker_properties()}\x02{properties}" if properties else self._broker_properties()
         return self.store.put_batch(
             sent.target.topic,
@@ -317,7 +317,7 @@ class SendMessageProcessor(Processor):
             return target, queue_id
         values = decode_properties(ext.get("i") or "")
         if "DELAY" in values:  # dead letters are not delayed, as in Apache's broker
-            ext["i"] = encode_properties(values | {"DELAY": "-1"}).decode()
+            ext["i"] = join_text(values | {"DELAY": "-1"})
         return dead, 0
 
 

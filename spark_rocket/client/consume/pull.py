@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
+from spark_rocket.arguments import check_filter
 from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.extras import requires
 from spark_rocket.model import MessageExt, MessageQueue
@@ -119,6 +120,7 @@ class PullOptions(TypedDict, total=False):
 
 def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOptions) -> RemotingCommand:
     suspend_ms, sql = options.get("suspend_ms", 0), options.get("sql")
+    check_filter(options.get("tags"), sql)
     header = PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,

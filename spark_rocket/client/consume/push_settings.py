@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
+from spark_rocket.arguments import check
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, OrderlyListener
@@ -73,6 +74,9 @@ class PushSettings:
             raise ClientError(
                 "A push consumer needs exactly one listener.", remedy="Pass one of: a listener, orderly=, batches=."
             )
+        for name in ("listener", "orderly", "batches"):
+            if (value := getattr(self, name)) is not None:
+                check(name, value, Callable)
         for name, low, high, unless in (
             ("consume_threads", 1, 1_000, ()),
             ("consume_message_batch_max_size", 1, 1_024, ()),

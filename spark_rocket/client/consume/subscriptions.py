@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from spark_rocket.arguments import check_filter
 from spark_rocket.client.core.validators import check_topic
 from spark_rocket.errors import ProtocolError, SubscriptionRefusedError
 from spark_rocket.protocol.filter.sql92 import parse_sql92
@@ -36,6 +37,7 @@ class Subscriptions:
         unchanged.
         """
         check_topic(topic)
+        check_filter(tags, sql)
         if sql is not None:
             try:
                 parse_sql92(sql)

@@ -12,7 +12,10 @@ import os
 import threading
 import weakref
 from enum import Enum
+from types import FunctionType
+from typing import Any
 
+from spark_rocket.arguments import checked
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import StateError
@@ -30,6 +33,13 @@ class ServiceState(Enum):
 
 class Client:
     """The base class of producers, consumers, reader and admin: start, close, the shared instance."""
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Check the arguments of the public methods (``arguments``)."""
+        super().__init_subclass__(**settings)
+        for name, member in list(vars(cls).items()):
+            if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
+                setattr(cls, name, checked(member))
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config

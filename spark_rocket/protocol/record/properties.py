@@ -27,7 +27,12 @@ _REMEDY = "Property names and values are text without the characters U+0001 and 
 
 def join_properties(properties: Mapping[str, str]) -> bytes:
     """Encode properties of a stored message again, unchecked: a separator in a value must not make it undeliverable."""
-    return "\x02".join([f"{name}\x01{value}" for name, value in properties.items()]).encode()
+    return join_text(properties).encode()
+
+
+def join_text(properties: Mapping[str, str]) -> str:
+    """As ``join_properties``, as text."""
+    return "\x02".join([name + "\x01" + value for name, value in properties.items()])
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
@@ -36,6 +41,13 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
         raw = join_properties(properties)
     except UnicodeEncodeError as error:
         raise ProtocolError(f"A property has invalid Unicode text: {error.reason}.", remedy=_REMEDY) from None
+    except TypeError:
+        wrong = next((one for one in properties.items() if not all(isinstance(text, str) for text in one)), None)
+        if wrong is None:
+            raise
+        raise ProtocolError(
+            f"Property {wrong[0]!r} is not text: its value has type {type(wrong[1]).__name__}.", remedy=_REMEDY
+        ) from None
     count = len(properties)
     if count and (raw.count(b"\x01") != count or raw.count(b"\x02") != count - 1):
         names = [name for name, value in properties.items() if {"\x01", "\x02"} & set(f"{name}{value}")]

@@ -1,0 +1,168 @@
+"""Checks of public arguments: an argument is used, or refused by its name before anything is sent.
+
+``Client`` checks the public methods and constructors of all clients, with :func:`checked`. The annotations are the
+table: text, numbers, classes, containers of these, and functions. A coroutine function is refused as a callback,
+because the client would not await it. Times in milliseconds (``at_ms``, ``timestamp_ms``, ``begin_ms``, ``end_ms``) are
+refused if they look like seconds. An annotation that is only known to type checkers is not checked.
+
+Pure. Corresponds to the static types of Java's client.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from functools import wraps
+from numbers import Integral, Real
+from typing import Any, Protocol, TypeVar, Union, get_args, get_origin
+
+from spark_rocket.errors import ClientError
+from spark_rocket.units import are_seconds
+
+F = TypeVar("F", bound=Callable[..., Any])
+_TIMES = ("timestamp_ms", "at_ms", "begin_ms", "end_ms")
+_NAMES = {
+    str: "a string", int: "an integer", float: "a number", bool: "True or False", bytes: "bytes", types.NoneType: "None"
+}  # fmt: skip
+_CHECKED_CONTAINERS = (list, tuple, set, frozenset)
+
+
+def refuse(name: str, value: object, expected: str) -> ClientError:
+    """Return the error for an invalid argument."""
+    shown = f"{value!r:.80}" if isinstance(value, str | int | float | bytes) else type(value).__name__
+    return ClientError(f"Invalid argument {name}: {shown}.", remedy=f"Pass {expected}.")
+
+
+def check(name: str, value: object, hint: Any) -> None:
+    """Raise ClientError unless the value has the type of the annotation."""
+    if not _fits(value, hint):
+        raise refuse(name, value, _expected(hint))
+    if name.endswith(_TIMES) and isinstance(value, int) and are_seconds(value):
+        raise refuse(name, value, f"milliseconds since 1970 (did you mean {value * 1000}?)")
+
+
+def check_filter(tags: str | None, sql: str | None) -> None:
+    """Raise ClientError if a filter by tags and one by an SQL92 expression are given together."""
+    if sql is not None and tags not in (None, "", "*"):
+        raise ClientError(
+            f"Arguments tags={tags!r:.80} and sql={sql!r:.80} cannot be given together.",
+            remedy="Give one of them; SQL92 can select tags: TAGS = 'a' AND amount > 5.",
+        )
+
+
+def checked(function: F) -> F:
+    """Return a method that checks its arguments by their annotations."""
+    hints: dict[str, tuple[Any, frozenset[type]]] | None = None
+    positional: list[str] = []
+
+    @wraps(function)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        nonlocal hints
+        if hints is None:  # at the first call: all modules are loaded then
+            positional[:] = list(inspect.signature(function).parameters)[1:]
+            hints = {name: (hint, _exact_types(name, hint)) for name, hint in hints_of(function).items()}
+        for name, value in zip(positional, args, strict=False):
+            if name in hints and type(value) not in hints[name][1]:
+                check(name, value, hints[name][0])
+        for name, value in kwargs.items():
+            if name in hints and type(value) not in hints[name][1]:
+                check(name, value, hints[name][0])
+        return function(self, *args, **kwargs)
+
+    return typing.cast(F, call)
+
+
+def _exact_types(name: str, hint: Any) -> frozenset[type]:
+    """Return types whose values need no further check, because sends are frequent."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    plain = {kind for kind in kinds if isinstance(kind, type) and get_origin(kind) is None and kind is not float}
+    return frozenset(plain - {int} if name.endswith(_TIMES) else plain)
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations by argument, also those of ``**options: Unpack[…]``. Unknown ones are omitted."""
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.annotation is parameter.empty:
+            continue
+        hint = _resolved(parameter.annotation, function.__module__)
+        if parameter.kind is parameter.VAR_KEYWORD:
+            for kind in get_args(hint) if get_origin(hint) is typing.Unpack else ():
+                found |= _of_typed_dict(kind)
+        elif hint is not None and parameter.kind is not parameter.VAR_POSITIONAL:
+            found[name] = hint
+    return found
+
+
+def _of_typed_dict(kind: Any) -> dict[str, Any]:
+    own = {name: _resolved(hint, kind.__module__) for name, hint in getattr(kind, "__annotations__", {}).items()}
+    return {name: hint for name, hint in own.items() if hint is not None}
+
+
+def _resolved(hint: Any, module: str) -> Any:
+    """Return the annotation; None if it is unknown at run time."""
+    if isinstance(hint, typing.ForwardRef):
+        module, hint = str(hint.__forward_module__ or module), hint.__forward_arg__
+    if not isinstance(hint, str):
+        return hint
+    try:
+        return _resolved(eval(hint, vars(sys.modules[module])), module)  # of this package's own source
+    except (NameError, TypeError):  # imported for type checkers only, or an alias that is text
+        return None
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in get_args(hint))
+    if hint is None or hint is types.NoneType:
+        return value is None
+    if origin is Callable or hint is Callable:
+        is_coroutine = inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(
+            getattr(value, "__call__", None)  # noqa: B004  # an object whose call is a coroutine
+        )
+        return callable(value) and not is_coroutine
+    if hint is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    if hint is bytes:
+        return isinstance(value, bytes | bytearray | memoryview)
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and value == value
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return isinstance(value, origin) and not isinstance(value, str | bytes) and _elements_fit(value, hint)
+    if not isinstance(hint, type) or typing.is_typeddict(hint):
+        return True
+    if Protocol in hint.__bases__:
+        methods = [name for name, one in vars(hint).items() if inspect.isfunction(one) and not name.startswith("_")]
+        return all(callable(getattr(value, name, None)) for name in methods)
+    return isinstance(value, hint)
+
+
+def _elements_fit(value: object, hint: Any) -> bool:
+    """Check the elements of a container; those of an iterator would be lost."""
+    kinds = get_args(hint)
+    if isinstance(value, Mapping) and len(kinds) == 2:
+        return all(_fits(key, kinds[0]) and _fits(one, kinds[1]) for key, one in value.items())
+    if isinstance(value, _CHECKED_CONTAINERS) and kinds:
+        return all(_fits(one, kinds[0]) for one in value)
+    return True
+
+
+def _expected(hint: Any) -> str:
+    origin = get_origin(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(_expected(one) for one in get_args(hint)))
+    if origin is Callable or hint is Callable:
+        return "a function (not a coroutine function)"
+    if hint in _NAMES:
+        return _NAMES[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return f"one of {', '.join(str(one) for one in hint)}"
+    if isinstance(origin, type):
+        kinds = ", ".join(_expected(one).removeprefix("a ").removeprefix("an ") for one in get_args(hint))
+        return f"a {'mapping' if issubclass(origin, Mapping) else 'list'} ({kinds})"
+    return f"a {getattr(hint, '__name__', hint)}"

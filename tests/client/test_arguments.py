@@ -1,0 +1,180 @@
+"""Every public argument is used, or refused by its name before anything is sent.
+
+The table is made from the signatures: a new public argument is covered without a line here, and an argument that is not
+checked fails, unless ``ANY`` has it with a reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from spark_rocket import client
+from spark_rocket.arguments import check, hints_of
+from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer, aio
+from spark_rocket.client.consume.pull import pull_request
+from spark_rocket.client.consume.subscriptions import Subscriptions
+from spark_rocket.errors import RocketError
+from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.record.properties import encode_properties
+
+CLIENTS = (Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer)
+QUEUE = MessageQueue("orders", "broker-a", 0)
+ANY = {
+    "arg": "passed to the listener",
+    "selector_arg": "passed to the selector",
+    "open_telemetry": "a tracer provider of a library that may be missing",
+    "listener": "checked by the consumer, because its type needs pyarrow; of a transaction: an object with two methods",
+    "orderly": "as listener",
+    "batches": "as listener",
+    "settings": "those of a producer",
+}
+
+
+INTERNAL = ("after_fork", "add_metrics", "may_block")
+"""Called by the package alone."""
+
+
+class Wrong:
+    """A value of no type that an argument may have."""
+
+    def __repr__(self) -> str:
+        return "<wrong>"
+
+
+def _methods() -> Iterator[tuple[type, str, FunctionType]]:
+    for kind in CLIENTS:
+        for name in dir(kind):
+            member = inspect.getattr_static(kind, name)
+            if name not in INTERNAL and isinstance(member, FunctionType) and (name == "__init__" or name[0] != "_"):
+                yield kind, name, member
+
+
+def _arguments() -> Iterator[Any]:
+    for kind, method, function in _methods():
+        signature = list(inspect.signature(function).parameters.values())[1:]
+        names = [one.name for one in signature if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+        hints = hints_of(function)
+        for name in dict.fromkeys([*names, *hints]):
+            if name not in ANY:
+                yield pytest.param(kind, function, name, id=f"{kind.__name__}.{method}({name})")
+
+
+ARGUMENTS = list(_arguments())
+
+
+def test_the_arguments_are_found() -> None:
+    assert len(ARGUMENTS) > 400
+    assert {kind.__name__ for kind in CLIENTS} == {
+        name
+        for name in client.__all__
+        if inspect.isclass(getattr(client, name)) and hasattr(getattr(client, name), "close")
+    }
+    for name in aio.__all__:  # their arguments are those of the blocking clients
+        assert issubclass(type(getattr(aio, name)), type)
+
+
+@pytest.mark.parametrize(("kind", "function", "name"), ARGUMENTS)
+def test_an_argument_of_a_wrong_type_is_refused_by_name(kind: type, function: FunctionType, name: str) -> None:
+    unborn = object.__new__(kind)  # the check comes before everything else
+    with pytest.raises(RocketError, match=rf"Invalid argument {name}: "):
+        function(unborn, **{name: Wrong()})
+
+
+@pytest.mark.parametrize(("kind", "function", "name"), [one for one in ARGUMENTS if one.values[2].endswith("_ms")])
+def test_seconds_are_not_taken_for_milliseconds(kind: type, function: FunctionType, name: str) -> None:
+    if name.endswith(("timestamp_ms", "at_ms", "begin_ms", "end_ms")):
+        with pytest.raises(RocketError, match=rf"{name}: 1769860800. Pass .*did you mean 1769860800000"):
+            function(object.__new__(kind), **{name: 1_769_860_800})
+
+
+async def _coroutine(*_: object) -> None:
+    """A listener that the client does not await."""
+
+
+class _Awaited:
+    async def __call__(self, *_: object) -> None:
+        """Nor this one."""
+
+
+@pytest.mark.parametrize("place", ["listener", "orderly", "batches"])
+@pytest.mark.parametrize("listener", [42, "f", _coroutine, _Awaited()])
+def test_listeners_are_functions(place: str, listener: Any) -> None:
+    with pytest.raises(RocketError, match=rf"Invalid argument {place}: .*not a coroutine function"):
+        PushConsumer("orders", name_server="a:1", **{place: listener})
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"topic": 1}, "topic"),
+        ({"body": 1}, "body"),
+        ({"body": None}, "body"),
+        ({"body": "cut \ud83d"}, "body"),
+        ({"tags": ["a", "b"]}, "tags"),
+        ({"keys": 123}, "keys"),
+        ({"keys": ["a", 1]}, "keys"),
+        ({"keys": b"a"}, "keys"),
+        ({"sharding_key": 7}, "sharding_key"),
+        ({"delay_level": "3"}, "delay_level"),
+        ({"delay_level": True}, "delay_level"),
+        ({"delay_seconds": 1.5}, "delay_seconds"),
+        ({"delay_ms": "1s"}, "delay_ms"),
+        ({"deliver_at_ms": 1_769_860_800}, "deliver_at_ms"),
+        ({"wait_store_ok": "yes"}, "wait_store_ok"),
+        ({"flag": "1"}, "flag"),
+        ({"properties": {"a": None}}, "properties"),
+        ({"properties": {"a": b"v1"}}, "properties"),
+        ({"properties": {"a": 1}}, "properties"),
+        ({"properties": {1: "a"}}, "properties"),
+        ({"properties": ["a"]}, "properties"),
+    ],
+)
+def test_messages_refuse_by_name(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(RocketError, match=named):
+        Message.of(**({"topic": "orders", "body": b"x"} | given))
+
+
+@pytest.mark.parametrize("value", [None, b"v1", ["v"], 1, 1.5, True])
+def test_property_values_are_text_wherever_they_come_from(value: Any) -> None:
+    message = Message("orders", b"x", {"fine": "text"})
+    message.set_property("color", value)
+    with pytest.raises(RocketError, match="Property 'color' is not text"):
+        encode_properties(message.properties)
+
+
+def test_property_text_is_refused_alone_and_in_batches_alike() -> None:
+    for text in ("a\x01b", "a\x02b", "\ud83d"):
+        for properties in ({"color": text}, {"CLUSTER": "c", "color": text}, {"color": text, "z": ""}):
+            with pytest.raises(RocketError, match=r"(?i)property"):
+                encode_properties(properties)
+
+
+@pytest.mark.parametrize(("tags", "sql"), [("paid", "amount > 5"), ("a || b", "TRUE"), ("paid", "")])
+def test_tags_and_sql_are_not_combined(tags: str, sql: str) -> None:
+    with pytest.raises(RocketError, match=r"tags=.*sql=.*cannot be given together"):
+        Subscriptions().add("orders", tags, sql)
+    with pytest.raises(RocketError, match=r"tags=.*sql=.*cannot be given together"):
+        pull_request("group", QUEUE, 0, {"tags": tags, "sql": sql})
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "fits"),
+    [
+        (1, int, True), (True, int, False), (1.0, int, False), (1, float, True), (float("nan"), float, False),
+        ("a", typing.Iterable[str], False), (["a"], typing.Iterable[str], True), ([1], typing.Iterable[str], False),
+        (bytearray(b"a"), bytes, True), (None, int | None, True), ("a", int | None, False), (len, Callable, True),
+        ({"a": 1}, dict[str, int], True), ({"a": "b"}, dict[str, int], False), (iter([1]), typing.Iterable[str], True),
+    ],
+)  # fmt: skip
+def test_what_fits_an_annotation(value: object, hint: Any, fits: bool) -> None:
+    if fits:
+        check("one", value, hint)
+    else:
+        with pytest.raises(RocketError, match=r"Invalid argument one: .* Pass "):
+            check("one", value, hint)
