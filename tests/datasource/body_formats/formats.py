@@ -30,10 +30,10 @@ from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.projection import projection_of
 from spark_rocket.datasource.read.projection import rows_of as rows_of_read
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.datasource.spark_schema import columns_of, spark_schema
+from spark_rocket.protocol.record.columns import BODY_FAULT
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -65,7 +65,8 @@ def decoder(settings: BodySettings, schema: StructType) -> Decoder:
 def typed_rows(options: ReadOptions, schema: StructType, messages: pa.RecordBatch) -> list[pa.RecordBatch]:
     """The batches of a read with this schema."""
     wanted = columns_of(schema, options.body)
-    return list(rows_of_read(iter([messages]), options, wanted, projection_of(options, wanted)))
+    messages = messages.append_column(BODY_FAULT, pa.nulls(len(messages), BODY_FAULT.type))
+    return list(rows_of_read(iter([messages]), options, wanted))
 
 
 def known_columns(settings: BodySettings) -> StructType:

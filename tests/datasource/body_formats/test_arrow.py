@@ -144,7 +144,9 @@ def test_long_message_columns_are_repeated_per_batch(monkeypatch: pytest.MonkeyP
         {"body": body, "keys": None} | plain,
     ]
     target = rows.projection.target
-    batch = pa.RecordBatch.from_pylist([{name: one[name] for name in target.names} for one in messages], schema=target)
+    batch = pa.RecordBatch.from_pylist(
+        [{name: one.get(name) for name in target.names} for one in messages], schema=target
+    )
     monkeypatch.setattr(arrow_bodies, "_MAX_DECODED_BYTES", 50_000)
     found = [(part.num_rows, part.nbytes, part.column("id").to_pylist()) for part in rows.rows(iter([batch]))]
     assert max(size for _, size, _ in found) < 1_200_000
