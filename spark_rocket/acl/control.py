@@ -20,13 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from spark_rocket.acl.accounts_file import AccountsFile, change_file, warn_if_open
+from spark_rocket.acl.refusals import Refusals
 from spark_rocket.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.logs import RateLimited
-from spark_rocket.protocol.wire.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
-_rate_limited = RateLimited(_log)
 
 FILE_CHECK_INTERVAL_S = 1.0
 _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
@@ -34,18 +32,13 @@ _PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
 _Stat = tuple[int, int, int] | None
 
 
-class NotAuthenticatedError(RefusedError):
-    """Authentication failed: missing or unknown access key, or missing or wrong signature."""
-
-
-class AccountControl:
+class AccountControl(Refusals):
     """The rules of one file. Each protocol's checks are a subclass."""
 
     def __init__(self, path: Path, *, clock: Callable[[], int]) -> None:
         """Load the file; ConfigError if it is invalid. ``clock``: the wall clock, in milliseconds."""
+        super().__init__()
         self.path = path
-        self.refused = 0
-        self.allowed_by_white_list = 0
         self._loaded = self._seen = _stat(path)
         self.rules = AclRules.from_file(path)
         warn_if_open(path)
@@ -107,24 +100,6 @@ class AccountControl:
     def wrong_signature(self, account: Account, has_one: bool) -> RefusedError:
         what = "is not signed" if not has_one else "has a signature that its secret key did not make"
         return self.not_authenticated(f"the request of accessKey {account.access_key} {what}")
-
-    def not_authenticated(self, text: str) -> NotAuthenticatedError:
-        self.refused += 1
-        return NotAuthenticatedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
-
-    def refusal(self, text: str) -> RefusedError:
-        self.refused += 1
-        return RefusedError(_printable(text), response_code=ResponseCode.NO_PERMISSION)
-
-    def log_refusal(self, peer: str, error: RefusedError) -> None:
-        """Log a refusal, rate-limited per host."""
-        host = peer.rpartition(":")[0]
-        _rate_limited.warning(host, "refused a request of %s: %s", host, error.message)
-
-
-def _printable(text: str) -> str:
-    """Replace unprintable characters: names are untrusted input, and are logged."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _stat(path: Path) -> _Stat:

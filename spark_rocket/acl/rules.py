@@ -87,6 +87,11 @@ def for_all(topic: str) -> bool:
     return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
 
 
+def is_store_of_others(topic: str) -> bool:
+    """Whether this is a system topic that holds messages sent to other topics."""
+    return is_system_topic(topic) and topic not in _ORDINARY
+
+
 class Account:
     """An account with its keys and permissions."""
 
@@ -132,7 +137,7 @@ class Account:
         its retry topics of POP, ``%RETRY%group_topic``.
         """
         if kind == TOPIC:
-            return DENY if is_system_topic(name) and name not in _ORDINARY else self._defaults[TOPIC]
+            return DENY if is_store_of_others(name) else self._defaults[TOPIC]
         owned = [group for group in self._owned[GROUP] if name.startswith((f"{group}_", f"{group}+"))]
         return DENY if any(self._owned[GROUP][group] & DENY for group in owned) else self._defaults[GROUP]
 

@@ -122,9 +122,10 @@ class Broker:
             raise StateError("The broker is already started.")
         config = self.config
         config.check_role()
+        config.check_access()
         if config.without_effect:
             _log.info("settings without effect in this broker: %s", ", ".join(config.without_effect))
-        access_control = self._access_control() if config.acl_enable else None
+        access_control = self._access_control()
         tracing = self._tracing() if config.open_telemetry_enable else None
         store_ip = advertised_ip(config)
         server = self._server = self._make_server()
@@ -230,15 +231,23 @@ class Broker:
                 self.config.bind_address,
             )
 
-    def _access_control(self) -> AccessControl:
-        from spark_rocket.broker.acl.access_control import (  # imported only if needed: it loads YAML
-            AccessControl,
-            topic_at,
-        )
+    def _access_control(self) -> AccessControl | None:
+        """The access control of the settings; its modules are imported only if needed: they load YAML."""
+        config = self.config
+        if not config.acl_enable and not config.authentication_enabled:
+            return None
+        from spark_rocket.broker.acl.access_control import topic_at
 
-        return AccessControl(
-            self.config.acl_path, topic_at=lambda offset: topic_at(self.parts.store, offset), clock=self._clock
-        )
+        def find(offset: int) -> str | None:
+            return topic_at(self.parts.store, offset)
+
+        if config.authentication_enabled:
+            from spark_rocket.broker.acl.user_access_control import UserAccessControl
+
+            return UserAccessControl(config, topic_at=find)
+        from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
+
+        return PlainAccessControl(config.acl_path, topic_at=find, clock=self._clock)
 
     def _tracing(self) -> BrokerTracing:
         with requires("openTelemetryEnable=true"):

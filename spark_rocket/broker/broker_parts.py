@@ -61,6 +61,7 @@ from spark_rocket.broker.processors.send import SendMessageProcessor
 from spark_rocket.broker.processors.send_back import SendBackProcessor
 from spark_rocket.broker.processors.statistics import StatisticsProcessor
 from spark_rocket.broker.processors.topic_admin import TopicAdminProcessor
+from spark_rocket.broker.processors.users import UserProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
@@ -354,6 +355,7 @@ class BrokerParts:
             ),
             HaStatusProcessor(*common, self.replication, self.slave),
             AccountProcessor(*common, self.access_control),
+            UserProcessor(*common, self.access_control),
         ]
 
     def _settings_changed(self) -> None:

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_rocket.acl.addresses import parts_of
-from spark_rocket.acl.control import FILE_CHECK_INTERVAL_S, AccountControl, NotAuthenticatedError
+from spark_rocket.acl.control import FILE_CHECK_INTERVAL_S, AccountControl
+from spark_rocket.acl.refusals import NotAuthenticatedError
 from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, Account, Need, Needs, for_all, need_of_topic
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.auth import Authorization, access_key_of, seconds_of

@@ -1,69 +1,86 @@
 """Access control of a broker: checks every Remoting request before it is handled.
 
-The permissions that a request needs are declared in its row (``protocol.requests``). A code without a row is for
-administrators. Apache's ACL 1.0 does not check requests that pop, ack, peek, reply, lock queues, end a transaction or
-view a message by id, nor the message that is sent back, and has a list of administrators' codes, which does not include
-codes added later.
+What a request needs is declared in its row (``protocol.requests``). There are two sets of rules: accounts of
+``plain_acl.yml`` (``plain_access_control``, ACL 1.0), and users with policies (``user_access_control``, ACL 2.0).
 
-Thread-safety: event loop only. Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
+A permission that was granted is remembered with the connection, for the same request code, account and names. The
+signature of every request is verified. What is remembered ends with the rules that granted it: a change of accounts
+replaces them.
+
+Thread-safety: event loop only. Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
-from spark_rocket.acl.addresses import parts_of
-from spark_rocket.acl.control import AccountControl
-from spark_rocket.acl.rules import GROUP, PUB, SUB, TOPIC, Account, Needs, for_all, need_of_topic
+from spark_rocket.acl.refusals import Refusals
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
-from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
+from spark_rocket.protocol.auth import ACCESS_KEY, SecretKey, is_signed_by
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.requests import BROKER_REQUESTS
-from spark_rocket.protocol.requests.needs import Pair, Permission, PlainAccess, Resource
+from spark_rocket.protocol.requests.needs import TopicAt
+from spark_rocket.protocol.requests.request_type import RequestType
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.message_store import MessageStore
 
+ACCOUNT = "acl_account"
+"""The attribute of a channel with the access key of its last heartbeat."""
+_GRANTED = "acl_granted"
+_MAX_GRANTED = 256
+_MAX_GRANTED_CHARACTERS = 1_024
 
-class AccessControl(AccountControl):
+
+class Subject(Protocol):
+    """An account or a user, as the check of its signature needs it."""
+
+    @property
+    def key(self) -> SecretKey: ...
+
+
+class _Granted(NamedTuple):
+    """What one set of rules granted to a connection: code, access key and names -> the subject that signs."""
+
+    rules: Any
+    subjects: dict[tuple[str | None, ...], Subject]
+
+
+class AccessControl(Refusals):
     """Checks the requests to one broker."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        topic_at: Callable[[int], str | None],
-        clock: Callable[[], int],
-    ) -> None:
-        """Load the file; ConfigError if it is invalid.
-
-        ``topic_at``: returns the topic of the message at a physical offset; for a half message, its real topic.
-        """
-        super().__init__(path, clock=clock)
-        self._topic_at = topic_at
+    rules: Any
+    """The accounts and permissions in force; another object after each change."""
+    topic_at: TopicAt
+    """Returns the topic of the message at a physical offset; for a half message, its real topic."""
 
     def guarded(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         return {int(code): self._guard(int(code), handler) for code, handler in handlers.items()}
 
     def _guard(self, code: int, handler: Handler) -> Handler:
         row = BROKER_REQUESTS.get(code)
-        access = PlainAccess.ADMIN if row is None else row.plain_access
+        names = row.decided_by if row is not None else None
+        first = str(code)
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
             try:
-                account = self._account(channel, request)
-                if code == RequestCode.HEART_BEAT:
-                    channel.attributes["acl_account"] = request.ext_fields.get(ACCESS_KEY, "")
-                if account is not None:
-                    if access is PlainAccess.ADMIN and not account.admin:
-                        raise self._not_admin(account, code)
-                    if access is PlainAccess.PERMISSIONS and row is not None:
-                        self.check_needs(account, _needs(row.pairs(request, self._topic_at)))
+                if names is None:
+                    self.check(channel, request, code, row)
+                else:
+                    ext = request.ext_fields
+                    key = (first, ext.get(ACCESS_KEY), *[ext.get(name) for name in names])
+                    granted = channel.attributes.get(_GRANTED)
+                    subject = granted.subjects.get(key) if granted is not None and granted.rules is self.rules else None
+                    if subject is None or not is_signed_by(request, subject.key):
+                        subject = self.check(channel, request, code, row)
+                        if subject is not None:
+                            self._remember(channel, key, subject)
             except RefusedError as error:
                 self.log_refusal(channel.remote_addr, error)
                 raise
@@ -71,81 +88,33 @@ class AccessControl(AccountControl):
 
         return guarded
 
-    def _account(self, channel: Channel, request: RemotingCommand) -> Account | None:
-        """The account that signed the request; None if the connection's address is on a white list."""
-        if self._is_white(channel):
-            return None
-        ext = request.ext_fields
-        account = self.known_account(ext.get(ACCESS_KEY))
-        if _is_white_for(account, channel):
-            self.allowed_by_white_list += 1
-            return None
-        if not is_signed_by(request, account.key):
-            raise self.wrong_signature(account, SIGNATURE in ext)
-        return account
+    def _remember(self, channel: Channel, key: tuple[str | None, ...], subject: Subject) -> None:
+        granted = channel.attributes.get(_GRANTED)
+        if granted is None or granted.rules is not self.rules or len(granted.subjects) >= _MAX_GRANTED:
+            granted = channel.attributes[_GRANTED] = _Granted(self.rules, {})
+        if sum(len(part) for part in key if part) <= _MAX_GRANTED_CHARACTERS:
+            granted.subjects[key] = subject
 
-    def check_admin(self, channel: Channel, request: RemotingCommand) -> None:
-        """Check a request about accounts again: for these, an account's own white list is not sufficient."""
-        account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
-        if account is not None and not account.admin and not self._is_white(channel):
-            raise self._not_admin(account, request.code)
+    @abstractmethod
+    def check(self, channel: Channel, request: RemotingCommand, code: int, row: RequestType | None) -> Subject | None:
+        """Raise RefusedError unless the request is allowed; return who signed it, None if it needs no signature."""
 
-    def is_signed_by_admin(self, request: RemotingCommand) -> bool:
-        """Whether an administrator signed the request; white lists are ignored."""
-        account = self.rules.accounts.get(request.ext_fields.get(ACCESS_KEY, ""))
-        return account is not None and account.admin and is_signed_by(request, account.key)
-
+    @abstractmethod
     def may_ask(self, channel: Channel, topic: str) -> bool:
         """Whether a producer's connection may receive checks of transactions of this topic.
 
         The account of its heartbeat must have permission to send to the topic.
         """
-        access_key = channel.attributes.get("acl_account")
-        if access_key is None or self._is_white(channel):
-            return True
-        account = self.rules.accounts.get(access_key)
-        if account is None:
-            return False
-        return _is_white_for(account, channel) or account.unmet((need_of_topic(topic, PUB),)) is None
 
-    def _is_white(self, channel: Channel) -> bool:
-        """Whether the connection's address is on the global white list."""
-        white = self.rules.white
-        if not white:
-            return False
-        parts = _parts(channel)
-        found = any(pattern.matches(parts) for pattern in white)
-        self.allowed_by_white_list += found
-        return found
-
-    def _not_admin(self, account: Account, code: int) -> RefusedError:
-        return self.refusal(f"request code {code} is for administrators; accessKey {account.access_key} is not one")
+    async def reload_if_changed(self) -> bool:
+        """Load the rules if their file has changed; returns whether it did."""
+        return False
 
 
-def _needs(pairs: list[Pair]) -> Needs:
-    """The permissions of ACL 1.0. All accounts may send to the trace topic and to reply topics."""
-    return tuple(
-        (
-            GROUP if pair.resource is Resource.GROUP else TOPIC,
-            pair.name,
-            PUB if pair.permission is Permission.PUB else SUB,
-        )
-        for pair in pairs
-        if pair.permission is not None and not (pair.permission is Permission.PUB and for_all(pair.name))
-    )
-
-
-def _is_white_for(account: Account, channel: Channel) -> bool:
-    return account.white is not None and account.white.matches(_parts(channel))
-
-
-def _parts(channel: Channel) -> tuple[int, ...]:
-    """The parts of a connection's address, cached with the connection."""
-    parts = channel.attributes.get("acl_address")
-    if parts is None:
-        parts = channel.attributes["acl_address"] = parts_of(channel.remote_addr.rpartition(":")[0])
-    assert isinstance(parts, tuple)
-    return parts
+def note_account(channel: Channel, request: RemotingCommand, code: int) -> None:
+    """Note the account of a heartbeat with its connection."""
+    if code == RequestCode.HEART_BEAT:
+        channel.attributes[ACCOUNT] = request.ext_fields.get(ACCESS_KEY, "")
 
 
 def topic_at(store: MessageStore, physical_offset: int) -> str | None:

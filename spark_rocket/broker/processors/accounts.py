@@ -42,6 +42,7 @@ from spark_rocket.remoting.server.channel import Channel
 if TYPE_CHECKING:
     from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
     from spark_rocket.broker.acl.access_control import AccessControl
+    from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class AccountProcessor(Processor):
     """Reads and changes of accounts and permissions by administrators."""
 
     access_control: AccessControl | None
-    """None without ``aclEnable``."""
+    """None without access control."""
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -134,21 +135,26 @@ class AccountProcessor(Processor):
 
         self._respond_after(channel, request, ResponseCode.SYSTEM_ERROR, respond())
 
-    async def _file(self, control: AccessControl) -> AccountsFile:
+    async def _file(self, control: PlainAccessControl) -> AccountsFile:
         from spark_rocket.acl.accounts_file import AccountsFile
 
         return await asyncio.to_thread(AccountsFile.read, control.path)
 
     # --- both -------------------------------------------------------------------------------------------------
 
-    def _control(self, channel: Channel, request: RemotingCommand, failed: int) -> AccessControl:
+    def _control(self, channel: Channel, request: RemotingCommand, failed: int) -> PlainAccessControl:
         control = self.access_control
-        if control is None:
+        if control is None or not self.config.acl_enable:
             raise RefusedError(
-                "access control is disabled on this broker",
+                "access control is disabled on this broker"
+                if control is None
+                else "this broker has users and policies (ACL 2.0) instead of accounts in plain_acl.yml",
                 failed,
                 remedy="Set aclEnable=true in its broker.conf and restart it.",
             )
+        from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
+
+        assert isinstance(control, PlainAccessControl)
         control.check_admin(channel, request)
         return control
 

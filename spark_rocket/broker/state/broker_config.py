@@ -42,6 +42,17 @@ from spark_rocket.broker.state.known_settings import (
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
+from spark_rocket.protocol.auth_settings import (
+    AUTHENTICATION_PROVIDER,
+    AUTHENTICATION_STRATEGIES,
+    AUTHORIZATION_PROVIDER,
+    AUTHORIZATION_STRATEGIES,
+    LOCAL_AUTHENTICATION,
+    LOCAL_AUTHORIZATION,
+    check_access,
+    codes,
+    one_class,
+)
 from spark_rocket.protocol.durability import BrokerRole, Durability, durability
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of
@@ -103,6 +114,19 @@ class BrokerConfig:
 
     acl_enable: bool = _setting(False)
     acl_file: str = _setting("")
+    authentication_enabled: bool = _setting(False)
+    authentication_provider: str = _setting("", check=one_class("authenticationProvider", AUTHENTICATION_PROVIDER))
+    authentication_metadata_provider: str = _setting("", check=LOCAL_AUTHENTICATION)
+    authentication_strategy: str = _setting("", check=one_class("authenticationStrategy", *AUTHENTICATION_STRATEGIES))
+    authentication_whitelist: str = _setting("", check=codes("authenticationWhitelist"))
+    init_authentication_user: str = _setting("", secret=True)
+    authorization_enabled: bool = _setting(False)
+    authorization_provider: str = _setting("", check=one_class("authorizationProvider", AUTHORIZATION_PROVIDER))
+    authorization_metadata_provider: str = _setting("", check=LOCAL_AUTHORIZATION)
+    authorization_strategy: str = _setting("", check=one_class("authorizationStrategy", *AUTHORIZATION_STRATEGIES))
+    authorization_whitelist: str = _setting("", check=codes("authorizationWhitelist"))
+    auth_config_path: str = _setting("")
+    migrate_auth_from_v1_enabled: bool = _setting(False)
     inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
 
     metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)
@@ -376,6 +400,10 @@ class BrokerConfig:
                 remedy="Set brokerId to 0 for a master, above 0 for a slave.",
             )
 
+    def check_access(self) -> None:
+        """Raise ConfigError for settings of access control that do not fit together."""
+        check_access(self.acl_enable, self.authentication_enabled, self.authorization_enabled)
+
     @property
     def timer_precision(self) -> int:
         """``timerPrecisionMs`` rounded down to 1000, 500, 200 or 100, and at least 100, as in Apache's broker."""
@@ -386,6 +414,12 @@ class BrokerConfig:
         """Apache's ``conf/plain_acl.yml``: ``aclFile``, else beside ``broker.conf``, else in the store's ``config``."""
         beside = self.source.absolute().parent if self.source is not None else self.store.store_path / "config"
         return beside / Path(self.acl_file or "plain_acl.yml").expanduser()
+
+    @property
+    def users_path(self) -> Path:
+        """The file of users and policies: in ``authConfigPath``, else in ``config/auth`` of the store."""
+        given = Path(self.auth_config_path).expanduser() if self.auth_config_path else None
+        return (given or self.store.store_path / "config" / "auth") / "users.json"
 
     @property
     def own_credentials(self) -> Credentials | None:

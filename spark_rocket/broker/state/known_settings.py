@@ -12,7 +12,7 @@ from collections.abc import Collection
 from spark_rocket.errors import ConfigError
 
 _NAMES = """
-    abortFile adminBrokerThreadPoolNums
+    abortFile aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond adminBrokerThreadPoolNums
     autoDeleteUnusedStats bitMapLengthConsumeQueueExt brokerHeartbeatInterval
     brokerIP2 brokerNotActiveTimeoutMillis checkCRCOnRecover
     clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity clientManageThreadPoolNums
@@ -43,10 +43,13 @@ _NAMES = """
     serverCallbackExecutorThreads
     serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketRcvBufSize serverSocketSndBufSize
     serverWorkerThreads storeCheckpoint
+    statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+    statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
     storePathBrokerIdentity storePathDLedgerCommitLog storePathEpochFile
     syncBrokerMemberGroupPeriod timeoutMillis timerInterceptDelayLevel
     transactionOpBatchInterval transactionOpMsgMaxSize transferMsgByHeap
     transientStorePoolSize useEpollNativeSelector useReentrantLockWhenPutMessage useTLS
+    userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
     validateSystemTopicWhenUpdateTopic
     warmMapedFileEnable
 """

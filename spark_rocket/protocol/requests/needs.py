@@ -88,6 +88,11 @@ class Need:
     names: Names
     permission: Permission | None
 
+    @property
+    def header_fields(self) -> tuple[str, ...] | None:
+        """The header fields that alone decide the names; None if they depend on something else."""
+        return getattr(self.names, "header_fields", None)
+
     def pairs(self, request: RemotingCommand, topic_at: TopicAt) -> Iterator[Pair]:
         for name in self.names(request, topic_at):
             if self.resource is Resource.TOPIC and name.startswith(RETRY_PREFIX):
@@ -107,15 +112,20 @@ def _of_group(
 # --- where a request names a resource ---------------------------------------------------------------------------------
 
 
-def fields(*names: str, separator: str = "") -> Names:
-    """The values of these header fields, without missing ones; with a separator each is a list."""
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    header_fields: tuple[str, ...]
+    separator: str
 
-    def found(request: RemotingCommand, topic_at: TopicAt) -> list[str]:
-        ext = request.ext_fields
-        values = [value for name in names if (value := ext.get(name))]
+    def __call__(self, request: RemotingCommand, topic_at: TopicAt) -> list[str]:
+        ext, separator = request.ext_fields, self.separator
+        values = [value for name in self.header_fields if (value := ext.get(name))]
         return [part for value in values for part in value.split(separator) if part] if separator else values
 
-    return found
+
+def fields(*names: str, separator: str = "") -> Names:
+    """The values of these header fields, without missing ones; with a separator each is a list."""
+    return _Fields(names, separator)
 
 
 _BodyT = TypeVar("_BodyT", bound=Body)
@@ -163,19 +173,20 @@ def group(*actions: Action, where: Names | None = None) -> Need:
     return Need(Resource.GROUP, actions, where or fields("consumerGroup"), _permission(actions))
 
 
-def _every(request: RemotingCommand, topic_at: TopicAt) -> tuple[str]:
-    return (ANY_NAME,)
+@dataclass(frozen=True, slots=True)
+class _Always:
+    name: str
+    header_fields: tuple[str, ...] = ()
 
-
-def _cluster(request: RemotingCommand, topic_at: TopicAt) -> tuple[str]:
-    return ("",)
+    def __call__(self, request: RemotingCommand, topic_at: TopicAt) -> tuple[str]:
+        return (self.name,)
 
 
 def every(resource: Resource, *actions: Action) -> Need:
     """One of these actions on all topics or groups."""
-    return Need(resource, actions, _every, None)
+    return Need(resource, actions, _Always(ANY_NAME), None)
 
 
 def cluster(*actions: Action) -> Need:
     """One of these actions on the cluster of the server."""
-    return Need(Resource.CLUSTER, actions, _cluster, None)
+    return Need(Resource.CLUSTER, actions, _Always(""), None)

@@ -79,6 +79,8 @@ class RequestType:
     """What ACL 1.0 requires, where it does not follow from the needs."""
     plain_access: PlainAccess = field(init=False)
     """What ACL 1.0 requires."""
+    decided_by: tuple[str, ...] | None = field(init=False, repr=False)
+    """The header fields that alone decide its pairs; None if a body or a stored message does, too."""
     header_lists: tuple[tuple[str, str, int], ...] = field(init=False, repr=False)
     """The collections in the header: name, separator, most entries."""
 
@@ -89,6 +91,9 @@ class RequestType:
             if self.header is not None and name in HEADER_SEPARATORS
         )
         object.__setattr__(self, "header_lists", found)
+        decided_by = [need.header_fields for need in self.needs]
+        names = None if None in decided_by else tuple(dict.fromkeys(name for one in decided_by for name in one or ()))
+        object.__setattr__(self, "decided_by", names)
         object.__setattr__(self, "plain_access", self.plain_exception or _plain_access(self.needs))
 
     @property

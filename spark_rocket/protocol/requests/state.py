@@ -28,6 +28,8 @@ REQUEST_MODES = "request modes"
 ASSIGNMENT_ROUTES = "routes for assignments"
 CONSUMER_GROUPS = "consumer groups"
 TOPICS = "topics"
+USERS = "users"
+POLICY_ENTRIES = "policy entries"
 BROKERS = "brokers"
 REGISTERED_TOPICS = "registered topics"
 KV_ENTRIES = "KV entries"
@@ -75,6 +77,8 @@ STATE_LIMITS: Mapping[str, StateLimit] = {
     ASSIGNMENT_ROUTES: StateLimit(None, None, 10_000, "all together when full"),
     CONSUMER_GROUPS: StateLimit(None, None, 20_000, "DELETE_SUBSCRIPTIONGROUP"),
     TOPICS: StateLimit(None, None, 50_000, "DELETE_TOPIC_IN_BROKER"),
+    USERS: StateLimit(None, None, 5_000, "AUTH_DELETE_USER"),
+    POLICY_ENTRIES: StateLimit(None, None, 20_000, "AUTH_DELETE_ACL; AUTH_DELETE_USER"),
     # --- name server
     BROKERS: StateLimit(128, None, 4_096, "connection close; UNREGISTER_BROKER; 120 s without a registration"),
     REGISTERED_TOPICS: StateLimit(None, None, 1_000_000, "with their broker; DELETE_TOPIC_IN_NAMESRV"),

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.acl import control as acl_control
+from spark_rocket.acl import refusals as acl_refusals
 from spark_rocket.acl.rules import AclRules
-from spark_rocket.broker.acl.access_control import AccessControl
+from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
 from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError
@@ -65,9 +65,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def control_of(cluster: LocalCluster) -> AccessControl:
+def control_of(cluster: LocalCluster) -> PlainAccessControl:
     control = parts_of(cluster).access_control
-    assert control is not None
+    assert isinstance(control, PlainAccessControl)
     return control
 
 
@@ -338,7 +338,7 @@ def test_nothing_shows_the_brokers_own_secret(
     assert "innerClientAuthenticationCredentials=******" in shown
     server = thread_of(cluster)
     assert server.parts is not None
-    monkeypatch.setattr(acl_control, "_rate_limited", RateLimited(logging.getLogger("spark_rocket.acl.control")))
+    monkeypatch.setattr(acl_refusals, "_rate_limited", RateLimited(logging.getLogger("spark_rocket.acl.refusals")))
     as_(None).send("orders", AccessKey="no\nbody\x1b")
     assert "refused a request of 127.0.0.1: there is no account with the accessKey no?body?" in caplog.text
     as_(Credentials("alice-key", "wrong-s3cr3t")).send("orders")
@@ -349,9 +349,9 @@ def test_nothing_shows_the_brokers_own_secret(
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def control_on(path: Path, text: str) -> AccessControl:
+def control_on(path: Path, text: str) -> PlainAccessControl:
     path.write_text(text)
-    return AccessControl(path, topic_at=lambda _: None, clock=lambda: 0)
+    return PlainAccessControl(path, topic_at=lambda _: None, clock=lambda: 0)
 
 
 def rewrite(path: Path, text: str) -> None:
@@ -361,7 +361,7 @@ def rewrite(path: Path, text: str) -> None:
     new.replace(path)
 
 
-def look_twice(control: AccessControl) -> list[bool]:
+def look_twice(control: PlainAccessControl) -> list[bool]:
     async def look() -> list[bool]:
         return [await control.reload_if_changed(), await control.reload_if_changed()]
 

@@ -259,7 +259,7 @@ class GetBrokerAclConfigResponseHeader(Header):
 
 @dataclass(slots=True)
 class UserRequestHeader(Header):
-    """AUTH_CREATE_USER, AUTH_UPDATE_USER and AUTH_DELETE_USER. The first two have a UserInfo as body."""
+    """AUTH_CREATE_USER, AUTH_UPDATE_USER, AUTH_DELETE_USER and AUTH_GET_USER. The first two have a UserInfo as body."""
 
     username: str
 
@@ -273,7 +273,7 @@ class ListUsersRequestHeader(Header):
 
 @dataclass(slots=True)
 class UpdateAclRequestHeader(Header):
-    """AUTH_UPDATE_ACL: creates an AclInfo, or replaces its entries with the same resources."""
+    """AUTH_CREATE_ACL and AUTH_UPDATE_ACL, which add the entries of an AclInfo, and AUTH_GET_ACL."""
 
     subject: str
 

@@ -1,0 +1,84 @@
+"""The users in force of ACL 2.0, and the authentication and authorization of requests.
+
+A request passes if an enabled user signed it, and the user is a Super user or its policies allow each pair of the
+request (``policies``). Without ``authorizationEnabled`` the signature is sufficient. A refusal has Apache's text: it
+names user, resource and address, never a password or a signature.
+
+Thread-safety: event loop only. Corresponds to DefaultAuthenticationHandler, UserAuthorizationHandler and
+AclAuthorizationHandler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from spark_rocket.acl.refusals import Refusals
+from spark_rocket.acl.user_table import User, UserTable
+from spark_rocket.acl.users_file import read_users, write_users
+from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.requests.needs import Pair, Resource
+
+
+class UserControl(Refusals):
+    """The users of one server. Each protocol's checks are a subclass."""
+
+    def __init__(self, rules: UserTable, *, cluster_name: str, authorizes: bool) -> None:
+        """``authorizes``: whether policies are checked (``authorizationEnabled``)."""
+        super().__init__()
+        self.rules = rules
+        self.authorizes = authorizes
+        self._cluster_name = cluster_name
+
+    def known_user(self, username: str | None) -> User:
+        """Return an enabled user; NotAuthenticatedError if there is none."""
+        if not username:
+            raise self.not_authenticated("username cannot be null.")
+        user = self.rules.users.get(username)
+        if user is None:
+            raise self.not_authenticated(f"User:{username[:100]} is not found.")
+        if not user.is_enabled:
+            raise self.not_authenticated(f"User:{username} is disabled.")
+        return user
+
+    def wrong_signature(self) -> RefusedError:
+        return self.not_authenticated("check signature failed.")
+
+    def check_pairs(self, user: User, pairs: Iterable[Pair], source: str) -> None:
+        """Raise RefusedError for the first pair that the user's policies do not allow."""
+        if user.is_super or not self.authorizes:
+            return
+        for pair in pairs:
+            name = self._cluster_name if pair.resource is Resource.CLUSTER else pair.name
+            reason = user.policies.refusal(pair, name, source)
+            if reason is not None:
+                raise self.refusal(
+                    f"User:{user.username} has no permission to access {pair.resource.value}:{name[:255]} from "
+                    f"{source}, {reason}"
+                )
+
+
+class UsersOnDisk:
+    """A file of users, changed one change at a time: a change is in effect after it is on disk."""
+
+    def __init__(self, path: Path) -> None:
+        """ConfigError for an invalid file."""
+        self.path = path
+        self.table = read_users(path)
+        self._changing = asyncio.Lock()
+
+    def initialize(self, edit: Callable[[UserTable], UserTable]) -> None:
+        """Change the users at the start, before requests are handled. OSError if the file cannot be written."""
+        table = edit(self.table)
+        if table is not self.table:
+            write_users(self.path, table)
+            self.table = table
+
+    async def change(self, edit: Callable[[UserTable], UserTable]) -> UserTable:
+        """Change the users; on return the change is on disk. After RefusedError or OSError there is no change."""
+        async with self._changing:
+            table = edit(self.table)
+            await asyncio.to_thread(write_users, self.path, table)
+            self.table = table
+            return table
