@@ -8,7 +8,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
-from spark_rocket.datasource.bodies.json_values import parse_value, variant_reader
+from spark_rocket.datasource.bodies.json_values import STRICT, parse_value, variant_reader
 from spark_rocket.datasource.bodies.nullability import all_nullable
 from spark_rocket.datasource.bodies.types import check_types
 from spark_rocket.datasource.column_types import VARIANT, same_types, type_name
@@ -105,7 +105,7 @@ def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
     if form is BodyFormat.TEXT:
         return TextDecoder(fields)
     name, variant_of = fields.names[0], variant_reader()
-    return OneByOneDecoder(fields, lambda body: {name: variant_of(parse_value(body))})
+    return OneByOneDecoder(fields, lambda body: {name: variant_of(parse_value(body, STRICT))})
 
 
 def check_known(body: pa.Schema, known: pa.Schema, option: str) -> None:

@@ -34,7 +34,7 @@ from spark_rocket.datasource.bodies.decoding import (
     reason,
     spans_of,
 )
-from spark_rocket.datasource.bodies.json_values import converter, parse_object
+from spark_rocket.datasource.bodies.json_values import ABSENT, converter, parse_object
 
 _BRACE = ord("{")
 # A number that may have an exponent of two digits, and an escape that may hide one.
@@ -104,7 +104,7 @@ class JsonDecoder:
         for index, body in enumerate(bodies.to_pylist()):
             try:
                 found = parse_object(body)
-                rows.append({name: convert(found.get(name)) for name, convert in self._convert.items()})
+                rows.append({name: convert(found.get(name, ABSENT)) for name, convert in self._convert.items()})
             except BAD as error:
                 rows.append(None)
                 bad[index] = reason(error)

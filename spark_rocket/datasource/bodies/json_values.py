@@ -43,8 +43,21 @@ def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     return found if len(found) == len(members) else Repeated(members)
 
 
-_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=Number, object_pairs_hook=_object)
+def _decoder(constant: Callable[[str], Any]) -> json.JSONDecoder:
+    return json.JSONDecoder(parse_int=Number, parse_float=Number, parse_constant=constant, object_pairs_hook=_object)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_DECODER, STRICT = _decoder(Number), _decoder(_refuse)
+# Not part of a parsed object; JSON's null is None.
+ABSENT: Any = object()
+_LONE = re.compile("[\ud800-\udfff]")  # half of a surrogate pair: escapes of whole pairs are one character
+_BASE64_UNIT = re.compile(r"[\0- ]*([A-Za-z0-9+/=]{4})[\0- ]*")
 _SPACE = " \t\r\n"
+_BLANKS = "".join(map(chr, range(33)))
 _WHOLE = re.compile(r"-?\d+")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _SPECIAL = {"NaN": "nan", "+INF": "inf", "-INF": "-inf"} | {f"{sign}Infinity": f"{sign}inf" for sign in ("", "+", "-")}
@@ -70,10 +83,10 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def parse_value(body: bytes) -> Any:
-    """Parse a body that is one JSON value."""
+def parse_value(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
+    """Parse a body that is one JSON value, and NaN or an infinity if the decoder accepts them."""
     text = body.decode()
-    value, end = _DECODER.raw_decode(text, _skip(text, 0))
+    value, end = decoder.raw_decode(text, _skip(text, 0))
     if _skip(text, end) != len(text):
         raise ValueError(f"unexpected characters after the JSON value, from character {end} on")
     return value
@@ -98,7 +111,7 @@ def write_compact(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return _LONE.sub(lambda half: f"\\u{ord(half[0]):04X}", json.dumps(value, ensure_ascii=False))
 
 
 def _name(value: Any) -> str:
@@ -110,10 +123,10 @@ def _name(value: Any) -> str:
 
 def converter(kind: pa.DataType, path: str) -> Convert:
     """Return a converter of parsed values for ``pa.array(…, kind)``; errors name the column and the invalid value."""
-    convert = _converter(kind, path)
+    convert, holds_null = _converter(kind, path), is_variant(kind)
 
     def checked(value: Any) -> Any:
-        if value is None:
+        if value is ABSENT or (value is None and not holds_null):
             return None
         try:
             return convert(value)
@@ -131,13 +144,18 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
         if is_variant(kind):
             return variant_reader()
         members = {item.name: converter(item.type, f"{path}.{item.name}") for item in kind}
-        return lambda value: {name: convert(_dict(value).get(name)) for name, convert in members.items()}
+
+        def record_of(value: Any) -> dict[str, Any]:
+            found = _dict(value)
+            return {name: convert(found.get(name, ABSENT)) for name, convert in members.items()}
+
+        return record_of
     if types.is_list(kind):
         item = converter(kind.value_type, f"{path}.element")
         return lambda value: [item(one) for one in _list(value)]
     if types.is_map(kind):
         item = converter(kind.item_type, f"{path}.value")
-        return lambda value: [(name, item(one)) for name, one in _dict(value).items()]
+        return lambda value: [*{_whole(name): item(one) for name, one in _dict(value).items()}.items()]
     if types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
         return lambda value: _integer(value, bound, kind)
@@ -234,13 +252,21 @@ def _boolean(value: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) and not isinstance(value, Number) else write_compact(value)
+    return _whole(value) if isinstance(value, str) and not isinstance(value, Number) else write_compact(value)
+
+
+def _whole(text: str) -> str:
+    """Replace halves of surrogate pairs, as Java does in UTF-8."""
+    return text if text.isascii() else _LONE.sub("?", text)
 
 
 def _binary(value: Any) -> bytes:
     if not isinstance(value, str) or isinstance(value, Number):
         raise _wrong(value, "a string of base64")
-    return base64.b64decode(value, validate=True)
+    try:
+        return base64.b64decode(_BASE64_UNIT.sub(r"\1", value).strip(_BLANKS), validate=True)
+    except ValueError:
+        raise _wrong(value, "base64") from None
 
 
 def _timestamp(value: Any) -> int:

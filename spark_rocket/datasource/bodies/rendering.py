@@ -10,28 +10,19 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
-from decimal import localcontext
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_rocket.datasource.bodies.far_times import DAY_MICROS, day_text, moment_text
+from spark_rocket.datasource.bodies.variants import variant_json
 from spark_rocket.datasource.column_types import is_variant
-from spark_rocket.extras import requires
 from spark_rocket.protocol.record.arrays import array_of, binary_of, string_scalar, strings_of
 
-_DAY_MICROS = 86_400_000_000
 _FOUR_DIGIT_YEARS = -719_528, 2_932_897  # days since 1970: 0000-01-01, and the day after 9999-12-31
-_VARIANT_DIGITS = 38  # of a decimal
-# Strings of JSON, which stay as they are, and what PySpark writes for a double that is not a number of JSON.
-_BARE_FLOATS = re.compile(r'"(?:[^"\\]|\\.)*"|nan|-?inf')
-_FLOAT_NAMES = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 
 
 def json_objects(columns: list[pa.Array], names: list[str]) -> pa.Array:
@@ -102,6 +93,8 @@ def plain_texts(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_floating(kind):
         texts, finite = array.cast(pa.string()), pc.is_finite(array)
+        if pc.any(pc.equal(array, array_of(np.zeros(1)).cast(kind)[0])).as_py():  # a negative zero keeps its sign
+            texts = pc.if_else(pc.equal(texts, string_scalar("-0")), string_scalar("-0.0"), texts)
         if pc.all(finite).as_py() is not False:
             return texts
         zero, infinity = array_of(np.zeros(1)).cast(kind)[0], string_scalar("Infinity")
@@ -110,7 +103,7 @@ def plain_texts(array: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(kind):
         return _join(_clock_texts(array), "Z") if kind.tz else _clock_texts(array)
     if pa.types.is_date(kind):
-        return _with_far_years(array.cast(pa.string()), array.cast(pa.int32()), 1, _far_day)
+        return _with_far_years(array.cast(pa.string()), array.cast(pa.int32()), 1, day_text)
     return array.cast(pa.string())
 
 
@@ -119,7 +112,7 @@ def _clock_texts(array: pa.Array) -> pa.Array:
     micros = array.cast(pa.int64())
     # Formatting without a zone is faster: `2026-01-31 12:00:00.000000`.
     texts = pc.binary_replace_slice(micros.cast(pa.timestamp("us")).cast(pa.string()), 10, 11, "T")
-    return _with_far_years(texts, micros, _DAY_MICROS, _far_moment)
+    return _with_far_years(texts, micros, DAY_MICROS, moment_text)
 
 
 def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Callable[[int], str]) -> pa.Array:
@@ -129,19 +122,6 @@ def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Cal
     if not pc.any(far).as_py():
         return texts
     return pc.replace_with_mask(texts, far, strings_of(map(write, numbers.filter(far).to_pylist())))
-
-
-def _far_moment(micros: int) -> str:
-    days, rest = divmod(micros, _DAY_MICROS)
-    clock = (datetime.min + timedelta(microseconds=rest)).time()
-    return f"{_far_day(days)}T{clock.isoformat('microseconds')}"
-
-
-def _far_day(days: int) -> str:
-    cycles, rest = divmod(days, _CYCLE_DAYS)
-    day = date(1970, 1, 1) + timedelta(days=rest)
-    year = day.year + cycles * _CYCLE_YEARS
-    return f"{'+' if year > 9999 else ''}{year:0{5 if year < 0 else 4}d}-{day:%m-%d}"
 
 
 def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:
@@ -219,23 +199,8 @@ def _struct_texts(array: pa.Array) -> pa.Array:
 
 
 def variant_text(value: dict[str, Any]) -> str:
-    """Convert a variant of an Arrow batch to JSON, with all digits of decimals and with quoted NaN and infinities."""
-    # PySpark multiplies decimals under the current context, whose default precision is 28 digits.
-    with localcontext(prec=_VARIANT_DIGITS):
-        text = _variant_writer()(value["value"], value["metadata"])
-    return _BARE_FLOATS.sub(_quote_float, text) if "nan" in text or "inf" in text else text
-
-
-def _quote_float(token: re.Match[str]) -> str:
-    return _FLOAT_NAMES.get(token[0], token[0])
-
-
-@cache
-def _variant_writer() -> Callable[[bytes, bytes], str]:
-    with requires("A column of type variant"):
-        from pyspark.sql.variant_utils import VariantUtils
-
-    return VariantUtils.to_json
+    """Convert a variant of an Arrow batch to JSON."""
+    return variant_json(value["value"], value["metadata"])
 
 
 def _joined(whole: pa.Array, texts: pa.Array) -> pa.Array:

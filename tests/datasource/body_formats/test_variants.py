@@ -56,3 +56,33 @@ def test_decimals_keep_all_digits(unscaled: int, scale: int) -> None:
 )
 def test_any_json_comes_back(value: Any) -> None:
     assert strict(variant_text(variant(json.dumps(value)))) == strict(json.dumps(value))
+
+
+def test_scalars_have_the_text_of_to_json() -> None:
+    """Each value as Spark's ``to_json`` writes it, apart from the exponents of doubles."""
+    table = {
+        struct.pack("<Bf", 14 << 2, 1.1): "1.1",
+        struct.pack("<Bf", 14 << 2, -math.inf): '"-Infinity"',
+        struct.pack("<Bd", 7 << 2, -0.0): "-0.0",
+        struct.pack("<Bd", 7 << 2, 100): "100.0",
+        struct.pack("<BBi", 8 << 2, 2, 150): "1.5",
+        struct.pack("<BBi", 8 << 2, 0, 100): "100",
+        struct.pack("<BBi", 8 << 2, 3, 0): "0",
+        struct.pack("<Bi", 11 << 2, 20484): '"2026-01-31"',
+        struct.pack("<Bi", 11 << 2, 3672909): '"+12026-01-31"',
+        struct.pack("<Bib", 15 << 2, 2, 0) + b"\xff": '"AP8="',
+    }
+    for kind, zone in {12: "+00:00", 13: ""}.items():
+        table[struct.pack("<Bq", kind << 2, 1769860800_000000)] = f'"2026-01-31 12:00:00{zone}"'
+        table[struct.pack("<Bq", kind << 2, 1769860800_120000)] = f'"2026-01-31 12:00:00.12{zone}"'
+    empty = bytes(VariantUtils.parse_json("1")[1])
+    assert {value: variant_text({"value": value, "metadata": empty}) for value in table} == table
+
+
+@given(st.binary(max_size=40), st.binary(max_size=20))
+def test_any_bytes_are_json_or_malformed(value: bytes, metadata: bytes) -> None:
+    try:
+        text = variant_text({"value": value, "metadata": metadata})
+    except (ValueError, RecursionError):
+        return
+    strict(text)
