@@ -134,7 +134,7 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, Real) and not isinstance(value, bool) and value == value
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return isinstance(value, origin) and not isinstance(value, str | bytes) and _elements_fit(value, hint)
-    if not isinstance(hint, type) or typing.is_typeddict(hint):
+    if hint is Any or not isinstance(hint, type) or typing.is_typeddict(hint):  # Any is a class since Python 3.11
         return True
     if Protocol in hint.__bases__:
         methods = [name for name, one in vars(hint).items() if inspect.isfunction(one) and not name.startswith("_")]
