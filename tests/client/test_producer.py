@@ -249,10 +249,10 @@ def test_a_batch(mq: FakeCluster, produce: Produce) -> None:
         ([Message("t", b"", {"DELAY": "3"})], "delayed"),
         ([Message("%RETRY%g", b"")], "retry"),
         ([Message.of("t", "a"), Message.of("t", "b", wait_store_ok=False)], "different values of WAIT"),
-        ("pay", r"Expected a Message, got str.*Message.of"),
-        (b"pay", "Expected a Message, got bytes"),
-        (7, "Expected a Message, got int"),
-        ([Message.of("t", "a"), None], "Expected a Message, got NoneType"),
+        ("pay", "Invalid argument message: 'pay'. Pass a Message"),
+        (b"pay", "Invalid argument message: b'pay'. Pass a Message"),
+        (7, "Invalid argument message: 7. Pass a Message"),
+        ([Message.of("t", "a"), None], "Invalid argument message: list. Pass a Message"),
     ],
 )
 def test_invalid_batches(produce: Produce, messages: Any, problem: str) -> None:
