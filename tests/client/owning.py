@@ -36,7 +36,6 @@ class Brokers:
         self.log: list[tuple[Any, ...]] = []
         self.asked: list[tuple[str, str]] = []  # kinds and brokers
         self.silent: set[str] = set()
-        self.in_memory: set[MessageQueue] = set()
         self.on_request: Callable[[str], None] = lambda _: None
 
     def ask(self, kind: str, queues: Iterable[MessageQueue]) -> None:
@@ -135,8 +134,10 @@ class Owner:
         self.brokers_of_group.ask("read", [queue])
         return self.brokers_of_group.offsets.get(queue)
 
-    def begin_new(self, queue: MessageQueue) -> int | None:
-        return self.brokers_of_group.offsets.get(queue, 0 if queue in self.brokers_of_group.in_memory else None)
+    def has_any(self, queues: Iterable[MessageQueue]) -> bool:
+        every = list(queues)
+        self.brokers_of_group.ask("read", every)
+        return any(queue in self.brokers_of_group.offsets for queue in every)
 
     def commit(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         failed: dict[MessageQueue, RocketError] = {}

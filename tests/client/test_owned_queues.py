@@ -114,12 +114,29 @@ def test_start_of_a_queue_without_an_offset(brokers: Brokers, where: ConsumeFrom
 
 @pytest.mark.parametrize(("where", "usual"), list(zip(ConsumeFromWhere, (100, 7, 55), strict=True)))
 def test_new_queues_start_at_their_first_message(brokers: Brokers, where: ConsumeFromWhere, usual: int) -> None:
-    """The broker returns 0 while the first message is in its memory, for requests like those of Java's consumers."""
     one = Owner(brokers, where=where, timestamp_ms=55)
     one.share.note("t", Q[:2])
-    brokers.in_memory = {Q[0], Q[2]}
     one.balance()
-    assert one.queues.positions() == {Q[0]: usual, Q[1]: usual, Q[2]: 0, Q[3]: usual}
+    assert one.queues.positions() == {Q[0]: usual, Q[1]: usual, Q[2]: 7, Q[3]: 7}
+
+
+@pytest.mark.parametrize("where", list(ConsumeFromWhere))
+def test_queues_added_while_the_group_was_stopped(brokers: Brokers, where: ConsumeFromWhere) -> None:
+    """The group has consumed the topic before: it starts nowhere but at its offset, or at the first message."""
+    brokers.offsets = {Q[1]: 30}
+    one = Owner(brokers, where=where, timestamp_ms=55)
+    one.share.note("t", Q)
+    one.balance()
+    assert one.queues.positions() == {Q[0]: 7, Q[1]: 30, Q[2]: 7, Q[3]: 7}
+
+
+def test_own_commits_do_not_make_a_group_an_old_one(brokers: Brokers) -> None:
+    """A queue of a new group that starts late starts where the others did."""
+    one = Owner(brokers)
+    one.share.note("t", Q)
+    assert one.share.first_offset(Q[0]) == 100
+    brokers.offsets = {Q[0]: 100}
+    assert one.share.first_offset(Q[3]) == 100
 
 
 def test_detection_of_new_queues(brokers: Brokers) -> None:
@@ -128,10 +145,9 @@ def test_detection_of_new_queues(brokers: Brokers) -> None:
     share.note("t", Q)
     share.note("later", ())
     assigned, later = MessageQueue("assigned", "b", 0), MessageQueue("later", "b", 0)
-    brokers.in_memory = {*Q, assigned, later}
-    assert [share.first_offset(queue) for queue in Q] == [100, 100, 0, 0]
+    assert [share.first_offset(queue) for queue in Q] == [100, 100, 7, 7]
     assert share.first_offset(assigned) == 100, "no broker was asked for that topic's queues"
-    assert share.first_offset(later) == 0
+    assert share.first_offset(later) == 7
 
 
 def test_a_reset_and_a_correction_restart_at_their_offset(brokers: Brokers) -> None:

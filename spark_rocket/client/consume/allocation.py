@@ -208,6 +208,7 @@ class QueueShare:
         self._where = where
         self._timestamp_ms = timestamp_ms
         self._first_queues: dict[str, frozenset[MessageQueue]] = {}  # the queues of topics when the consumer started
+        self._consumed_before: dict[str, bool] = {}  # whether the group had offsets in a topic
         self._notified: dict[str, list[MessageQueue]] = {}
         self._group_members = GroupMembers(group, instance)
 
@@ -253,18 +254,37 @@ class QueueShare:
     def first_offset(self, queue: MessageQueue) -> int:
         """Return the committed offset of the group in a queue, or else its start offset.
 
-        A queue that was added while the consumer was running is read from its first message.
+        A queue that was added while the consumer was running, or while the group was stopped, is read from its first
+        message: otherwise the group would miss messages of a topic that it consumes.
         """
-        is_new = queue not in self._first_queues.get(queue.topic, (queue,))
-        committed = self._offsets.begin_new(queue) if is_new else self._offsets.read(queue)
+        committed = self._offsets.read(queue)
         if committed is not None:
             return committed
-        if queue.topic.startswith(RETRY_PREFIX) or self._where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET:
+        if (
+            queue.topic.startswith(RETRY_PREFIX)
+            or self._where is ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+            or self._is_added(queue)
+        ):
             return self._reader.min_offset(queue)
         if self._where is ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET:
             return self._reader.max_offset(queue)
         moment = now_ms() - DEFAULT_LOOK_BACK_MS if self._timestamp_ms is None else self._timestamp_ms
         return self._reader.offset_for_time(queue, moment)
+
+    def _is_added(self, queue: MessageQueue) -> bool:
+        """Whether a queue without an offset was added to a topic that the group has consumed before.
+
+        The group has, if it had an offset in the topic when this consumer found the first queue without one. Later
+        offsets may be this consumer's own.
+        """
+        first = self._first_queues.get(queue.topic)
+        if first is None:  # assigned by the application
+            return False
+        if queue not in first:
+            return True
+        if queue.topic not in self._consumed_before:
+            self._consumed_before[queue.topic] = self._offsets.has_any(first)
+        return self._consumed_before[queue.topic]
 
     def notify(self, listener: MessageQueueListener, topic: str, mine: list[MessageQueue]) -> None:
         """Call the listener if the member's queues of a topic have changed. Its errors are logged."""

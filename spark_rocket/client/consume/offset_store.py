@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -42,9 +42,9 @@ class OffsetStore(ABC):
     def read(self, queue: MessageQueue) -> int | None:
         """Return the offset of the group in a queue; None if it has none. Raises errors of the query."""
 
-    def begin_new(self, queue: MessageQueue) -> int | None:
-        """Like ``read``, for a queue that was added while the consumer was running."""
-        return self.read(queue)
+    @abstractmethod
+    def has_any(self, queues: Iterable[MessageQueue]) -> bool:
+        """Return whether the group has an offset in one of the queues. Raises errors of queries, if none has."""
 
     @abstractmethod
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
@@ -72,9 +72,16 @@ class RemoteOffsetStore(OffsetStore):
     def read(self, queue: MessageQueue) -> int | None:
         return self._reader.committed_offset(self.group, queue)
 
-    def begin_new(self, queue: MessageQueue) -> int | None:
-        """Return 0 without an offset if the broker has the first message in memory, as for Java's consumers."""
-        return self._reader.committed_offset(self.group, queue, or_zero=True)
+    def has_any(self, queues: Iterable[MessageQueue]) -> bool:
+        pending = [(queue, self._reader.has_offset_later(self.group, queue)) for queue in queues]
+        unknown = []
+        found = False
+        for queue, response in pending:
+            try:
+                found = response.result() or found
+            except RocketError:
+                unknown.append(queue)
+        return found or any(map(self.read, unknown))  # from slaves
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         """Commit all offsets in parallel within a few seconds, even if brokers hang."""
@@ -120,6 +127,9 @@ class LocalOffsetStore(OffsetStore):
     def read(self, queue: MessageQueue) -> int | None:
         with self._lock:
             return self._load().get(queue)
+
+    def has_any(self, queues: Iterable[MessageQueue]) -> bool:
+        return any(self.read(queue) is not None for queue in queues)
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         with self._lock:

@@ -35,7 +35,7 @@ from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, Tag
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import V5_0_0, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.messages import QueryConsumeQueueRequestHeader
 from spark_rocket.protocol.wire.headers.pull import (
@@ -270,6 +270,20 @@ def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) 
 
     what = f"the query of the offset of group {group} in"
     return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _SUCCESS_OR_NOT_FOUND)
+
+
+def has_offset(group: str, queue: MessageQueue) -> BrokerQuery[bool]:
+    """Whether the group has a committed offset.
+
+    A 0 of a 4.x broker proves nothing: it also stands for no offset while the queue's first message is in memory.
+    """
+    query = committed_offset(group, queue)
+
+    def value(response: RemotingCommand) -> bool:
+        found = query.value(response)
+        return found is not None and (found > 0 or response.version >= V5_0_0)
+
+    return BrokerQuery(query.code, query.ext, query.what, value, query.allowed)
 
 
 def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:

@@ -301,6 +301,10 @@ class Reader(Client):
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Promise[int | None]:
         return self._async(queue, lambda: self._of_master(queue, queries.committed_offset(group, queue)))
 
+    def has_offset_later(self, group: str, queue: MessageQueue) -> Promise[bool]:
+        """Return whether the group has committed an offset in the queue."""
+        return self._async(queue, lambda: self._of_master(queue, queries.has_offset(group, queue)))
+
     def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
         """Commit that the group has consumed all messages before ``offset``.
 

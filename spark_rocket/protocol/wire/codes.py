@@ -14,6 +14,7 @@ from enum import IntEnum
 # Version ordinals; CURRENT_VERSION is that of this package. Name servers send standard JSON to 401 and above.
 V4_9_4 = 401
 V4_9_8 = 409
+V5_0_0 = 413
 V5_3_3 = 479
 CURRENT_VERSION = V5_3_3
 STANDARD_JSON_VERSION = V4_9_4
