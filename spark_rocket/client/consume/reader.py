@@ -1,7 +1,8 @@
 """Reads queues by offset, without a subscription, a heartbeat or any state at the broker.
 
-One pull returns at most as many messages as the broker allows (32 with Apache's defaults, even if more are requested):
-continue at ``next_offset``. The statuses of a pull are documented in pull.py.
+One pull returns at most as many messages as the broker allows (32 with Apache's defaults, even if more are requested),
+and may return none before the end of the queue: continue at ``next_offset``. ``messages`` does so until it has some.
+The statuses of a pull are documented in pull.py.
 
 Temporary errors (no connection, timeout, codes 2 and 14) have ``retriable`` set; the caller decides about retries.
 
@@ -361,12 +362,18 @@ class Reader(Client):
         return shared.remoting.is_paused
 
     def messages(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> list[MessageExt]:
-        """Pull once; return the decoded messages with matching tags, an empty list if there are none.
+        """Return the next matching messages from ``offset`` on, an empty list only at the end of the queue.
 
-        One pull does not return the complete queue: call it again with the offset after the last message.
+        Not all of them: call it again with the offset after the last message. Deleted messages and those that do not
+        match are skipped, with as many pulls as needed. ``PullOptions`` apply to each pull.
         """
         wanted = parse_tags(SUB_ALL if options.get("sql") else options.get("tags", SUB_ALL))
-        return messages_of(self.pull(queue, offset, **options), queue, offset, wanted)
+        while True:
+            found = self.pull(queue, offset, **options)
+            messages = messages_of(found, queue, offset, wanted)
+            if messages or not _continues(found, offset):
+                return messages
+            offset = found.next_offset
 
     # --- the exchange -----------------------------------------------------------------------------------------
 
@@ -428,3 +435,11 @@ class Reader(Client):
             timeout=one.timeout,
             allowed=one.query.allowed,
         )
+
+
+def _continues(found: PullResult, offset: int) -> bool:
+    """Whether a pull without matching messages was not at the end of the queue."""
+    if found.next_offset <= offset or found.status is PullStatus.NO_NEW_MSG:
+        return False
+    # The first offset of a slave that lags behind is not the queue's.
+    return found.status is not PullStatus.OFFSET_ILLEGAL or found.from_master
