@@ -16,12 +16,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 
+from spark_rocket.client.consume.commits import commit_each
 from spark_rocket.client.consume.listeners import MessageModel
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
-from spark_rocket.errors import ClientError, RemotingTimeoutError, RocketError
+from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 
@@ -85,22 +85,8 @@ class RemoteOffsetStore(OffsetStore):
 
     def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
         """Commit all offsets in parallel within a few seconds, even if brokers hang."""
-        failed: dict[MessageQueue, RocketError] = {}
         deadline = time.monotonic() + PERSIST_SECONDS
-        pending: list[tuple[MessageQueue, int, Future[bool]]] = []
-        for queue, offset in offsets.items():
-            try:
-                left = _left(deadline)
-                pending.append((queue, offset, self._reader.commit_offset_async(self.group, queue, offset, left)))
-            except RocketError as error:
-                failed[queue] = error
-        for queue, offset, response in pending:
-            try:
-                if not response.result():
-                    _left(deadline)
-                    self._reader.commit_offset(self.group, queue, offset)
-            except RocketError as error:
-                failed[queue] = error
+        failed = commit_each(self._reader, self.group, offsets, PERSIST_SECONDS)
         for queue in [queue for queue, error in failed.items() if isinstance(error, UNAVAILABLE_ERRORS)]:
             # The next owner of the queue starts there. The master gets the offset later: commits are repeated.
             if time.monotonic() < deadline and self._reader.commit_to_slave(self.group, queue, offsets[queue]):
@@ -182,13 +168,6 @@ class LocalOffsetStore(OffsetStore):
         if self._path.exists():
             self._path.replace(self._path.with_name("offsets.json.bak"))
         temporary.replace(self._path)
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise RemotingTimeoutError("The timeout was exceeded by brokers that do not respond.")
-    return left
 
 
 def local_directory() -> Path:

@@ -15,6 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TypeVar
 
+from spark_rocket.client.consume.commits import commit_each
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.queues import Route
@@ -151,16 +152,7 @@ class Cluster:
 
     def commit_offsets(self, group: str, ends: Positions) -> dict[MessageQueue, RocketError]:
         wanted, failures = self._to_commit(group, ends)
-        taken, failed = _ask_in_parallel(
-            wanted.keys(), lambda queue: self._reader.commit_offset_async(group, queue, wanted[queue], self._timeout)
-        )
-        failures |= failed
-        for queue in (queue for queue, is_taken in taken.items() if not is_taken):  # the broker does not know the group
-            try:
-                self._reader.commit_offset(group, queue, wanted[queue])
-            except RocketError as error:
-                failures[queue] = error
-        return failures
+        return failures | commit_each(self._reader, group, wanted, self._timeout)
 
     def _to_commit(
         self, group: str, ends: Positions
