@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from spark_rocket.client.core.address_map import ADDRESS_MAP_VARIABLE, NO_ADDRESS_MAP, AddressMap
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, RemotingConnectError
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.remoting.address import format_address, parse_address
@@ -49,12 +50,15 @@ class Connecting(TypedDict, total=False):
     (default: ``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY``); ``security_token``: that of temporary keys.
     ``tls``: TLS of connections to name servers and brokers; ``True`` uses the environment's settings and the CAs of the
     system (default: ``ROCKETMQ_TLS_ENABLE`` and others, see ``TlsSettings``).
+    ``address_map``: reachable addresses of brokers that advertise others, like
+    ``172.17.0.3:10911=127.0.0.1:10911,broker-b:*=10.0.0.2:*`` (default: ``ROCKETMQ_ADDRESS_MAP``).
     """
 
     access_key: str | None
     secret_key: str | None
     security_token: str | None
     tls: bool | TlsSettings | None
+    address_map: str | AddressMap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,9 @@ class ClientConfig:
     tls: TlsSettings | None = None
     """The TLS settings of connections; None: no TLS. Clients with different settings share nothing."""
 
+    address_map: AddressMap = NO_ADDRESS_MAP
+    """Where to reach addresses that brokers advertise. Clients with different maps share nothing."""
+
     @classmethod
     def of(
         cls,
@@ -91,10 +98,20 @@ class ClientConfig:
             connecting.get("access_key"), connecting.get("secret_key"), connecting.get("security_token"), environment
         )
         tls = as_settings(connecting.get("tls"), environment)
+        address_map = as_address_map(connecting.get("address_map"), environment)
         text = name_server or environment.get(NAME_SERVER_VARIABLE) or DEFAULT_NAME_SERVER
         if url := address_server_of(text):
-            return cls((), url, instance_name=instance_name, credentials=credentials, tls=tls)
-        return cls(parse_name_servers(text), instance_name=instance_name, credentials=credentials, tls=tls)
+            servers: tuple[str, ...] = ()
+        else:
+            servers = parse_name_servers(text)
+        return cls(servers, url, instance_name=instance_name, credentials=credentials, tls=tls, address_map=address_map)
+
+
+def as_address_map(given: str | AddressMap | None, environment: Mapping[str, str] = os.environ) -> AddressMap:
+    """Return the given map, parsed if it is text; without one that of the environment."""
+    if isinstance(given, AddressMap):
+        return given
+    return AddressMap.of(environment.get(ADDRESS_MAP_VARIABLE, "") if given is None else given)
 
 
 def address_server_of(text: str) -> str:

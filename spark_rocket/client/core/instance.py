@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_rocket.client.core.address_map import UNREACHABLE_REMEDY
 from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.name_servers import NameServers
@@ -55,6 +56,8 @@ class ClientInstance:
             request_handler=lambda address, request: self.members.handle(address, request),
             credentials=config.credentials,
             tls=config.tls,
+            reach=config.address_map.reach,
+            remedy=UNREACHABLE_REMEDY,
         )
         self.name_servers = NameServers(
             lambda: self.remoting.requests, config.name_servers, config.address_server, timeout=config.request_timeout
@@ -192,7 +195,8 @@ def acquire(config: ClientConfig) -> ClientInstance:
 
 
 def _key(config: ClientConfig) -> tuple[object, ...]:
-    return config.address_server or config.name_servers, config.instance_name, config.credentials, config.tls
+    servers = config.address_server or config.name_servers
+    return servers, config.instance_name, config.credentials, config.tls, config.address_map
 
 
 def release(instance: ClientInstance) -> None:
