@@ -232,7 +232,7 @@ def test_sinks_show_published_and_pending_epochs(rocket: Run, cluster: LocalClus
         assert rocket("sinks", "--ledger", ledger) == (0, "No exactly-once writes with this ledger.\n", "")
 
     rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
-    brokers = brokers_for(options, options.producer_group)
+    brokers = brokers_for(options)
     for batch in (6, 7):
         staged = stage_rows(iter([rows]), brokers, options, Epoch("payments", batch, "run-1", "daily payments"))
         commit_epoch(options, [staged], is_stream=True)
@@ -283,7 +283,7 @@ def test_sinks_show_a_chained_manifest_and_newer_records(rocket: Run, cluster: L
     given |= {"ledgerTopic": "chained-ledger", "stagingTopic": "chained-staging"}
     options = parse_write_options(given, Scope.WRITE_STREAM)
     check_topics(options)
-    brokers = brokers_for(options, options.producer_group)
+    brokers = brokers_for(options)
     epoch = Epoch("chained", 3)
     rows = pa.RecordBatch.from_pydict({"body": [b"1", b"2", b"3"]})
     manifest = Manifest(stage_rows(iter([rows]), brokers, options, epoch).blocks, {}).encode()

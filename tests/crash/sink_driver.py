@@ -24,7 +24,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 
 from spark_rocket.datasource.exactly_once import staging
-from spark_rocket.datasource.exactly_once.ledger import group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
@@ -129,7 +128,7 @@ class Driver:
     def _stage(self, batch: int, task: int, file: Path) -> None:
         context = SimpleNamespace(partitionId=lambda: task)
         staging.TaskContext = SimpleNamespace(get=lambda: context)  # type: ignore[misc, assignment]
-        brokers = brokers_for(self._options, group_of(self._options.ledger_topic, self._query))
+        brokers = brokers_for(self._options)
         epoch = Epoch(self._query, batch, str(self._pid))
         staged = stage_rows(iter([rows_of(self._query, batch, task)]), brokers, self._options, epoch)
         file.write_bytes(pickle.dumps(staged))

@@ -72,6 +72,7 @@ class FakeBrokers:
     confirmed: list[str] = field(default_factory=list)
     target_queues: int = 2
     gone: set[MessageQueue] = field(default_factory=set)
+    group: str = "ROCKET_SINK_LEDGER"
 
     # --- methods for the sink -----------------------------------------------------------------------------------
 
@@ -177,6 +178,13 @@ class FakeBrokers:
         self.before("commit", queue)
         self.offsets[group, queue] = offset
         self.after("commit", queue)
+
+    def remove_group(self, group: str) -> bool:
+        self.before("remove", LEDGER_QUEUE)
+        for place in [each for each in self.offsets if each[0] == group]:
+            del self.offsets[place]
+        self.after("remove", LEDGER_QUEUE)
+        return True
 
     # --- methods for tests --------------------------------------------------------------------------------------
 

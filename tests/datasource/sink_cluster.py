@@ -141,6 +141,20 @@ class SimBrokers(FakeBrokers):
         except RocketError as problem:
             raise condition("EXACTLY_ONCE.NOT_DURABLE", broker=broker, problem=problem.message) from problem
 
+    def remove_group(self, group: str) -> bool:
+        """A request to each master, one after another."""
+        for name, node in self.world.nodes.items():
+            self.driver.pause("remove")
+            if not node.is_up:
+                return False
+            for place in [each for each in self.offsets if each[0] == group and each[1].broker_name == name]:
+                del self.offsets[place]
+            try:
+                self.driver.answer()
+            except RemotingTimeoutError:
+                return False
+        return True
+
     def lacks(self, queue: MessageQueue) -> bool:
         node = self.world.nodes[queue.broker_name]
         return node.is_up and queue.topic not in node.topics
@@ -332,6 +346,6 @@ def patched(monkeypatch: Any) -> None:
 
     for module in (place, sink_topics):
         monkeypatch.setattr(module, "Admin", SimAdmin)
-    monkeypatch.setattr(writer, "brokers_for", lambda options, group: local.driver.brokers)
+    monkeypatch.setattr(writer, "brokers_for", lambda options: local.driver.brokers)
     monkeypatch.setattr(Timing, "of", classmethod(lambda cls, options: local.driver.timing()))
     monkeypatch.setattr(publish, "LANES", 1)

@@ -13,7 +13,6 @@ import pytest
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.exactly_once import commit
-from spark_rocket.datasource.exactly_once.ledger import group_of
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest, StagedBlock
 from spark_rocket.datasource.exactly_once.records import DONE, PREPARED, RESUMED, tag_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
@@ -177,8 +176,6 @@ def test_an_epoch_and_the_next_one(brokers: FakeBrokers) -> None:
     once(brokers.rows(), [f"{batch}.{row}" for batch in range(3) for row in ROWS])
     assert kinds(brokers) == [PREPARED, DONE] * 3
     assert brokers.slept == []
-    remembered = {queue.queue_id: offset for (group, queue), offset in brokers.offsets.items()}
-    assert remembered == {0: 4, 1: 3}
 
 
 def test_an_epoch_without_rows_is_also_decided(brokers: FakeBrokers) -> None:
@@ -379,27 +376,6 @@ def test_expired_records(brokers: FakeBrokers) -> None:
     following = Epoch("query", 1)
     brokers.commit_epoch(following, brokers.staged(following, ["next"]))
     once(brokers.rows(), [*ROWS, "next"])
-
-
-def test_a_ledger_without_permission_for_offsets(brokers: FakeBrokers, caplog: pytest.LogCaptureFixture) -> None:
-    def refuse(kind: str, queue: MessageQueue) -> None:
-        if kind in ("query", "commit"):
-            raise BrokerError("no", response_code=ResponseCode.NO_PERMISSION)
-
-    brokers.before = refuse
-    for batch in range(2):
-        epoch = Epoch("query", batch)
-        brokers.commit_epoch(epoch, brokers.staged(epoch, [f"{batch}"]))
-    once(brokers.rows(), ["0", "1"])
-    assert "is not remembered" in caplog.text
-    assert "reads all of ledger" in caplog.text
-
-
-def test_groups_of_ledgers() -> None:
-    assert group_of("LEDGER", "0f6c-1") == "LEDGER-0f6c-1"
-    long = group_of("L" * 127, "0f6c-1")
-    assert len(long) <= 120
-    assert long != group_of("L" * 127, "0f6c-2")
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------

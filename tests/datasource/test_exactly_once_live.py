@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
-from spark_rocket.client.consume.reader import DEFAULT_GROUP as READER_GROUP
 from spark_rocket.datasource.exactly_once import publish
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
@@ -61,7 +60,7 @@ def options(cluster: LocalCluster, topic: str | None, **more: str) -> WriteOptio
 
 
 def stage(given: WriteOptions, epoch: Epoch, rows: pa.RecordBatch) -> Staged:
-    return stage_rows(iter([rows]), brokers_for(given, given.producer_group), given, epoch)
+    return stage_rows(iter([rows]), brokers_for(given), given, epoch)
 
 
 def stored(reader: Reader, topic: str) -> list[str]:
@@ -100,7 +99,7 @@ def test_a_topic_created_by_the_first_row(cluster: LocalCluster, reader: Reader)
 
 
 def test_ends_of_queues_of_an_unavailable_broker(cluster: LocalCluster) -> None:
-    brokers = brokers_for(options(cluster, "t"), "readers")
+    brokers = brokers_for(options(cluster, "t"))
     with pytest.raises(QueueNotFoundError) as caught:
         brokers.ends([MessageQueue("created-nowhere", "broker-x", 0)])
     assert caught.value.retriable
@@ -127,7 +126,7 @@ def test_a_queue_without_a_route_is_unavailable(
     cluster: LocalCluster, request_of: Callable[[Brokers, MessageQueue], object]
 ) -> None:
     """The broker of a ledger that restarts has no route for a moment: its requests are retried."""
-    brokers = brokers_for(options(cluster, "t"), "readers")
+    brokers = brokers_for(options(cluster, "t"))
     with pytest.raises(QueueNotFoundError, match="its broker is unavailable or not registered yet") as caught:
         request_of(brokers, MessageQueue("of-a-stopped-broker", "broker-x", 0))
     assert caught.value.retriable
@@ -298,9 +297,9 @@ def test_tls() -> None:
         topic = cluster.create_topic("private", 2)
         given = options(cluster, topic, tls="true", tlsCaFile=str(cluster.tls.client_trust_cert_path))
         staged = stage(given, Epoch("private", 0), rows(50))
-        queue = brokers_for(given, READER_GROUP).reader.refresh(given.ledger_topic)[0]
+        queue = brokers_for(given).reader.refresh(given.ledger_topic)[0]
         timing = Timing.of(given)
-        ledger = Ledger(brokers_for(given, READER_GROUP), queue, given.staging_topic, "private", timing, is_stream=True)
+        ledger = Ledger(brokers_for(given), queue, given.staging_topic, "private", timing, is_stream=True)
         manifest = Manifest(staged.blocks, {}).encode()
         ledger.append(PREPARED, Epoch("private", 0), manifest=base64.b64encode(manifest).decode())
         commit_epoch(given, [stage(given, Epoch("private", 0), rows(9, "other"))], is_stream=True)
@@ -322,7 +321,7 @@ def test_a_restarted_broker_is_confirmed_at_once() -> None:
     """Its staging queues are missing in the route that was requested while it was unavailable."""
     with LocalCluster(brokers=2) as cluster:
         given = options(cluster, cluster.create_topic("back", 1))
-        brokers = brokers_for(given, "readers")
+        brokers = brokers_for(given)
         cluster.kill_broker()
         routes = brokers._producer.running().routes
         until(lambda: {queue.broker_name for queue in routes.refresh(given.staging_topic).writable} == {"broker-b"})

@@ -293,7 +293,7 @@ def test_missing_routes_are_retried_for_the_topics_of_options(monkeypatch: pytes
         raise TopicNotFoundError("no route")
 
     monkeypatch.setattr(Producer, "queues", missing)
-    brokers = Brokers(options(ledgerTopic=LEDGER), "group")
+    brokers = Brokers(options(ledgerTopic=LEDGER))
     for topic, retriable in ((TARGET, True), (STAGING, True), (LEDGER, True), ("from a column", False)):
         with pytest.raises(TopicNotFoundError) as caught:
             brokers.queues(topic)

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
-from spark_rocket.client.consume.reader import DEFAULT_GROUP as READER_GROUP
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import Place, find_ledger
@@ -51,7 +50,7 @@ def options(name_server: str, mark: str = "", **more: str) -> WriteOptions:
 
 
 def place(given: WriteOptions) -> Place:
-    return find_ledger(given, brokers_for(given, READER_GROUP))
+    return find_ledger(given, brokers_for(given))
 
 
 def entries(admin: Admin, mark: str) -> list[Entry]:
@@ -65,7 +64,7 @@ def test_no_second_ledger_while_its_broker_is_unavailable() -> None:
         admin.create_topic("target", 1)
         check_topics(given)
         frame = pa.record_batch({"body": ["1", "2", "3"]})
-        brokers = brokers_for(given, READER_GROUP)
+        brokers = brokers_for(given)
         staged = stage_rows(iter([frame]), brokers, given, Epoch("query", 0))
         commit_epoch(given, [staged], is_stream=True)
         cluster.add_broker()
@@ -189,7 +188,7 @@ def test_a_changed_entry_is_refused(cluster: LocalCluster, admin: Admin) -> None
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_ENTRY\].*has 'broker-a'"):
         place(given)
     admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", "f" * 32).encode())
-    commit = [stage_rows(iter([pa.record_batch({"body": ["1"]})]), brokers_for(given, READER_GROUP), given, EPOCH)]
+    commit = [stage_rows(iter([pa.record_batch({"body": ["1"]})]), brokers_for(given), given, EPOCH)]
     admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", found.ledger).encode())
     commit_epoch(given, commit, is_stream=True)
     admin.put_kv_config(NAMESPACE, "changed-ledger", Entry("broker-a", "f" * 32).encode())
@@ -234,7 +233,7 @@ def test_a_ledger_of_an_older_version_is_adopted(cluster: LocalCluster, admin: A
 def test_a_recreated_ledger_is_refused_until_it_is_replaced(cluster: LocalCluster, admin: Admin) -> None:
     given = options(cluster.name_server, "remade")
     found = place(given)
-    staged = stage_rows(iter([pa.record_batch({"body": ["1"]})]), brokers_for(given, READER_GROUP), given, EPOCH)
+    staged = stage_rows(iter([pa.record_batch({"body": ["1"]})]), brokers_for(given), given, EPOCH)
     admin.delete_topic("remade-ledger")
     with pytest.raises(ExactlyOnceError, match=r"LEDGER_UNAVAILABLE"):
         place(given)

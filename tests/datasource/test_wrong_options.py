@@ -67,6 +67,7 @@ WRONG: dict[str, list[str]] = {
     "deliveryGuarantee": ["", "exactly_once", "atMostOnce"],
     "stagingTopic": NAMES,
     "ledgerTopic": [*NAMES, "TBW102"],
+    "ledgerGroup": ["", "a b", "x" * 121],
     "gracePeriod": [*DURATION, "0", "999", "11m"],
     "stagingRetention": [*DURATION, "59s", "366d"],
     "maxMessageSize": [*SIZE, "1023", "12582913"],

@@ -201,6 +201,7 @@ class Commit:
         }  # fmt: skip
         topics = Content.of_manifest(manifest).topics
         self._ledger.append(DONE, self._epoch, **figures, topics=topics, **self._name())
+        self._ledger.show_progress()
         log.info(
             "batch %d of %s is published %s resumed=%s readBackMs=%d",
             self._epoch.batch, self._epoch.query, " ".join(f"{key}={value}" for key, value in figures.items()),

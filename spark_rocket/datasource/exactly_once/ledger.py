@@ -3,10 +3,11 @@
 One queue is a total order, so the first PREPARED of an epoch is its decision, and all drivers read the same one: a
 compare-and-set on an unmodified broker. A record is one message (``records.py``).
 
-A query remembers two numbers as offsets of the group ``group_of``, which outlive the ledger's messages: for queue 0 the
-position of its last PREPARED, where reading begins, and for queue 1 (which the topic does not have) one more than that
-batch's number, which tells an epoch that never began from one whose records have expired. Batch writes do not: there
-would be a group for each. Their records are found by tag, for as long as the broker keeps them.
+A query remembers two numbers, which outlive the ledger's messages (``registers.py``): the position of its last
+PREPARED, where reading begins, and that batch's number, which tells an epoch that never began from one whose records
+have expired. The position is believed if the record there is a PREPARED of the query. Otherwise the ledger is read
+from its start. Batch writes remember nothing, because each has a name of its own. Their records are found by tag, for
+as long as the broker keeps them.
 
 A ``Ledger`` belongs to one ``commit``. Its methods may be called from several threads, one at a time. After a crash:
 records are found as they are; a record that was sent twice counts once.
@@ -32,21 +33,16 @@ from spark_rocket.datasource.exactly_once.records import (
     parse_record,
     tag_of,
 )
-from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, is_refused
+from spark_rocket.datasource.exactly_once.registers import Registers
+from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.errors import DataSourceError, ProtocolError, QueueNotFoundError, RocketError
-from spark_rocket.model import MessageExt, MessageQueue, SendStatus, group_problem
+from spark_rocket.model import MessageExt, MessageQueue, SendStatus
 from spark_rocket.protocol.wire.json import dumps
 
 INLINE_BYTES = 512 << 10
 _WAIT_MS = 500
 
 log = logging.getLogger("spark_rocket.datasource")
-
-
-def group_of(ledger_topic: str, query: str) -> str:
-    """The group whose offsets a streaming query remembers."""
-    group = f"{ledger_topic}-{query}"
-    return group if group_problem(group) is None else f"ROCKET_SINK-{tag_of(group)}"
 
 
 class Ledger:
@@ -72,8 +68,9 @@ class Ledger:
         self._timing = timing
         self.is_stream = is_stream
         self._tags = "*" if is_stream else tag_of(query)
-        self._group = group_of(queue.topic, query) if is_stream else None
+        self._registers = Registers(brokers, queue, query)
         self._position: int | None = None
+        self._remembered: int | None = None
         self.records: list[Record] = []
         self.last_prepared: int | None = None
         """The last batch that the query remembers; None if it does not know."""
@@ -107,27 +104,33 @@ class Ledger:
                 unseen.wait(problem, f"to read {self.queue.name}")
             else:
                 unseen.reset()
+            if position == self._remembered and following != position:
+                self._remembered = None
+                if messages and not self._is_decision(messages[0], position):
+                    log.warning("offset %d of %s is remembered for %s and has another record: reading the ledger from "
+                                "its start", position, self.queue.name, self._query)  # fmt: skip
+                    self._position = deadline.call(self._start, f"to ask for the start of {self.queue.name}")
+                    continue
             self.records += filter(None, map(self._record, messages))
             self._position = following
 
-    def _first(self, end: int) -> int:
-        start = self._brokers.start(self.queue)
-        if self._group is None:
-            return start
-        try:
-            remembered, batch = (self._brokers.committed(self._group, queue) for queue in (self.queue, self._second))
-        except RocketError as error:
-            if not is_refused(error):
-                raise
-            log.warning("the sink reads all of %s: no permission for the offsets of group %s: %s", self.queue.topic,
-                        self._group, error)  # fmt: skip
-            return start
-        self.last_prepared = batch - 1 if batch else None
-        return remembered if remembered is not None and start <= remembered <= end else start
+    def _start(self) -> int:
+        return self._brokers.start(self.queue)
 
-    @property
-    def _second(self) -> MessageQueue:
-        return MessageQueue(self.queue.topic, self.queue.broker_name, 1)
+    def _first(self, end: int) -> int:
+        start = self._start()
+        if not self.is_stream:
+            return start
+        memory = self._registers.read()
+        self.last_prepared = memory.batch
+        if memory.position is None or not start <= memory.position < end:
+            return start
+        self._remembered = memory.position
+        return memory.position
+
+    def _is_decision(self, message: MessageExt, position: int) -> bool:
+        record = parse_record(message, self.queue)
+        return (record.query, record.kind, record.offset) == (self._query, PREPARED, position)
 
     def _record(self, message: MessageExt) -> Record | None:
         """None for another query's."""
@@ -208,13 +211,19 @@ class Ledger:
 
     def remember(self, decision: Record) -> None:
         """Remember the query's last decision beyond the life of the ledger's messages."""
-        if self._group is None:
+        if not self.is_stream:
             return
         try:
-            self._brokers.commit(self._group, self.queue, decision.offset)
-            self._brokers.commit(self._group, self._second, decision.batch + 1)
+            self._registers.write(decision.offset, decision.batch)
         except RocketError as error:
             log.warning(
                 "batch %d of %s is not remembered as an offset of group %s, so a restart after the ledger's messages "
-                "have expired is not noticed: %s", decision.batch, self._query, self._group, error,
+                "have expired is not noticed: %s", decision.batch, self._query, self._brokers.group, error,
             )  # fmt: skip
+
+    def show_progress(self) -> None:
+        """Let tools that show lags know that the ledger is read."""
+        try:
+            self._registers.show_progress(self._position or 0)
+        except RocketError as error:
+            log.info("the progress of group %s in %s is not shown: %s", self._brokers.group, self.queue.name, error)

@@ -18,6 +18,7 @@ from functools import cache
 
 import pyarrow as pa
 
+from spark_rocket.client.admin import Admin
 from spark_rocket.client.consume.pull import PullStatus, messages_of
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.send.producer import Producer
@@ -28,7 +29,7 @@ from spark_rocket.datasource.options.parse import internal_read
 from spark_rocket.datasource.options.parsers import Position, Start
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.pull_ranges import pull_chunks
-from spark_rocket.datasource.retry_deadline import RetryDeadline
+from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.datasource.write.send import sink_for
 from spark_rocket.errors import (
@@ -99,14 +100,15 @@ class Timing:
 class Brokers:
     """Sends, pulls and offsets."""
 
-    def __init__(self, options: WriteOptions, group: str) -> None:
-        """``group``: the consumer group of pulls."""
+    def __init__(self, options: WriteOptions) -> None:
+        self.group = options.ledger_group
+        """The consumer group of pulls, queries and registers."""
         self.name_server = options.name_server
         self._max_message_size = options.max_message_size
         self._request_timeout = options.request_timeout_ms / 1000
         self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)
         self._checked_targets: set[tuple[str, str]] = set()
-        connection = connecting(options.credentials, options.tls)
+        self._connection = connection = connecting(options.credentials, options.tls)
         self._producer = Producer(
             options.producer_group,
             name_server=options.name_server,
@@ -117,7 +119,7 @@ class Brokers:
             **connection,
         )
         self._sink = sink_for(options)
-        self.reader = Reader(options.name_server, group=group, request_timeout=self._request_timeout, **connection)
+        self.reader = Reader(options.name_server, group=self.group, request_timeout=self._request_timeout, **connection)
         self._reading = internal_read(
             name_server=options.name_server,
             topics=(),
@@ -254,6 +256,16 @@ class Brokers:
         with self._existing(queue):
             self.reader.commit_offset(group, queue, offset)
 
+    def remove_group(self, group: str) -> bool:
+        """Remove a group and its offsets. Returns False if that may succeed later."""
+        try:
+            with Admin(self.name_server, request_timeout=self._request_timeout, **self._connection) as admin:
+                admin.delete_group(group)
+        except RocketError as problem:
+            log.info("group %s is no longer used and could not be removed: %s", group, problem)
+            return not is_retriable(problem)
+        return True
+
     # --- what brokers can do ------------------------------------------------------------------------------------
 
     def check_target(self, queue: MessageQueue) -> None:
@@ -306,9 +318,9 @@ class Brokers:
 
 
 @cache
-def brokers_for(options: WriteOptions, group: str) -> Brokers:
+def brokers_for(options: WriteOptions) -> Brokers:
     """The ``Brokers`` of this process, reused by its next tasks."""
-    return Brokers(options, group)
+    return Brokers(options)
 
 
 def _unavailable(queue: MessageQueue) -> QueueNotFoundError:

@@ -16,9 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from spark_rocket.client.consume.reader import DEFAULT_GROUP as READER_GROUP
 from spark_rocket.datasource.exactly_once.commit import Commit
-from spark_rocket.datasource.exactly_once.ledger import Ledger, group_of
+from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
@@ -48,8 +47,7 @@ def commit_epoch(options: WriteOptions, messages: Sequence[WriterCommitMessage |
     if not staged:
         return
     epoch = staged[0].epoch
-    group = group_of(options.ledger_topic, epoch.query) if is_stream else READER_GROUP
-    brokers, timing = brokers_for(options, group), Timing.of(options)
+    brokers, timing = brokers_for(options), Timing.of(options)
     place = timing.deadline().call(lambda: find_ledger(options, brokers), "to find the ledger")
     queue, topic = place.queue, options.staging_topic
     ledger = Ledger(brokers, queue, topic, epoch.query, timing, is_stream=is_stream, ledger=place.ledger)
@@ -67,12 +65,12 @@ def query_name(description: str | None, query: str) -> str:
 
 
 def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoch) -> Staged:
-    return stage_rows(batches, brokers_for(options, READER_GROUP), options, epoch)
+    return stage_rows(batches, brokers_for(options), options, epoch)
 
 
 def check_topics(options: WriteOptions) -> None:
     """Find the sink's topics, or create them, before the first task."""
-    brokers = brokers_for(options, READER_GROUP)
+    brokers = brokers_for(options)
     Timing.of(options).deadline().call(lambda: find_ledger(options, brokers), "to find the ledger")
 
 

@@ -97,6 +97,7 @@ class WriteOptions:
     max_delayed_in_flight: int
     staging_topic: str
     ledger_topic: str
+    ledger_group: str
     grace_period_ms: int
     staging_retention_ms: int
     exactly_once: bool = False

@@ -280,6 +280,10 @@ OPTIONS: tuple[Option, ...] = (
            "The topic with one queue that records the decisions. Sinks can share it. Do not change it for an "
            "existing query.",
            needs=("deliveryGuarantee=exactlyOnce",)),
+    Option("ledgerGroup", WRITES, "string", group_name, "ROCKET_SINK_LEDGER",
+           "The group that the sink's requests name. Its offsets remember the last micro-batch of each query. "
+           "Sinks can share it. Do not change it for an existing query.",
+           needs=("deliveryGuarantee=exactlyOnce",)),
     Option("gracePeriod", WRITES, "duration 1s–10m", duration(1000, 600_000), "20s",
            "How long requests of a failed driver can still be pending, at least twice `requestTimeout`. After a crash "
            "or a lost response, the sink waits this long before it reads back what is stored.",
