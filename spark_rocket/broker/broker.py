@@ -234,7 +234,7 @@ class Broker:
     def _access_control(self) -> AccessControl | None:
         """The access control of the settings; its modules are imported only if needed: they load YAML."""
         config = self.config
-        if not config.acl_enable and not config.authentication_enabled:
+        if not config.is_guarded:
             return None
         from spark_rocket.broker.acl.access_control import topic_at
 

@@ -206,6 +206,11 @@ _SPECS = settings_of(ProxyConfig)
 
 #: Settings with only one supported value, and the remedy for others.
 REFUSED = {
+    "authenticationEnabled": (
+        "FALSE",
+        "Start no proxy (rocket up --no-grpc): it does not check users and policies of ACL 2.0 yet.",
+    ),
+    "authorizationEnabled": ("FALSE", "Remove it: the proxy does not check users and policies of ACL 2.0 yet."),
     "proxyMode": (
         "CLUSTER",
         "Set proxyMode=CLUSTER: the proxy runs separately from brokers.",

@@ -68,7 +68,7 @@ class DelayRules:
         if "TIMER_OUT_MS" in properties or not is_timed(properties):
             return None
         recalled = properties.get("TIMER_DEL_UNIQKEY")
-        if recalled is not None and self._config.acl_enable and not recalled.startswith(f"{topic}+"):
+        if recalled is not None and self._config.is_guarded and not recalled.startswith(f"{topic}+"):
             raise RefusedError(
                 f"a message to {topic} cannot recall a message of another topic", ResponseCode.NO_PERMISSION
             )

@@ -405,6 +405,11 @@ class BrokerConfig:
         check_access(self.acl_enable, self.authentication_enabled, self.authorization_enabled)
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether requests are checked, by either kind of access control."""
+        return self.acl_enable or self.authentication_enabled
+
+    @property
     def timer_precision(self) -> int:
         """``timerPrecisionMs`` rounded down to 1000, 500, 200 or 100, and at least 100, as in Apache's broker."""
         return next((step for step in (1_000, 500, 200) if step <= self.timer_precision_ms), 100)

@@ -75,7 +75,7 @@ async def _broker(config: BrokerConfig, ready_fd: int | None, lifeline_fd: int |
             *tls_line(config.tls_settings()),
             f"  name servers {config.namesrv_addr or 'none: set namesrvAddr or give -n'}",
             f"  store        {config.store.store_path}",
-            *open_warning(config.bind_address, checked=config.acl_enable),
+            *open_warning(config.bind_address, checked=config.is_guarded),
         )
         await stopping()
 

@@ -51,7 +51,7 @@ SNIPPET = """\
 def snippet(name_server: str, config: BrokerConfig) -> str:
     """Return the example code, with the options that these servers require."""
     given = {"nameServer": name_server}
-    if config.acl_enable:
+    if config.is_guarded:
         given |= {"accessKey": "…", "secretKey": "…"}
     if config.tls_settings().server_mode is TlsMode.ENFORCING:
         given |= {"tls": "true", "tlsCaFile": "…"}
@@ -145,7 +145,7 @@ def usage_lines(options: UpOptions, config: BrokerConfig, data: Path, name_serve
     where = "temporary, deleted at stop" if options.ephemeral else "persistent"
     return [
         f"  data         {data} ({where})\n",
-        *open_warning(config.bind_address, checked=config.acl_enable),
+        *open_warning(config.bind_address, checked=config.is_guarded),
         "Try it in Python with PySpark:\n",
         snippet(called_address(name_server, config), config),
         "Press Ctrl-C to stop.",

@@ -130,6 +130,7 @@ def proxy_config(config: BrokerConfig, name_server: str, port: int | None, proce
         "bindAddress": config.bind_address,
         "localServeAddr": config.broker_ip1,
         "aclEnable": config.acl_enable,
+        "authenticationEnabled": config.authentication_enabled,
         "aclFile": config.acl_path if config.acl_enable else "",
         "maxMessageSize": config.store.max_message_size,
         "innerClientAuthenticationCredentials": config.inner_client_authentication_credentials,
@@ -195,7 +196,7 @@ def console_account(config: BrokerConfig) -> tuple[dict[str, str], str]:
     """
     tls = config.tls_settings()
     called = tls.client_environment() if tls.is_client else {}
-    if not config.acl_enable or os.environ.get(ACCESS_KEY_VARIABLE):
+    if not config.is_guarded or os.environ.get(ACCESS_KEY_VARIABLE):
         return called, ""
     own = config.own_credentials if os.environ.get(PASSWORD_VARIABLE) else None
     if own is None:

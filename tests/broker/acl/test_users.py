@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 from spark_rocket.acl.users_file import read_users
 from spark_rocket.broker.acl.user_access_control import UserAccessControl
 from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.cli.servers.up_children import proxy_config
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
@@ -175,6 +178,31 @@ def test_a_pull_needs_topic_and_group(root: Wire, as_: Connect) -> None:
     refused(alice.ask(RequestCode.GET_MAX_OFFSET, **ends), "access Topic:orders")
     ok(grant(root, "alice", "*", "Get", kind="Default"))
     ok(alice.ask(RequestCode.GET_MAX_OFFSET, **ends))
+
+
+def test_a_recall_needs_the_permission_to_send(root: Wire, as_: Connect) -> None:
+    with_alice(root)
+    ok(grant(root, "alice", "Topic:orders", "Pub"))
+    due = str(int(time.time() * 1000) + 600_000)
+
+    def recall(key: str) -> RemotingCommand:
+        return as_(ALICE).send("orders", properties={"TIMER_DELIVER_MS": due, "TIMER_DEL_UNIQKEY": key})
+
+    for key in ("bills+KEY", "KEY", "orders", "bills+orders+KEY"):
+        refused(recall(key), "cannot recall a message of another topic")
+    ok(recall("orders+KEY"))
+
+
+def test_no_unguarded_proxy_is_started_beside_a_broker_with_users(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The proxy has the account of a Super user: it would serve everybody with it."""
+    own = '{"accessKey": "root", "secretKey": "r00t-s3cr3t"}'
+    given = {**SETTINGS, "grpcServerPort": 0, "innerClientAuthenticationCredentials": own}
+    with pytest.raises(ConfigError, match="authenticationEnabled=true is not supported"):
+        proxy_config(BrokerConfig.from_properties(given), cluster.name_server, 0)
+    for name in ("authenticationEnabled", "authorizationEnabled"):
+        with pytest.raises(ConfigError, match=f"{name}=true is not supported"):
+            ProxyConfig.from_properties({name: True})
+        ProxyConfig.from_properties({name: False})
 
 
 def test_source_addresses(root: Wire, as_: Connect) -> None:
