@@ -81,7 +81,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One of ``actions`` on each resource that the request names; see the module's docstring."""
+    """One of ``actions`` on each resource that the request names."""
 
     resource: Resource
     actions: tuple[Action, ...]
