@@ -74,9 +74,6 @@ def test_problems_have_a_remedy(no_address: str, monkeypatch: pytest.MonkeyPatch
     assert wrong.keys() == {"Java", "workers' Python", "name server"}
     assert all(finding["remedy"] for finding in wrong.values())
     assert no_address in wrong["name server"]["text"]
-    assert main(["doctor", "-n", "nowhere", "--json"]) == PROBLEM_FOUND
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [finding["grade"] for finding in found if finding["about"] == "name server"] == ["wrong"]
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,10 @@ def test_the_command_line_overrides_the_file(cluster: LocalCluster, tmp_path: Pa
 
 
 def test_invalid_arguments(run: Run, tmp_path: Path) -> None:
-    line = run("proxy", "-n", "malformed").error
-    assert "'malformed'" in line
-    assert "host:port" in line
+    refused = run("proxy", "-n", "malformed")
+    assert refused.status == 2
+    assert "'malformed'" in refused.err
+    assert "host:port" in refused.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for workers in (1, 2):

@@ -21,7 +21,7 @@ from spark_rocket.client import (
     Producer,
     TransactionProducer,
 )
-from spark_rocket.errors import IllegalMessageError, RocketError
+from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 from tests.client.fakes import Decides
@@ -174,7 +174,7 @@ def test_failed_sends_have_error_spans(
             producer.send(Message.of(topic, b"x"), timeout=0.5)
         with pytest.raises(RocketError):
             producer.send_async(Message.of(topic, b"x"), timeout=0.5).result(LIMIT)
-        with pytest.raises(IllegalMessageError):
+        with pytest.raises(ClientError, match="argument message"):
             producer.send("no message")  # type: ignore[arg-type]
     spans = traces.named(f"send {topic}")
     assert [span.status.status_code for span in spans] == [StatusCode.ERROR] * 2
