@@ -12,11 +12,10 @@ Thread-safety: one thread at a time. After ``kill_broker`` the data directory is
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.broker.cluster_layout import UP_DEFAULTS
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.known_settings import PROXY_SETTINGS
+from spark_rocket.client import Admin
 from spark_rocket.client.core.client_config import find_credentials
 from spark_rocket.errors import BrokerError, RemotingError, StateError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
@@ -41,6 +41,7 @@ from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
+from spark_rocket.testing.accounts import AclKind
 from spark_rocket.testing.member_set import MemberSet
 from spark_rocket.testing.members import BrokerMember, NameServerMember
 from spark_rocket.testing.processes import ServerProcess
@@ -72,7 +73,8 @@ class LocalCluster:
     process, ``config`` applies to all brokers, and properties of "the broker" are those of the first one.
 
     With ``access_key`` and ``secret_key``, the brokers require signed requests. This account is an administrator, and
-    signs the cluster's own requests. Add other accounts to ``acl_file``.
+    signs the cluster's own requests. ``set_account`` creates others. ``acl`` is the kind of access control: ``"1.0"``
+    has accounts in ``acl_file``, ``"2.0"`` has users with policies.
 
     ``tls``: the mode of all ports, ``"permissive"`` (same as ``True``) or ``"enforcing"``, with generated certificates.
     The servers call each other with TLS; pass ``tls=cluster.tls`` to clients.
@@ -91,9 +93,11 @@ class LocalCluster:
         access_key: str | None = None,
         secret_key: str | None = None,
         security_token: str | None = None,
+        acl: str = "1.0",
         tls: bool | str = False,
     ) -> None:
         self._credentials = find_credentials(access_key, secret_key, security_token, {})
+        self._acl = AclKind.of(acl)
         self._temporary = data_dir is None
         self._given = None if data_dir is None else Path(data_dir)
         self._config: dict[str, object] = {**_OWN_SETTINGS, **(config or {})}
@@ -134,7 +138,7 @@ class LocalCluster:
         self.data_dir = self._given or Path(tempfile.mkdtemp(prefix="rocket-"))
         self.data_dir.mkdir(parents=True, exist_ok=True)
         if self._credentials is not None:
-            self._config = {**_with_accounts(self._credentials, self.acl_file.absolute()), **self._config}
+            self._config = {**self._acl.settings(self._credentials, self.acl_file.absolute()), **self._config}
         if self._tls_mode and self._tls is None:
             self._make_certificates(str(self._tls_mode))
         self._start_servers()
@@ -372,6 +376,20 @@ class LocalCluster:
             self._invoke(RemotingCommand.request(code, body=group.to_json()), address)
         return name
 
+    def set_account(self, access_key: str, secret_key: str, permissions: Mapping[str, Iterable[str]]) -> Credentials:
+        """Create an account with exactly these permissions, or replace it; they are in effect on all brokers on return.
+
+        ``permissions``: ``{"Topic:orders": ["Sub", "Get"], "Group:billing": ["Sub", "Get"]}``, for both kinds of access
+        control. ACL 1.0 has the actions Pub and Sub only. Returns the credentials for clients.
+        """
+        own = self._credentials
+        if own is None:
+            raise StateError("This cluster has no access control.", remedy="Set access_key and secret_key.")
+        account = Credentials(access_key, secret_key)
+        with Admin(self.name_server, access_key=own.access_key, secret_key=own.secret_key, tls=self._tls) as admin:
+            self._acl.set_account(admin, account, permissions)
+        return account
+
     def delete_topic(self, name: str) -> None:
         """Delete a topic with its messages, also from the name server."""
         ext = DeleteTopicRequestHeader(topic=name).to_ext()
@@ -399,18 +417,6 @@ class LocalCluster:
                 f"{address} responded with code {response.code}: {response.remark or 'no remark'}.",
                 response_code=response.code,
             )
-
-
-def _with_accounts(credentials: Credentials, file: Path) -> dict[str, object]:
-    """Broker settings for access control with ``file``, which is created if missing."""
-    access_key, secret_key = json.dumps(credentials.access_key), json.dumps(credentials.secret_key)
-    if not file.exists():
-        file.touch(0o600)
-        file.write_text(
-            f"accounts:\n  - accessKey: {access_key}\n    secretKey: {secret_key}\n    admin: true\n", encoding="utf-8"
-        )
-    own = f'{{"accessKey": {access_key}, "secretKey": {secret_key}}}'
-    return {"aclEnable": True, "aclFile": str(file), "innerClientAuthenticationCredentials": own}
 
 
 def _port(address: str) -> int:

@@ -45,7 +45,7 @@ def test_the_most_specific_entry_decides() -> None:
         ("Topic:ord*", ["Pub"], "Deny"),
         ("Topic:orders", ["Pub"], "Allow"),
     )
-    for name, expected in (("orders", None), ("ord", "the decision is deny."), ("ore", None)):
+    for name, expected in (("orders", None), ("ord", "the decision is deny."), ("orb", None)):
         assert refusal(found, Resource.TOPIC, name, Action.PUB) == expected, name
     assert refusal(found, Resource.TOPIC, "bills", Action.PUB) == "the decision is deny."
     assert refusal(found, Resource.TOPIC, "bills", Action.SUB) is None  # no entry for Topic: has Sub

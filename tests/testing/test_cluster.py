@@ -131,3 +131,38 @@ def test_a_cluster_is_used_in_the_right_order() -> None:
         with pytest.raises(StateError, match="cannot be killed"):
             cluster.kill_broker()
     cluster.stop()
+
+
+# --- accounts ---------------------------------------------------------------------------------------------------------
+
+ROOT = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+
+
+@pytest.mark.parametrize("acl", ["1.0", "2.0"])
+@pytest.mark.parametrize("how", [{"in_process": True}, {"brokers": 2}])
+def test_an_account_has_exactly_its_permissions(acl: str, how: dict[str, Any]) -> None:
+    with LocalCluster(acl=acl, **ROOT, **how) as cluster:
+        for topic in ("orders", "bills"):
+            cluster.create_topic(topic, 1)
+        account = cluster.set_account("alice-key", "al1ce-s3cr3t", {"Topic:orders": ["Pub"], "Group:readers": ["Sub"]})
+        addresses = [broker.address for broker in cluster.brokers] if "brokers" in how else [cluster.broker_address]
+        with RemotingClient(credentials=account) as client:
+            for wire in (Wire(client, address) for address in addresses):
+                assert wire.send("orders").code == ResponseCode.SUCCESS
+                assert wire.send("bills").code == ResponseCode.NO_PERMISSION
+                assert wire.pull("orders", 0, consumerGroup="readers").code == ResponseCode.NO_PERMISSION
+            cluster.set_account("alice-key", "al1ce-s3cr3t", {"Topic:*": ["Sub"], "Group:*": ["Sub"]})
+            for wire in (Wire(client, address) for address in addresses):
+                assert wire.send("orders").code == ResponseCode.NO_PERMISSION
+                assert wire.pull("orders", 0, consumerGroup="readers").code == ResponseCode.SUCCESS
+
+
+def test_what_an_account_cannot_have() -> None:
+    with pytest.raises(ConfigError, match=r"Invalid acl '3\.0'"):
+        LocalCluster(acl="3.0")
+    with LocalCluster(in_process=True) as cluster, pytest.raises(StateError, match="no access control"):
+        cluster.set_account("alice-key", "al1ce-s3cr3t", {})
+    with LocalCluster(in_process=True, **ROOT) as cluster:
+        for resource in ("Topic:orders*", "Cluster:*", "orders"):
+            with pytest.raises(ConfigError, match=r"ACL 1\.0 has no resource"):
+                cluster.set_account("alice-key", "al1ce-s3cr3t", {resource: ["Pub"]})

@@ -30,7 +30,7 @@ def test_tests_of_the_guide_pass(tmp_path: Path) -> None:
         (tmp_path / file.title).write_text(file.code)
     run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert f"{len(files)} passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_servers_of_the_guide_start() -> None:
