@@ -39,6 +39,7 @@ from spark_rocket.errors import RemotingConnectError, RemotingTooMuchRequestErro
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.connection import RemotingConnection, not_connected
 from spark_rocket.remoting.client.promise import as_future
@@ -71,19 +72,21 @@ class AsyncRemotingClient:
         max_frame_length: int = MAX_FRAME_LENGTH,
         max_unsent: int = MAX_UNSENT_BYTES,
         credentials: Credentials | None = None,
+        names: NameTranslation | None = None,
         tls: TlsSettings | None = None,
         on_push: PushHandler | None = None,
         on_connect: Callable[[str], None] | None = None,
         thread: Callable[[], LoopThread] | None = None,
     ) -> None:
-        """``connect_timeout`` in seconds. ``on_connect`` is called with the address of each new connection.
+        """``connect_timeout`` in seconds. ``names`` puts a namespace before names. ``on_connect`` is called with the address of each new connection.
 
         ``thread`` returns the thread whose loop has the connections; default: the running loop.
         """
         self._connect_timeout = connect_timeout
         self._max_frame_length = max_frame_length
         self._max_unsent = max_unsent
-        self.sign = RequestSigner(credentials).sign if credentials is not None else None
+        self._sign = RequestSigner(credentials).sign if credentials is not None else None
+        self._names = names
         self._tls = ClientTls(tls) if tls is not None else None
         self._on_push = on_push
         self._on_connect = on_connect
@@ -127,12 +130,18 @@ class AsyncRemotingClient:
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
-        if self.sign is not None:
-            self.sign(request)
+        self.prepare(request)
         request.opaque = connection.session.next_opaque()
         pending = FutureRequest(request, seconds, begun, connection.forget)
         connection.send(pending, pieces_of(request))
         return pending.future
+
+    def prepare(self, request: RemotingCommand) -> None:
+        """Make a request ready to be sent: names with the namespace, then the signature. From any thread."""
+        if self._names is not None:
+            self._names.sent_request(request)
+        if self._sign is not None:
+            self._sign(request)
 
     def connection(self, address: str, connect_timeout: float) -> RemotingConnection:
         """Return the connection, which may still be opening: one attempt serves all waiting callers."""
@@ -156,6 +165,7 @@ class AsyncRemotingClient:
                 post=None if thread is None else thread.post,
                 callbacks=None if thread is None else CallbackThread(f"rocket-callbacks-{address}"),
                 max_frame_length=self._max_frame_length,
+                names=self._names,
                 tls=self._tls,
             )
             connection.opened.when_settled(partial(self._connected, address))
@@ -194,6 +204,8 @@ class AsyncRemotingClient:
     def _handle(self, connection: RemotingConnection, request: RemotingCommand) -> None:
         response: ResponseFuture | RemotingCommand | None
         try:
+            if self._names is not None:
+                self._names.received_request(request)
             if self._on_push is None:
                 response = failures.not_supported(request)
             else:
@@ -222,6 +234,8 @@ class AsyncRemotingClient:
         if request.is_oneway:
             return
         try:
+            if self._names is not None:
+                self._names.sent_response(request.code, response)
             pieces = pieces_of(response)
         except Exception as error:  # it cannot be encoded: too long, for example
             logger.exception("response to request code %d of %s", request.code, connection.address)

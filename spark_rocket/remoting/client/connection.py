@@ -305,6 +305,8 @@ class RemotingConnection(asyncio.BufferedProtocol):
         if request is not None:  # otherwise its deadline has passed
             with callbacks_on(self.callbacks):
                 try:
+                    if self._names is not None:
+                        self._names.received_response(request.code, command)
                     request.respond(command)
                 except BaseException as error:  # including SystemExit of a callback: the loop serves others too
                     logger.exception("callback of a response of %s failed", self.address)

@@ -33,6 +33,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.client.connection import RemotingConnection, no_connection
 from spark_rocket.remoting.client.promise import Promise
@@ -69,7 +70,7 @@ class _Permits:
 class RemotingClient:
     """Sends requests. ``max_in_flight`` limits those of ``invoke`` and ``invoke_async`` over all addresses.
 
-    With ``credentials`` every request is signed.
+    With ``credentials`` every request is signed. ``names`` translates names of topics and groups, in both directions.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class RemotingClient:
         request_handler: RequestHandler | None = None,
         tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
+        names: NameTranslation | None = None,
     ) -> None:
         self._max_in_flight = max_in_flight
         self.requests = AsyncRemotingClient(
             connect_timeout=connect_timeout,
             max_frame_length=max_frame_length,
             credentials=credentials,
+            names=names,
             tls=tls,
             on_push=request_handler,
             thread=loop_thread,
@@ -140,8 +143,7 @@ class RemotingClient:
         """
         if self.requests.is_closed:
             raise _closed(addr)
-        if self.requests.sign is not None:
-            self.requests.sign(request)
+        self.requests.prepare(request)
         connection = self._connection(addr, pending.deadline)
         pending.opaque = request.opaque = connection.session.next_opaque()
         pending.connection = connection
@@ -155,8 +157,7 @@ class RemotingClient:
         deadline = time.monotonic() + timeout
         self._acquire(addr, deadline)
         try:
-            if self.requests.sign is not None:
-                self.requests.sign(request)
+            self.requests.prepare(request)
             request.flag |= FLAG_ONEWAY
             connection = self._connection(addr, deadline)
             request.opaque = connection.session.next_opaque()

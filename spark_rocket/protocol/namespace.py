@@ -1,0 +1,118 @@
+"""The namespace of a managed instance: a prefix of the names of topics and groups.
+
+=====================================  ==============================================
+name for users                         name on the wire, with namespace ``MQ_INST_1_a``
+=====================================  ==============================================
+``orders``                             ``MQ_INST_1_a%orders``
+``%RETRY%spark``                       ``%RETRY%MQ_INST_1_a%spark``
+``%DLQ%spark``                         ``%DLQ%MQ_INST_1_a%spark``
+``TBW102``, ``rmq_sys_…``, ``CID_RMQ_SYS_…``, ``…_REPLY_TOPIC``  the same: names of the system
+``MQ_INST_1_a%orders``                 the same: a full name
+=====================================  ==============================================
+
+The connections of a client translate names (``protocol.wire.names``), so everything above them has names for users.
+
+Pure and immutable. Corresponds to org.apache.rocketmq.remoting.protocol.NamespaceUtil and
+NameServerAddressUtils.parseInstanceIdFromEndpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spark_rocket.errors import ConfigError
+from spark_rocket.model import (
+    DLQ_PREFIX,
+    PRODUCER_GROUP,
+    RETRY_PREFIX,
+    TOOLS_PRODUCER_GROUP,
+    is_legal_name,
+    is_system_group,
+    is_system_topic,
+)
+
+SEPARATOR = "%"
+NAME_PROPERTIES = frozenset({"RETRY_TOPIC", PRODUCER_GROUP, "REAL_TOPIC", "DLQ_ORIGIN_TOPIC"})
+"""Properties of messages whose values are names of topics and groups."""
+_REPLY_TOPIC = "_REPLY_TOPIC"  # CLUSTER_REPLY_TOPIC, which brokers create
+_PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
+_NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]"
+_ENDPOINT = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*")
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """A namespace; the empty one changes no name, and is false. ``v2``: requests also have the fields ns and nsd."""
+
+    name: str = ""
+    v2: bool = False
+
+    def __post_init__(self) -> None:
+        if self.name and (not is_legal_name(self.name) or SEPARATOR in self.name):
+            raise ConfigError(
+                f"Invalid namespace {self.name!r}.",
+                remedy="Use the instance ID, like MQ_INST_1234567890_AbCdEf: letters, digits, - and _.",
+            )
+
+    def __bool__(self) -> bool:
+        return self.name != ""
+
+    @property
+    def prefix(self) -> str:
+        return self.name + SEPARATOR if self.name else ""
+
+    def wrap(self, name: str) -> str:
+        """Return the name on the wire. Full names, names of the system and empty ones stay as they are."""
+        if not self.name or not name:
+            return name
+        kind, rest = _parts(name)
+        if rest.startswith(self.prefix) or is_system_name(rest):
+            return name
+        return kind + self.prefix + rest
+
+    def unwrap(self, name: str) -> str:
+        """Return the name for users. Names of other namespaces stay as they are."""
+        if not self.name:
+            return name
+        kind, rest = _parts(name)
+        return kind + rest.removeprefix(self.prefix)
+
+    def has(self, name: str) -> bool:
+        """Whether the name on the wire belongs to this namespace, or to the system."""
+        _, rest = _parts(name)
+        return rest.startswith(self.prefix) or is_system_name(rest)
+
+    def unwrap_text(self, text: str) -> str:
+        """Return a text, such as an error of a broker, without the prefixes of the names in it."""
+        if self.prefix not in text or not self.name:
+            return text
+        return re.sub(
+            rf"(?P<kind>%RETRY%|%DLQ%|(?<!{_NAME_CHARACTERS})){re.escape(self.prefix)}(?={_NAME_CHARACTERS})",
+            r"\g<kind>",
+            text,
+        )
+
+
+NO_NAMESPACE = Namespace()
+
+
+def namespace_of_endpoint(name_server: str) -> str:
+    """Return the instance id in an endpoint like ``http://MQ_INST_1_a.mq.example.com:80``; an empty text otherwise."""
+    match = _ENDPOINT.fullmatch(name_server.strip())
+    return match[1] if match else ""
+
+
+def is_system_name(name: str) -> bool:
+    """Whether RocketMQ itself uses this name of a topic or group, so that it has no namespace."""
+    return (
+        is_system_topic(name) or is_system_group(name) or name.endswith(_REPLY_TOPIC) or name == TOOLS_PRODUCER_GROUP
+    )
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Divide a name after %RETRY% or %DLQ%."""
+    for kind in _PREFIXES:
+        if name.startswith(kind):
+            return kind, name[len(kind) :]
+    return "", name
