@@ -12,13 +12,13 @@ name for users                         name on the wire, with namespace ``MQ_INS
 
 The connections of a client translate names (``protocol.wire.names``), so everything above them has names for users.
 
-Pure and immutable. Corresponds to org.apache.rocketmq.remoting.protocol.NamespaceUtil and
-NameServerAddressUtils.parseInstanceIdFromEndpoint.
+Pure and immutable. Corresponds to org.apache.rocketmq.remoting.protocol.NamespaceUtil.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_rocket.errors import ConfigError
@@ -38,15 +38,14 @@ NAME_PROPERTIES = frozenset({"RETRY_TOPIC", PRODUCER_GROUP, "REAL_TOPIC", "DLQ_O
 _REPLY_TOPIC = "_REPLY_TOPIC"  # CLUSTER_REPLY_TOPIC, which brokers create
 _PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
 _NAME_CHARACTERS = r"[%|a-zA-Z0-9_-]"
-_ENDPOINT = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\..*")
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """A namespace; the empty one changes no name, and is false. ``v2``: requests also have the fields ns and nsd."""
+    """A namespace; without a name it changes no name, and is false. ``v2``: the value of the field ns of requests."""
 
     name: str = ""
-    v2: bool = False
+    v2: str = ""
 
     def __post_init__(self) -> None:
         if self.name and (not is_legal_name(self.name) or SEPARATOR in self.name):
@@ -59,11 +58,16 @@ class Namespace:
         return self.name != ""
 
     @property
+    def translates(self) -> bool:
+        """Whether commands differ from those without a namespace."""
+        return self.name != "" or self.v2 != ""
+
+    @property
     def prefix(self) -> str:
         return self.name + SEPARATOR if self.name else ""
 
     def wrap(self, name: str) -> str:
-        """Return the name on the wire. Full names, names of the system and empty ones stay as they are."""
+        """Return the name on the wire. Full names, names of the system and empty names stay as they are."""
         if not self.name or not name:
             return name
         kind, rest = _parts(name)
@@ -84,7 +88,7 @@ class Namespace:
         return rest.startswith(self.prefix) or is_system_name(rest)
 
     def unwrap_text(self, text: str) -> str:
-        """Return a text, such as an error of a broker, without the prefixes of the names in it."""
+        """Return text, such as an error of a broker, without the prefixes of the names in it."""
         if self.prefix not in text or not self.name:
             return text
         return re.sub(
@@ -97,17 +101,27 @@ class Namespace:
 NO_NAMESPACE = Namespace()
 
 
-def namespace_of_endpoint(name_server: str) -> str:
-    """Return the instance id in an endpoint like ``http://MQ_INST_1_a.mq.example.com:80``; an empty text otherwise."""
-    match = _ENDPOINT.fullmatch(name_server.strip())
-    return match[1] if match else ""
+def translated_properties(text: str, translate: Callable[[str], str]) -> str:
+    """Translate the names in a property string: name, 0x01, value, 0x02."""
+    if not any(f"{name}\x01" in text for name in NAME_PROPERTIES):
+        return text
+    pairs = [pair.partition("\x01") for pair in text.split("\x02")]
+    return "\x02".join(
+        name + mark + (translate(value) if name in NAME_PROPERTIES else value) for name, mark, value in pairs
+    )
+
+
+def unwrapped_properties(raw: bytes, namespace: Namespace) -> bytes:
+    """Remove the namespace from the names in the property string of a record."""
+    if namespace.prefix.encode() not in raw:
+        return raw
+    text = raw.decode("utf-8", "surrogateescape")
+    return translated_properties(text, namespace.unwrap).encode("utf-8", "surrogateescape")
 
 
 def is_system_name(name: str) -> bool:
     """Whether RocketMQ itself uses this name of a topic or group, so that it has no namespace."""
-    return (
-        is_system_topic(name) or is_system_group(name) or name.endswith(_REPLY_TOPIC) or name == TOOLS_PRODUCER_GROUP
-    )
+    return is_system_topic(name) or is_system_group(name) or name.endswith(_REPLY_TOPIC) or name == TOOLS_PRODUCER_GROUP
 
 
 def _parts(name: str) -> tuple[str, str]:

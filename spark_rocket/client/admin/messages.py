@@ -103,7 +103,7 @@ class MessageAdmin(OffsetAdmin):
         header = ViewMessageRequestHeader(offset=offset)
         code, what = RequestCode.VIEW_MESSAGE_BY_ID, f"the look-up of message {offset_msg_id}"
         body = self._ask(address, Query(code, what, lambda response: response.body, header))
-        return decode_messages(body, self._names_by_address().get(address, ""))[0]
+        return decode_messages(body, self._names_by_address().get(address, ""), namespace=self._config.namespace)[0]
 
     def _names_by_address(self) -> dict[str, str]:
         every = self.cluster_info().broker_addr_table.values()
@@ -151,7 +151,7 @@ class MessageAdmin(OffsetAdmin):
         found: list[MessageExt] = []
         for name, body in self._ask_each(self._topic_brokers(topic), query, failed).items():
             with record_failure(failed, name):
-                found += decode_messages(body or b"", name)
+                found += decode_messages(body or b"", name, namespace=self._config.namespace)
         # The index holds hashes of keys: compare the keys themselves.
         hits = [m for m in found if m.topic == topic and (key in (m.keys or "").split() or m.msg_id == key)]
         return sorted(hits, key=lambda message: message.store_timestamp)[-max_num:]

@@ -33,6 +33,7 @@ from spark_rocket.errors import ProtocolError, RunTooLargeError
 from spark_rocket.extras import requires
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
@@ -99,6 +100,7 @@ class PullResult:
     records: memoryview
     from_master: bool = True
     suggested_broker: int = 0  # the broker id for the next pull
+    namespace: Namespace = NO_NAMESPACE  # of the names in the records
 
 
 class PullOptions(TypedDict, total=False):
@@ -144,7 +146,7 @@ def pull_seconds(options: PullOptions, usual: float) -> float:
     return seconds + suspend_ms / 1000 + SUSPEND_MARGIN_S if suspend_ms > 0 else seconds
 
 
-def pull_result(response: RemotingCommand, from_master: bool) -> PullResult:
+def pull_result(response: RemotingCommand, from_master: bool, namespace: Namespace = NO_NAMESPACE) -> PullResult:
     """Decode a response with one of ``STATUS_CODES``."""
     header = PullMessageResponseHeader.from_ext(response.ext_fields)
     status = _STATUS[response.code]
@@ -157,6 +159,7 @@ def pull_result(response: RemotingCommand, from_master: bool) -> PullResult:
         body if isinstance(body, memoryview) else memoryview(body),
         from_master,
         header.suggest_which_broker_id,
+        namespace,
     )
 
 
@@ -177,7 +180,7 @@ def show_origin(messages: list[MessageExt]) -> None:
 
 def messages_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpression) -> list[MessageExt]:
     """Decode the messages from ``start`` on, in order."""
-    messages = decode_messages(found.records, queue.broker_name)
+    messages = decode_messages(found.records, queue.broker_name, namespace=found.namespace)
     if not tags.matches_all:
         messages = [message for message in messages if tags.matches(message.tags)]
     if messages and messages[0].queue_offset < start:
@@ -189,6 +192,7 @@ def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpr
     """Decode the messages as non-empty batches: one, unless the bodies exceed the decompression limit."""
     with requires("Reading Arrow batches", "arrow"):
         from spark_rocket.protocol.record.columns import decode_records  # imported here because loading Arrow is slow
+        from spark_rocket.protocol.record.namespaced import unwrapped_batch
 
     wanted = None if tags.matches_all else tags.tags
     position: int | None = start
@@ -202,7 +206,7 @@ def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpr
                 found.records, broker_name=queue.broker_name, start_offset=position, end_offset=end, tags=wanted
             )
         if len(batch):
-            yield batch
+            yield unwrapped_batch(batch, found.namespace)
         position = end
 
 

@@ -233,13 +233,15 @@ class PushConsumer(GroupConsumer):
 
     def consume_directly(self, records: bytes, broker_name: str) -> object:
         service = self._service
-        message = decode_messages(records, broker_name)[0]
+        message = decode_messages(records, broker_name, namespace=self._config.namespace)[0]
         queue = MessageQueue(message.topic, broker_name, message.queue_id)
         if isinstance(service, ConsumeBatches):
             with requires("Reading Arrow batches", "arrow"):
                 from spark_rocket.protocol.record.columns import decode_records
+                from spark_rocket.protocol.record.namespaced import unwrapped_batch
 
-            return service.consume_directly(decode_records(records, broker_name=broker_name), queue)
+            batch = unwrapped_batch(decode_records(records, broker_name=broker_name), self._config.namespace)
+            return service.consume_directly(batch, queue)
         if service is None:
             raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Start it first.")
         show_origin([message])

@@ -383,7 +383,7 @@ class Reader(Client):
         address, from_master = routes.reader(queue)
 
         def value(response: RemotingCommand) -> PullResult:
-            result = pull_result(response, from_master)
+            result = pull_result(response, from_master, self._config.namespace)
             routes.suggested(queue, result.suggested_broker)
             if not from_master and result.status is not PullStatus.FOUND:
                 routes.try_master(queue)

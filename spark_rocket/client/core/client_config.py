@@ -24,6 +24,7 @@ from typing import TypedDict, Unpack
 
 from spark_rocket.errors import ConfigError, NameServerUnreachableError
 from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.remoting.name_server_list import NameServerList, parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsSettings, as_settings
 
@@ -45,12 +46,17 @@ class Connecting(TypedDict, total=False):
     (default: ``ROCKETMQ_ACCESS_KEY`` and ``ROCKETMQ_SECRET_KEY``); ``security_token``: that of temporary keys.
     ``tls``: TLS of connections to name servers and brokers; ``True`` uses the environment's settings and the CAs of the
     system (default: ``ROCKETMQ_TLS_ENABLE`` and others, see ``TlsSettings``).
+    ``namespace``: the ID of a managed instance. It is put before the names of topics and groups on the wire and taken
+    off in what the client returns; full names stay accepted. ``namespace_v2``: requests have it in the fields nsd and
+    ns instead.
     """
 
     access_key: str | None
     secret_key: str | None
     security_token: str | None
     tls: bool | TlsSettings | None
+    namespace: str | None
+    namespace_v2: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,8 @@ class ClientConfig:
     """The credentials that sign all requests. Clients with different credentials share nothing."""
     tls: TlsSettings | None = None
     """The TLS settings of connections; None: no TLS. Clients with different settings share nothing."""
+    namespace: Namespace = NO_NAMESPACE
+    """The namespace of names on the wire. Clients with different namespaces share nothing."""
 
     @classmethod
     def of(
@@ -88,7 +96,15 @@ class ClientConfig:
         )
         tls = as_settings(connecting.get("tls"), environment)
         found = find_name_servers(name_server, environment)
-        return cls(found.addresses, found.url, instance_name=instance_name, credentials=credentials, tls=tls)
+        namespace = Namespace(connecting.get("namespace") or "", connecting.get("namespace_v2") or "")
+        return cls(
+            found.addresses,
+            found.url,
+            instance_name=instance_name,
+            credentials=credentials,
+            tls=tls,
+            namespace=namespace,
+        )
 
 
 def find_name_servers(given: object = None, environment: Mapping[str, str] = os.environ) -> NameServerList:

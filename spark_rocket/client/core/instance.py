@@ -31,6 +31,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.ids import UniqKeyGenerator
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.address import own_ip
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
@@ -54,6 +55,7 @@ class ClientInstance:
             connect_timeout=config.request_timeout,
             request_handler=lambda address, request: self.members.handle(address, request),
             credentials=config.credentials,
+            names=NameTranslation(config.namespace) if config.namespace.translates else None,
             tls=config.tls,
         )
         self.name_servers = NameServers(
@@ -192,7 +194,13 @@ def acquire(config: ClientConfig) -> ClientInstance:
 
 
 def _key(config: ClientConfig) -> tuple[object, ...]:
-    return config.address_server or config.name_servers, config.instance_name, config.credentials, config.tls
+    return (
+        config.address_server or config.name_servers,
+        config.instance_name,
+        config.credentials,
+        config.tls,
+        config.namespace,
+    )
 
 
 def release(instance: ClientInstance) -> None:

@@ -58,6 +58,7 @@ from spark_rocket.model import (
     SendStatus,
 )
 from spark_rocket.protocol.ids import decode_offset_msg_id
+from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -134,7 +135,9 @@ class TransactionProducer(Producer):
     def _join(self, instance: ClientInstance, wait: bool, deadline: float) -> None:
         """Register at the brokers known by the deadline; without ``wait`` in the background."""
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="rocket-transaction-check")
-        instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _check_handler(instance.members)
+        instance.members.handlers[RequestCode.CHECK_TRANSACTION_STATE] = _check_handler(
+            instance.members, instance.config.namespace
+        )
         instance.members.join_producer(self, wait=False)
         self._find_routes(deadline)
         if wait:
@@ -281,12 +284,12 @@ def _state_of(call: Callable[[], object], what: str) -> tuple[LocalTransactionSt
     return LocalTransactionState.UNKNOW, None
 
 
-def _check_handler(members: Membership) -> RequestHandler:
+def _check_handler(members: Membership, namespace: Namespace) -> RequestHandler:
     """Return the handler of CHECK_TRANSACTION_STATE (39) for all producers of an instance."""
 
     def handle(address: str, request: RemotingCommand) -> None:
         header = CheckTransactionStateRequestHeader.from_ext(request.ext_fields)
-        (message,) = decode_messages(bytes(request.body))
+        (message,) = decode_messages(bytes(request.body), namespace=namespace)
         group = message.properties.get(PRODUCER_GROUP, "")
         producer = members.producers.get(group)
         if isinstance(producer, TransactionProducer):

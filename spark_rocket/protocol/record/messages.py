@@ -17,6 +17,7 @@ from spark_rocket.errors import RunTooLargeError
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import offset_id_text, unpack_host
+from spark_rocket.protocol.namespace import NAME_PROPERTIES, NO_NAMESPACE, Namespace, unwrapped_properties
 from spark_rocket.protocol.record.batch_body import decode_batch_body, inner_base
 from spark_rocket.protocol.record.compression import MAX_RUN_BYTES
 from spark_rocket.protocol.record.layout import (
@@ -135,11 +136,18 @@ def _values(message: MessageExt) -> tuple[Any, ...]:
 
 
 def decode_messages(
-    buffer: Buffer, broker_name: str = "", *, check_crc: bool = True, decompress: bool = True
+    buffer: Buffer,
+    broker_name: str = "",
+    *,
+    check_crc: bool = True,
+    decompress: bool = True,
+    namespace: Namespace = NO_NAMESPACE,
 ) -> list[MessageExt]:
     """Decode every message of a run of records; an inner batch yields the messages in it.
 
-    Without ``decompress``, as servers use it, compressed bodies stay as they are, also those of inner batches.
+    ``namespace`` is removed from the names in them. Without ``decompress``, as servers use it, compressed bodies stay
+    as they are, also those of inner batches.
+
     RunTooLargeError, a ProtocolError, if bodies inflate to more than ``MAX_RUN_BYTES`` together.
 
     Usual records (v1, IPv4 hosts, not compressed, not an inner batch) are checked here; ``view_record`` handles all
@@ -174,13 +182,19 @@ def decode_messages(
                     its_topic = raw[topic_at + 1 : properties_at - 2]
                     if its_topic != topic_raw:
                         topic_raw = its_topic
-                        topic = its_topic.decode("utf-8", "replace")
+                        topic = namespace.unwrap(its_topic.decode("utf-8", "replace"))
                     properties = raw[properties_at:end]
+                    if namespace:
+                        properties = unwrapped_properties(properties, namespace)
                     head = raw[position:body_at]
                     add(LazyMessage.of_record(topic, body, broker_name, queue_offset, head, properties))
                     position = end
                     continue
         unusual, size, inflated = _decode_unusual(raw, position, broker_name, check_crc, decompress, inflated)
+        for message in unusual if namespace else ():
+            message.topic = namespace.unwrap(message.topic)
+            for name in NAME_PROPERTIES.intersection(message.properties):
+                message.properties[name] = namespace.unwrap(message.properties[name])
         messages += unusual
         position += size
     return messages

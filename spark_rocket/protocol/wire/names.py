@@ -6,7 +6,7 @@ sent messages, and in JSON bodies of the codes in ``JSON_REQUESTS`` and ``JSON_R
 they are: their decoders take the namespace. In responses, lists and maps of names are reduced to those of the namespace
 and of the system: others could not be addressed.
 
-``tests/protocol/test_names.py`` compares the tables with all headers and bodies.
+A test compares the fields with those of all headers.
 
 Thread-safety: pure functions of their arguments; commands are changed in place.
 Corresponds to the calls of withNamespace and withoutNamespace in RocketMQ's clients, and to NamespaceRpcHook.
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from spark_rocket.protocol.namespace import NAME_PROPERTIES, Namespace
+from spark_rocket.protocol.namespace import Namespace, translated_properties
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
@@ -77,7 +77,7 @@ class NameTranslation:
                 request.body = _translated(request, self._wrap, None)
         if self.namespace.v2:
             request.ext_fields["nsd"] = "true"
-            request.ext_fields["ns"] = self.namespace.name
+            request.ext_fields["ns"] = self.namespace.v2
 
     def received_response(self, code: int, response: RemotingCommand) -> None:
         """Translate the response to a request with this code."""
@@ -123,31 +123,14 @@ class NameTranslation:
                 fields[STATS_KEY_FIELD] = "@".join(map(wrap, fields[STATS_KEY_FIELD].split("@")))
         for name in _PROPERTIES:
             if name in fields:
-                fields[name] = _properties(fields[name], wrap)
+                fields[name] = translated_properties(fields[name], wrap)
 
     def _unwrap_fields(self, command: RemotingCommand) -> None:
         fields, unwrap = command.ext_fields, self.namespace.unwrap
         for name in NAME_FIELDS.intersection(fields):
             fields[name] = unwrap(fields[name])
         if "properties" in fields:
-            fields["properties"] = _properties(fields["properties"], unwrap)
-
-
-def _properties(text: str, translate: Callable[[str], str]) -> str:
-    """Translate the names in a property string: name, \\x01, value, \\x02."""
-    if not any(f"{name}\x01" in text for name in NAME_PROPERTIES):
-        return text
-    pairs = [pair.partition("\x01") for pair in text.split("\x02")]
-    return "\x02".join(
-        name + mark + (translate(value) if name in NAME_PROPERTIES else value) for name, mark, value in pairs
-    )
-
-
-def unwrapped_properties(raw: bytes, namespace: Namespace) -> bytes:
-    """Remove the namespace from the names in the property string of a record."""
-    if namespace.prefix.encode() not in raw:
-        return raw
-    return _properties(raw.decode("utf-8", "surrogateescape"), namespace.unwrap).encode("utf-8", "surrogateescape")
+            fields["properties"] = translated_properties(fields["properties"], unwrap)
 
 
 # --- JSON bodies ----------------------------------------------------------------------------------------------------

@@ -78,8 +78,9 @@ class AsyncRemotingClient:
         on_connect: Callable[[str], None] | None = None,
         thread: Callable[[], LoopThread] | None = None,
     ) -> None:
-        """``connect_timeout`` in seconds. ``names`` puts a namespace before names. ``on_connect`` is called with the address of each new connection.
+        """``connect_timeout`` in seconds. ``names`` puts a namespace before names of topics and groups.
 
+        ``on_connect`` is called with the address of each new connection.
         ``thread`` returns the thread whose loop has the connections; default: the running loop.
         """
         self._connect_timeout = connect_timeout

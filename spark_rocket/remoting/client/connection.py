@@ -38,6 +38,7 @@ from spark_rocket.errors import ProtocolError, RemotingConnectError, RemotingErr
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
+from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.event_loop import CallbackThread, callbacks_on
@@ -72,6 +73,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         post: Callable[[Callable[[], object]], object] | None = None,
         callbacks: CallbackThread | None = None,
         max_frame_length: int = MAX_FRAME_LENGTH,
+        names: NameTranslation | None = None,
         tls: ClientTls | None = None,
     ) -> None:
         """``connect_timeout`` in seconds. ``post`` runs a call on the loop; default: it is called there already.
@@ -92,6 +94,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self._loop = loop
         self._connect_timeout = connect_timeout
         self._on_request = on_request
+        self._names = names
         self._tls = tls
         self._transport: asyncio.Transport | None = None
         self._plain: asyncio.Transport | None = None  # below TLS
