@@ -322,5 +322,13 @@ def is_system_topic(topic: str) -> bool:
 
 
 def is_system_group(group: str) -> bool:
-    """Whether RocketMQ or the exactly-once sink reserves this group name: lag means nothing for such a group."""
-    return group in SYSTEM_GROUPS or group.startswith((SYSTEM_GROUP_PREFIX, SINK_PREFIX))
+    """Whether RocketMQ or the exactly-once sink reserves this group name: lag means nothing for such a group.
+
+    The sink's groups may have a namespace.
+    """
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX) or is_sink_group(group)
+
+
+def is_sink_group(group: str) -> bool:
+    """Whether this is a group of the exactly-once sink, with or without a namespace."""
+    return group.rpartition("%")[2].startswith(SINK_PREFIX)

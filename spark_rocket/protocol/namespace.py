@@ -26,9 +26,10 @@ from spark_rocket.model import (
     DLQ_PREFIX,
     PRODUCER_GROUP,
     RETRY_PREFIX,
+    SYSTEM_GROUP_PREFIX,
+    SYSTEM_GROUPS,
     TOOLS_PRODUCER_GROUP,
     is_legal_name,
-    is_system_group,
     is_system_topic,
 )
 
@@ -67,20 +68,16 @@ class Namespace:
         return self.name + SEPARATOR if self.name else ""
 
     def wrap(self, name: str) -> str:
-        """Return the name on the wire. Full names, names of the system and empty names stay as they are."""
-        if not self.name or not name:
-            return name
-        kind, rest = _parts(name)
-        if rest.startswith(self.prefix) or is_system_name(rest):
-            return name
-        return kind + self.prefix + rest
+        """Return the name on the wire; see :func:`wrapped`."""
+        return wrapped(self.name, name)
 
     def unwrap(self, name: str) -> str:
-        """Return the name for users. Names of other namespaces stay as they are."""
+        """Return the name for users. Other names stay: ``wrap`` would not return this one for a shorter one."""
         if not self.name:
             return name
         kind, rest = _parts(name)
-        return kind + rest.removeprefix(self.prefix)
+        short = kind + rest.removeprefix(self.prefix)
+        return short if self.wrap(short) == name else name
 
     def has(self, name: str) -> bool:
         """Whether the name on the wire belongs to this namespace, or to the system."""
@@ -119,9 +116,32 @@ def unwrapped_properties(raw: bytes, namespace: Namespace) -> bytes:
     return translated_properties(text, namespace.unwrap).encode("utf-8", "surrogateescape")
 
 
+def wrapped(namespace: str, name: str) -> str:
+    """Return the name on the wire. Full names, names of the system and empty names stay as they are."""
+    if not namespace or not name:
+        return name
+    kind, rest = _parts(name)
+    if rest.startswith(namespace + SEPARATOR) or is_system_name(rest):
+        return name
+    return f"{kind}{namespace}{SEPARATOR}{rest}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split a name on the wire into namespace, which may be empty, and name for users."""
+    kind, rest = _parts(name)
+    namespace, separator, bare = rest.partition(SEPARATOR)
+    return (namespace, kind + bare) if namespace and separator else ("", name)
+
+
 def is_system_name(name: str) -> bool:
     """Whether RocketMQ itself uses this name of a topic or group, so that it has no namespace."""
-    return is_system_topic(name) or is_system_group(name) or name.endswith(_REPLY_TOPIC) or name == TOOLS_PRODUCER_GROUP
+    return (
+        is_system_topic(name)
+        or name in SYSTEM_GROUPS
+        or name.startswith(SYSTEM_GROUP_PREFIX)
+        or name.endswith(_REPLY_TOPIC)
+        or name == TOOLS_PRODUCER_GROUP
+    )
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -23,6 +23,7 @@ _SEPARATORS = re.compile(r"[;,\s]+")
 _ADDRESS_SERVER = re.compile(r"https?://[^/;,\s]+/[^;,\s]+", re.I)
 _ADDRESS = re.compile(r"(?:\[(?P<v6>[^\[\]]+)\]|(?P<host>[A-Za-z0-9._-]+))(?::(?P<port>[0-9]{1,5}))?", re.A)
 _NUMERIC_HOST = re.compile(r"(?:[0-9]+\.)*[0-9]+")
+_ENDPOINT = re.compile(r"(?:\w+://)?(MQ_INST_\w+_\w+)\.")
 _REMEDY = "Write host:port, for example 127.0.0.1:9876 or [::1]:9876; separate several with ';'."
 
 
@@ -32,6 +33,12 @@ class NameServerList:
 
     addresses: tuple[str, ...] = ()
     url: str = ""
+
+    @property
+    def instance_id(self) -> str:
+        """The ID in an endpoint of a managed instance, like ``MQ_INST_1_a.example.com:80``; otherwise empty."""
+        found = next(filter(None, map(_ENDPOINT.match, (*self.addresses, self.url))), None)
+        return found[1] if found is not None else ""
 
     def __str__(self) -> str:
         return self.url or ";".join(self.addresses)

@@ -36,6 +36,26 @@ def test_several_name_servers(text: str, servers: tuple[str, ...]) -> None:
     assert ClientConfig.of(text, {}).name_servers == servers
 
 
+@pytest.mark.parametrize(
+    ("given", "environment", "name_server", "namespace"),
+    [
+        (None, {}, "a:9876", ""),
+        (None, {}, "http://MQ_INST_12_aBc.mq-internet.example.com:80", "MQ_INST_12_aBc"),
+        (None, {}, "a:9876;MQ_INST_12_aBc.example.com:80", "MQ_INST_12_aBc"),
+        (None, {}, "http://MQ_INST_12_aBc.example.com:80/rocketmq/nsaddr", "MQ_INST_12_aBc"),
+        (None, {}, "MQ_INST_12.example.com:80", ""),
+        (None, {}, "x-MQ_INST_12_aBc.example.com:80", ""),
+        (None, {"ROCKETMQ_NAMESPACE": "other"}, "http://MQ_INST_12_aBc.example.com:80", "other"),
+        ("given", {"ROCKETMQ_NAMESPACE": "other"}, "http://MQ_INST_12_aBc.example.com:80", "given"),
+        ("", {"ROCKETMQ_NAMESPACE": "other"}, "http://MQ_INST_12_aBc.example.com:80", ""),
+    ],
+)
+def test_the_namespace_comes_from_argument_then_variable_then_endpoint(
+    given: str | None, environment: dict[str, str], name_server: str, namespace: str
+) -> None:
+    assert ClientConfig.of(name_server, environment, namespace=given).namespace.name == namespace
+
+
 @pytest.mark.parametrize("text", ["localhost", "a:9876;b", "a:port", ";", "a:0"])
 def test_invalid_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9876"):

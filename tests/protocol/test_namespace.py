@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import pkgutil
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -15,11 +16,21 @@ import spark_rocket.protocol.wire.headers as all_headers
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUPS, SYSTEM_TOPICS
 from spark_rocket.protocol.namespace import Namespace, unwrapped_properties
+from spark_rocket.protocol.requests import REQUESTS, SENT_TO_CLIENTS
+from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header, camel_case
 from spark_rocket.protocol.wire.json import loads_tolerant
-from spark_rocket.protocol.wire.names import NAME_FIELDS, NAME_LIST_FIELD, NameTranslation
+from spark_rocket.protocol.wire.names import (
+    BODY_NAME_LISTS,
+    BODY_NAME_MAPS,
+    BODY_NAMES,
+    JSON_REQUESTS,
+    NAME_FIELDS,
+    NAME_LIST_FIELD,
+    NameTranslation,
+)
 
 INSTANCE = Namespace("MQ_INST_1_a")
 NAMES = st.text("abcXYZ019_-", min_size=1, max_size=20)
@@ -34,6 +45,17 @@ def test_a_name_comes_back(name: str, kind: str, instance: str) -> None:
     assert namespace.wrap(wire) == wire, "a full name stays"
     assert namespace.has(wire)
     assert namespace.unwrap_text(f"topic [{wire}] missing") == f"topic [{kind}{name}] missing" or wire == kind + name
+
+
+@given(
+    st.lists(
+        st.sampled_from(["MQ_INST_1_a%", "%RETRY%", "%DLQ%", "x%", "orders", "TBW102", "C_REPLY_TOPIC"]), min_size=1
+    )
+)
+def test_a_name_on_the_wire_comes_back(parts: list[str]) -> None:
+    wire = "".join(parts)
+    if INSTANCE.has(wire):
+        assert INSTANCE.wrap(INSTANCE.unwrap(wire)) == wire
 
 
 @given(NAMES, KINDS)
@@ -92,6 +114,51 @@ def test_every_field_with_a_name_is_translated() -> None:
         and ("topic" in field.name or "group" in field.name)
         and field.name not in NO_NAMES
         and camel_case(field.name) not in NAME_FIELDS | {NAME_LIST_FIELD}
+    ]
+    assert missing == []
+
+
+def _names_in(kind: type[Body]) -> Iterator[tuple[type[Body], str]]:
+    """Yield the JSON keys of a body, and of the bodies in it, that are called like names."""
+    hints = get_type_hints(kind)
+    for field in dataclasses.fields(kind):
+        for inner in _bodies_in(hints[field.name]):
+            yield from _names_in(inner)
+        key = camel_case(field.name)
+        if ("topic" in field.name or "group" in field.name) and key not in NO_NAMES_IN_BODIES:
+            yield kind, key
+
+
+def _bodies_in(hint: Any) -> Iterator[type[Body]]:
+    if isinstance(hint, type) and issubclass(hint, Body):
+        yield hint
+    for part in get_args(hint):
+        yield from _bodies_in(part)
+
+
+NO_NAMES_IN_BODIES = {
+    "topicFilterType",
+    "topicSysFlag",
+    "groupSysFlag",
+    "groupRetryPolicy",
+    "topicMessageType",
+    "topicQueueMappingDetail",
+    "topicConfigList",
+    "groupConfigList",
+}
+OF_SERVERS = {RequestCode.BATCH_ACK_MESSAGE, RequestCode.REGISTER_TOPIC_IN_NAMESRV}
+"""Requests of proxies and brokers, which have no namespace."""
+_TRANSLATED_KEYS = BODY_NAMES | BODY_NAME_LISTS | BODY_NAME_MAPS
+
+
+def test_every_body_with_a_name_is_translated() -> None:
+    """A new request whose body has a name, or has it under another key, fails here."""
+    missing = [
+        f"{RequestCode(code).name}: {kind.__name__}.{key}"
+        for code, row in {**REQUESTS, **SENT_TO_CLIENTS}.items()
+        if isinstance(row.body, type) and code not in OF_SERVERS
+        for kind, key in _names_in(row.body)
+        if code not in JSON_REQUESTS or key not in _TRANSLATED_KEYS
     ]
     assert missing == []
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.processors.statistics import VERSION_TEXT
 from spark_rocket.broker.state.broker_stats import MESSAGE_TYPES
-from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, SINK_PREFIX, is_system_topic
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, is_sink_group, is_system_topic
 from spark_rocket.protocol.wire.codes import PERM_WRITE
 from spark_rocket.remoting.exposition import Exposition, label_text
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS, add_overload
@@ -39,7 +39,7 @@ _QUEUES_OF_PAIR = 16  # on average, of the pairs in a scrape
 
 def is_system_group(group: str) -> bool:
     """Whether this is a group of the broker itself, of an Apache tool or of the data source's exactly-once sink."""
-    return group.lower().startswith(_SYSTEM_GROUP) or group.startswith(SINK_PREFIX)
+    return group.lower().startswith(_SYSTEM_GROUP) or is_sink_group(group)
 
 
 class BrokerMetrics:

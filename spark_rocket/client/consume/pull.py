@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
 from spark_rocket.arguments import check_filter
@@ -192,21 +193,24 @@ def batches_of(found: PullResult, queue: MessageQueue, start: int, tags: TagExpr
     """Decode the messages as non-empty batches: one, unless the bodies exceed the decompression limit."""
     with requires("Reading Arrow batches", "arrow"):
         from spark_rocket.protocol.record.columns import decode_records  # imported here because loading Arrow is slow
-        from spark_rocket.protocol.record.namespaced import unwrapped_batch
 
-    wanted = None if tags.matches_all else tags.tags
+    decode = partial(
+        decode_records,
+        found.records,
+        broker_name=queue.broker_name,
+        tags=None if tags.matches_all else tags.tags,
+        namespace=found.namespace,
+    )
     position: int | None = start
     while position is not None:
         end = None
         try:
-            batch = decode_records(found.records, broker_name=queue.broker_name, start_offset=position, tags=wanted)
+            batch = decode(start_offset=position)
         except RunTooLargeError as error:
             end = error.queue_offset
-            batch = decode_records(
-                found.records, broker_name=queue.broker_name, start_offset=position, end_offset=end, tags=wanted
-            )
+            batch = decode(start_offset=position, end_offset=end)
         if len(batch):
-            yield unwrapped_batch(batch, found.namespace)
+            yield batch
         position = end
 
 

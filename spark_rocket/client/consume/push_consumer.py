@@ -238,9 +238,8 @@ class PushConsumer(GroupConsumer):
         if isinstance(service, ConsumeBatches):
             with requires("Reading Arrow batches", "arrow"):
                 from spark_rocket.protocol.record.columns import decode_records
-                from spark_rocket.protocol.record.namespaced import unwrapped_batch
 
-            batch = unwrapped_batch(decode_records(records, broker_name=broker_name), self._config.namespace)
+            batch = decode_records(records, broker_name=broker_name, namespace=self._config.namespace)
             return service.consume_directly(batch, queue)
         if service is None:
             raise StateError(f"The consumer of group {self.group!r} is not started.", remedy="Start it first.")

@@ -32,6 +32,7 @@ DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 MAX_MESSAGE_SIZE = 4 * 1024 * 1024
 ADDRESS_SERVER_TIMEOUT_S = 120.0
+NAMESPACE_VARIABLE = "ROCKETMQ_NAMESPACE"
 ACCESS_KEY_VARIABLE = "ROCKETMQ_ACCESS_KEY"
 SECRET_KEY_VARIABLE = "ROCKETMQ_SECRET_KEY"
 SECURITY_TOKEN_VARIABLE = "ROCKETMQ_SECURITY_TOKEN"
@@ -47,8 +48,9 @@ class Connecting(TypedDict, total=False):
     ``tls``: TLS of connections to name servers and brokers; ``True`` uses the environment's settings and the CAs of the
     system (default: ``ROCKETMQ_TLS_ENABLE`` and others, see ``TlsSettings``).
     ``namespace``: the ID of a managed instance. It is put before the names of topics and groups on the wire and taken
-    off in what the client returns; full names stay accepted. ``namespace_v2``: requests have it in the fields nsd and
-    ns instead.
+    off in what the client returns; full names stay accepted (default: ``ROCKETMQ_NAMESPACE``, otherwise the ID in a
+    name server like ``http://MQ_INST_1_a.example.com:80``; an empty string: none). ``namespace_v2``: a namespace that
+    requests have in the fields ns and nsd instead, as those of Java's client 5.x.
     """
 
     access_key: str | None
@@ -96,14 +98,14 @@ class ClientConfig:
         )
         tls = as_settings(connecting.get("tls"), environment)
         found = find_name_servers(name_server, environment)
-        namespace = Namespace(connecting.get("namespace") or "", connecting.get("namespace_v2") or "")
+        namespace = find_namespace(connecting.get("namespace"), found, environment)
         return cls(
             found.addresses,
             found.url,
             instance_name=instance_name,
             credentials=credentials,
             tls=tls,
-            namespace=namespace,
+            namespace=Namespace(namespace, connecting.get("namespace_v2") or ""),
         )
 
 
@@ -118,6 +120,13 @@ def find_name_servers(given: object = None, environment: Mapping[str, str] = os.
         return parse_name_servers(variable)
     except ConfigError as error:
         raise ConfigError(f"Variable {NAME_SERVER_VARIABLE}: {error.message}", remedy=error.remedy) from None
+
+
+def find_namespace(given: str | None, name_servers: NameServerList, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the given namespace, otherwise that of the environment, otherwise that of an ``MQ_INST_…`` endpoint."""
+    if given is not None:
+        return given
+    return environment.get(NAMESPACE_VARIABLE) or name_servers.instance_id
 
 
 def look_up(url: str, timeout: float) -> tuple[str, ...]:

@@ -35,10 +35,12 @@ import pyarrow.compute as pc
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.ids import IPV4_HOST_SIZE, IPV6_HOST_SIZE, offset_id_text, unpack_host
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.arrays import array_of, even_edges, repeated_text, strings_of, to_strings
 from spark_rocket.protocol.record.column_properties import PropertyColumns, property_columns
 from spark_rocket.protocol.record.encoder import hex_strings
 from spark_rocket.protocol.record.layout import AT, COMPRESSED
+from spark_rocket.protocol.record.namespaced import unwrapped_batch
 from spark_rocket.protocol.record.run import RecordRun, Scratch, borrowed_scratch
 from spark_rocket.protocol.record.unwrap import unwrap_records, wrapped_records
 
@@ -95,6 +97,7 @@ def decode_records(
     tags: frozenset[str] | None = None,
     check_crc: bool = False,
     schema: pa.Schema | None = None,
+    namespace: Namespace = NO_NAMESPACE,
 ) -> pa.RecordBatch:
     """Decode the records that fill ``buffer``; see the module docstring for invalid ones.
 
@@ -102,6 +105,7 @@ def decode_records(
     one of ``tags``; ``check_crc`` looks at those within the offsets. ``schema`` replaces ``ARROW_SCHEMA`` as the
     description of the columns: same names and types, but possibly other nullability. A body that cannot be
     decompressed is an error, unless ``BODY_FAULT`` is requested: it has the reason, and the body stays as stored.
+    ``namespace`` is removed from the names in the columns.
 
     Raises ``ProtocolError`` for bytes that are not whole records, and its ``RunTooLargeError`` when bodies inflate
     beyond ``compression.MAX_RUN_BYTES``: decode with that error's ``queue_offset`` as the end, then from there on.
@@ -125,7 +129,7 @@ def decode_records(
         if tags is not None:
             wanted = strings_of(sorted(tags))
             batch = batch.filter(pc.is_in(maker.properties().value_of("TAGS"), value_set=wanted))
-    return batch
+    return unwrapped_batch(batch, namespace)
 
 
 def _schema_of(columns: Sequence[str], described: pa.Schema) -> pa.Schema:

@@ -1,12 +1,12 @@
 """Names of topics and groups in commands: where they are, and their translation for a client with a namespace.
 
 The connections of a client call :class:`NameTranslation` for every command, in both directions. So clients only know
-names without the namespace, and no request can omit it. Names are in ext fields (``TOPIC_FIELDS`` …), in properties of
+names without the namespace, and no request can omit it. Names are in ext fields (``NAME_FIELDS`` …), in properties of
 sent messages, and in JSON bodies of the codes in ``JSON_REQUESTS`` and ``JSON_RESPONSES``. Records in a body stay as
 they are: their decoders take the namespace. In responses, lists and maps of names are reduced to those of the namespace
 and of the system: others could not be addressed.
 
-A test compares the fields with those of all headers.
+``tests/protocol/test_namespace.py`` compares the tables with all headers and bodies.
 
 Thread-safety: pure functions of their arguments; commands are changed in place.
 Corresponds to the calls of withNamespace and withoutNamespace in RocketMQ's clients, and to NamespaceRpcHook.

@@ -1,9 +1,8 @@
 """Topics, groups and filters of requests, with the names that brokers use.
 
-A resource in a namespace is ``namespace%name`` at the broker. A retry or dead-letter topic has its prefix before that:
-``%RETRY%namespace%group``. System topics have no namespace.
+The namespace of a resource is part of its name at the broker (protocol/namespace.py).
 
-Thread-safety: pure functions behind small caches. Corresponds to remoting.protocol.NamespaceUtil, FilterAPI.build and
+Thread-safety: pure functions behind small caches. Corresponds to FilterAPI.build and
 org.apache.rocketmq.proxy.grpc.v2.common.GrpcValidator.
 """
 
@@ -14,14 +13,13 @@ from typing import Any, NamedTuple
 
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
     SYSTEM_GROUP_PREFIX,
     group_problem,
     is_system_topic,
     topic_problem,
 )
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
+from spark_rocket.protocol.namespace import split_name, wrapped
 from spark_rocket.proxy.definitions import Code, FilterType, Resource
 from spark_rocket.proxy.messages.statuses import StatusError
 
@@ -38,7 +36,7 @@ def group_of(resource: Any) -> str:
 
 @lru_cache(1024)
 def _topic(namespace: str, name: str) -> str:
-    topic = join_namespace(namespace, name)
+    topic = wrapped(namespace, name)
     problem = topic_problem(topic)
     if problem is None and is_system_topic(topic):
         problem = f"The topic[{topic}] is a system topic."
@@ -49,7 +47,7 @@ def _topic(namespace: str, name: str) -> str:
 
 @lru_cache(1024)
 def _group(namespace: str, name: str) -> str:
-    group = join_namespace(namespace, name)
+    group = wrapped(namespace, name)
     problem = group_problem(group)
     if problem is None and group.startswith(SYSTEM_GROUP_PREFIX):
         problem = f"The group[{group}] is a system group."
@@ -58,38 +56,10 @@ def _group(namespace: str, name: str) -> str:
     return group
 
 
-def join_namespace(namespace: str, name: str) -> str:
-    """Return the broker's name of a resource."""
-    if not namespace or not name or _is_systems(name):
-        return name
-    prefix, rest = _split_prefix(name)
-    return name if rest.startswith(f"{namespace}%") else f"{prefix}{namespace}%{rest}"
-
-
-def split_namespace(full_name: str) -> tuple[str, str]:
-    """Split a broker's name into namespace (may be empty) and name."""
-    if _is_systems(full_name):
-        return "", full_name
-    prefix, rest = _split_prefix(full_name)
-    namespace, percent, name = rest.partition("%")
-    return (namespace, prefix + name) if namespace and percent else ("", full_name)
-
-
 def resource_of(full_name: str) -> Any:
     """Return the ``Resource`` of a broker's name."""
-    namespace, name = split_namespace(full_name)
+    namespace, name = split_name(full_name)
     return Resource(resource_namespace=namespace, name=name)
-
-
-def _split_prefix(name: str) -> tuple[str, str]:
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
-        if name.startswith(prefix):
-            return prefix, name[len(prefix) :]
-    return "", name
-
-
-def _is_systems(name: str) -> bool:
-    return is_system_topic(name) or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 class ParsedFilter(NamedTuple):
