@@ -6,7 +6,7 @@ sent messages, and in JSON bodies of the codes in ``JSON_REQUESTS`` and ``JSON_R
 they are: their decoders take the namespace. In responses, lists and maps of names are reduced to those of the namespace
 and of the system: others could not be addressed.
 
-``tests/protocol/test_namespace.py`` compares the tables with all headers and bodies.
+A test compares the tables with all headers and bodies.
 
 Thread-safety: pure functions of their arguments; commands are changed in place.
 Corresponds to the calls of withNamespace and withoutNamespace in RocketMQ's clients, and to NamespaceRpcHook.
