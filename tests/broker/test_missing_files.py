@@ -17,6 +17,8 @@ from tests.kit.brokers import served
 from tests.kit.clock import Clock
 from tests.store.helpers import put
 
+pytestmark = pytest.mark.live
+
 BROKER_CONF: dict[str, Any] = {
     "mappedFileSizeCommitLog": 1 << 20,
     "mappedFileSizeConsumeQueue": 2000,

@@ -78,6 +78,7 @@ def test_help_on_a_verb_and_on_an_unknown_topic(capsys: pytest.CaptureFixture[st
     assert main(["help", "../../README"]) == 1
 
 
+@pytest.mark.live
 def test_options_are_listed_without_pyspark_and_pyarrow() -> None:
     code = (
         "import sys, spark_rocket; spark_rocket.options(); print({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from spark_rocket.protocol.requests import BROKER_REQUESTS
 from tests.cost.generator import Size
 from tests.cost.measuring import Cost, Costs
 from tests.cost.page import Report, StateRow
 from tests.cost.state import BulkCost
+
+pytestmark = pytest.mark.live  # git tells of which commit the page is
 
 
 def test_cheap_requests_are_counted_and_expensive_ones_listed() -> None:

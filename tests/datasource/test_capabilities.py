@@ -34,6 +34,7 @@ def test_a_minimum_is_not_a_limit() -> None:
     capabilities.check_limits(parsed(minOffsetsPerTrigger="10", maxTriggerDelay="1m"), has_read_limits=False)
 
 
+@pytest.mark.live
 def test_the_order_of_spark_4_0s_calls() -> None:
     """As in PySpark 4.0.5 and 4.1.4: a new query first requests the end, a restarted one passes its offset."""
 

@@ -95,6 +95,7 @@ print(frozen > 10_000, gc.get_freeze_count() == frozen, max(full, default=0) < 1
 """
 
 
+@pytest.mark.live
 def test_a_new_process_freezes_the_objects_of_pyspark_once() -> None:
     packed = cloudpickle.dumps(RocketDataSource({"subscribe": "orders"}))  # type: ignore[no-untyped-call]
     command = [sys.executable, "-c", _FIRST_UNPICKLING, packed.hex()]
