@@ -13,14 +13,14 @@ getBrokerAclConfigVersion, getBrokerClusterAclConfig} of RocketMQ 4.9.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.processors.processor import Processor, handles
-from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.broker.processors.access_processor import AccessProcessor
+from spark_rocket.broker.processors.processor import handles
+from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig
 from spark_rocket.protocol.wire.codes import (
     DELETE_ACL_CONFIG_FAILED,
@@ -41,18 +41,12 @@ from spark_rocket.remoting.server.channel import Channel
 
 if TYPE_CHECKING:
     from spark_rocket.acl.accounts_file import AccountsFile  # loads YAML: with aclEnable only
-    from spark_rocket.broker.acl.access_control import AccessControl
     from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class AccountProcessor(Processor):
+class AccountProcessor(AccessProcessor):
     """Reads and changes of accounts and permissions by administrators."""
-
-    access_control: AccessControl | None
-    """None without access control."""
 
     # --- changes ----------------------------------------------------------------------------------------------
 
@@ -96,11 +90,9 @@ class AccountProcessor(Processor):
 
         async def change() -> RemotingCommand:
             await control.change(edit)
-            account = request.ext_fields.get("AccessKey") or "an address of the white list"
-            _log.info("accounts changed by %s (%r): %r", channel.remote_addr, account, what)
-            return RemotingCommand.response(request)
+            return self.changed(channel, request, what)
 
-        self._respond_after(channel, request, failed, change())
+        self.respond_after(channel, request, failed, self.config.acl_path, change())
 
     # --- reads ------------------------------------------------------------------------------------------------
 
@@ -119,7 +111,7 @@ class AccountProcessor(Processor):
             )
             return RemotingCommand.response(request, 0, None, header.to_ext())
 
-        self._respond_after(channel, request, ResponseCode.SYSTEM_ERROR, respond())
+        self.respond_after(channel, request, ResponseCode.SYSTEM_ERROR, self.config.acl_path, respond())
 
     @handles(RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG)
     def all_accounts(self, channel: Channel, request: RemotingCommand) -> None:
@@ -133,7 +125,7 @@ class AccountProcessor(Processor):
                     account.secret_key = None
             return RemotingCommand.response(request, body=ClusterAclConfig(file.white, file.accounts).to_json())
 
-        self._respond_after(channel, request, ResponseCode.SYSTEM_ERROR, respond())
+        self.respond_after(channel, request, ResponseCode.SYSTEM_ERROR, self.config.acl_path, respond())
 
     async def _file(self, control: PlainAccessControl) -> AccountsFile:
         from spark_rocket.acl.accounts_file import AccountsFile
@@ -157,17 +149,3 @@ class AccountProcessor(Processor):
         assert isinstance(control, PlainAccessControl)
         control.check_admin(channel, request)
         return control
-
-    def _respond_after(
-        self, channel: Channel, request: RemotingCommand, failed: int, work: Awaitable[RemotingCommand]
-    ) -> None:
-        async def respond() -> RemotingCommand:
-            try:
-                return await work
-            except ConfigError as error:
-                return RemotingCommand.response(request, failed, error.message)
-            except OSError as error:
-                remark = f"{self.config.acl_path} cannot be written: {error.strerror}"
-                return RemotingCommand.response(request, failed, remark)
-
-        self.deferred.respond(channel, request, respond())

@@ -11,12 +11,12 @@ deleteAcl, getAcl, listAcl} of RocketMQ 5.3.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.processors.access_processor import AccessProcessor
+from spark_rocket.broker.processors.processor import handles
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.protocol.wire.bodies.config import AclInfo, UserInfo
@@ -34,18 +34,12 @@ from spark_rocket.remoting.server.channel import Channel
 
 if TYPE_CHECKING:
     from spark_rocket.acl.user_table import UserTable  # with authenticationEnabled only
-    from spark_rocket.broker.acl.access_control import AccessControl
     from spark_rocket.broker.acl.user_access_control import UserAccessControl
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
-class UserProcessor(Processor):
+class UserProcessor(AccessProcessor):
     """Reads and changes of users and policies by administrators."""
-
-    access_control: AccessControl | None
-    """None without access control."""
 
     # --- users ------------------------------------------------------------------------------------------------
 
@@ -161,16 +155,7 @@ class UserProcessor(Processor):
         control = self._control()
 
         async def change() -> RemotingCommand:
-            try:
-                await control.change(edit)
-            except RefusedError as error:
-                return RemotingCommand.response(
-                    request, error.response_code or ResponseCode.SYSTEM_ERROR, error.message
-                )
-            except OSError as error:
-                remark = f"{self.config.users_path} cannot be written: {error.strerror}"
-                return RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, remark)
-            _log.info("users changed by %s (%r): %r", channel.remote_addr, request.ext_fields.get("AccessKey"), what)
-            return RemotingCommand.response(request)
+            await control.change(edit)
+            return self.changed(channel, request, what)
 
-        self.deferred.respond(channel, request, change())
+        self.respond_after(channel, request, ResponseCode.SYSTEM_ERROR, self.config.users_path, change())
