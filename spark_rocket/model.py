@@ -72,6 +72,8 @@ TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 SINK_PREFIX = "ROCKET_SINK"
 """Of the topics and groups of the data source's exactly-once sink, with their default names."""
 TOOLS_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+READER_GROUP = "spark_rocket_reader"
+"""The default group of readers."""
 
 MAX_TOPIC_LENGTH = 127
 MAX_RETRY_TOPIC_LENGTH = 255

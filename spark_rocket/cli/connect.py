@@ -22,6 +22,7 @@ import click
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, bundle, exclusive, name_servers, seconds
 from spark_rocket.errors import RocketError
+from spark_rocket.model import READER_GROUP
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
 TIMEOUT = 5.0
-READER_GROUP = "spark_rocket_reader"
-"""The group of reads without ``consumerGroup``."""
 _COMPLETION_TIMEOUT_S = 1.0  # shell completion must feel immediate
 
 _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

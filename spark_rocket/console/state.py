@@ -19,11 +19,10 @@ from spark_rocket.client.admin import (
     TopicKind,
     TopicState,
 )
-from spark_rocket.client.consume.reader import DEFAULT_GROUP
 from spark_rocket.console.responses import Trouble, describe
 from spark_rocket.console.series import Rate, Series
 from spark_rocket.errors import RocketError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 GONE_SECONDS = 900.0
@@ -166,7 +165,7 @@ class GroupRecord:
     @property
     def is_own(self) -> bool:
         """Whether it is a system group, or the default group of this package's readers."""
-        return self.info.is_system or self.info.name == DEFAULT_GROUP
+        return self.info.is_system or self.info.name == READER_GROUP
 
     @property
     def kind(self) -> GroupKind | None:

@@ -14,11 +14,11 @@ from __future__ import annotations
 import socket
 from functools import cache
 
-from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
+from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.errors import RemotingConnectError, RocketError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.remoting.tls.settings import TlsSettings
 
@@ -38,7 +38,7 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
 
 def reader_of(options: ReadOptions | ViewOptions) -> Reader:
     """Return this process's reader for a name server, shared by its tasks."""
-    group = options.consumer_group or DEFAULT_GROUP
+    group = options.consumer_group or READER_GROUP
     return _reader(options.name_server, group, options.request_timeout_ms, options.credentials, options.tls)
 
 

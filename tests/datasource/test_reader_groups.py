@@ -12,13 +12,12 @@ import pytest
 
 from spark_rocket import read_arrow
 from spark_rocket.client import Admin, Producer
-from spark_rocket.client.consume.reader import DEFAULT_GROUP
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options
 from spark_rocket.errors import BrokerError
-from spark_rocket.model import Message
+from spark_rocket.model import READER_GROUP, Message
 from spark_rocket.testing import LocalCluster
 from tests.kit.accounts import KEYS
 
@@ -43,7 +42,7 @@ def cluster() -> Iterator[LocalCluster]:
 @pytest.fixture(params=[{"consumerGroup": "pipeline"}, {}], ids=["consumerGroup", "default"])
 def given(cluster: LocalCluster, request: pytest.FixtureRequest) -> dict[str, str]:
     """Options of a read by an account with the permission of its group."""
-    group = request.param.get("consumerGroup", DEFAULT_GROUP)
+    group = request.param.get("consumerGroup", READER_GROUP)
     with Admin(cluster.name_server, **KEYS) as admin:
         admin.update_account(
             ACCOUNT["accessKey"], secret_key=ACCOUNT["secretKey"], admin=False, default_topic_perm="DENY",

@@ -29,7 +29,8 @@ from spark_rocket.cli.commands.doctor_machine import (
 )
 from spark_rocket.cli.commands.doctor_pipeline import check_read, check_write
 from spark_rocket.cli.commands.doctor_servers import check_exactly_once, check_servers
-from spark_rocket.cli.connect import READER_GROUP, Link, complete_groups, complete_topics, connection
+from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
+from spark_rocket.model import READER_GROUP
 
 PROBLEM_FOUND = 3
 """Exit status if there is a problem."""

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from spark_rocket.client.admin.broker_rows import Failures
-from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
+from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo
@@ -142,7 +142,7 @@ class AdminBase(Client):
         self._timeout = request_timeout
         self._connecting = connecting
         self._reader = Reader(
-            name_server, group=DEFAULT_GROUP, request_timeout=request_timeout, instance_name=instance_name, **connecting
+            name_server, group=READER_GROUP, request_timeout=request_timeout, instance_name=instance_name, **connecting
         )
         self._clients: list[Client] = [self._reader]
         self._lock = threading.Lock()

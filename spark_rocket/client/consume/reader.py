@@ -47,7 +47,7 @@ from spark_rocket.errors import (
     RocketError,
     TopicNotFoundError,
 )
-from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.model import READER_GROUP, MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, parse_tags
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
@@ -65,7 +65,6 @@ T = TypeVar("T")
 UNAVAILABLE_ERRORS = (RemotingConnectError, RemotingTimeoutError, QueueNotFoundError)
 """Errors that mean that a master is unavailable, so that its slave is used where possible."""
 
-DEFAULT_GROUP = "spark_rocket_reader"
 # A proxy used as a name server does not support this list.
 _SUCCESS_OR_UNSUPPORTED = frozenset(
     {int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND), int(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)}
@@ -100,7 +99,7 @@ class Reader(Client):
         self,
         name_server: str | None = None,
         *,
-        group: str = DEFAULT_GROUP,
+        group: str = READER_GROUP,
         request_timeout: float = 3.0,
         instance_name: str = "",
         **connecting: Unpack[Connecting],

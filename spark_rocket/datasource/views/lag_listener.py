@@ -42,12 +42,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
-from spark_rocket.client.consume.reader import DEFAULT_GROUP, Reader
+from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import Connecting
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
 from spark_rocket.extras import requires
-from spark_rocket.model import MessageQueue
+from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.record.record import view_record
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class RocketLagListener(StreamingQueryListener):
         self._name_server = name_server
         self._connecting = connecting
         self._seconds = seconds
-        self._group = consumer_group or DEFAULT_GROUP
+        self._group = consumer_group or READER_GROUP
         self._timeout = request_timeout
         self._clock = clock
         self._queries: dict[str, QueryLag] = {}  # by run
