@@ -184,9 +184,10 @@ class Lab:
         assert process.stdout is not None
         return int(process.stdout.readline())
 
-    def own_echo(self) -> tuple[int, int]:
+    def own_echo(self, response_bytes: int = 0) -> tuple[int, int]:
         """Return port and process of an echo server for one benchmark only."""
-        command = [sys.executable, "-m", "benchmarks.echo", str(len(frames.send_response()))]
+        size = response_bytes or len(frames.send_response())
+        command = [sys.executable, "-m", "benchmarks.echo", str(size)]
         process = self._for_one.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         self._for_one.callback(process.terminate)
         assert process.stdout is not None

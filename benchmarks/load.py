@@ -74,6 +74,31 @@ def keep_sending(port: int, frames_of: list[bytes], conns: int, *, seconds: floa
     return {"requests": done, "seconds": elapsed}
 
 
+def pipeline(port: int, frames_of: list[bytes], in_flight: int, *, seconds: float) -> dict[str, Any]:
+    """Keep requests in flight on one connection, until the time is used up."""
+    turns: Iterator[bytes] = cycle(frames_of)
+    connection = connect(port)
+    begun = time.perf_counter()
+    deadline = begun + seconds
+    connection.sendall(b"".join(next(turns) for _ in range(in_flight)))
+    sent, done, data = in_flight, 0, b""
+    while done < sent:
+        data += connection.recv(1 << 16)
+        position, count = 0, done
+        while len(data) - position >= 4 and len(data) - position >= 4 + _LENGTH.unpack_from(data, position)[0]:
+            if not done % 1000:
+                _check(data[position:])
+            position += 4 + _LENGTH.unpack_from(data, position)[0]
+            done += 1
+        data = data[position:]
+        if done > count and time.perf_counter() < deadline:
+            connection.sendall(b"".join(next(turns) for _ in range(done - count)))
+            sent += done - count
+    elapsed = time.perf_counter() - begun
+    connection.close()
+    return {"requests": done, "seconds": elapsed}
+
+
 def send(port: int, topic: str, size: int, conns: int, seconds: float) -> dict[str, Any]:
     """Send single messages."""
     load = [frames.send(topic, queue, frames.payload(size)) for queue in range(4)]

@@ -7,7 +7,7 @@ the same work without the subject. Both run once to warm up and then alternate, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -48,9 +48,6 @@ class Result:
     min: float
     max: float
     runs: int
-
-    def as_json(self) -> dict[str, str | float | int]:
-        return asdict(self)
 
 
 REGISTRY: dict[str, Benchmark] = {}

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks import frames
 from benchmarks.frames import BATCH
 from benchmarks.lab import Lab
+from benchmarks.load import pipeline
 from benchmarks.overload import judge
 
 pytestmark = pytest.mark.live
@@ -24,6 +26,12 @@ def test_single_sends_are_stored(lab: Lab, conns: int) -> None:
     topic = lab.topic(f"sends-{conns}")
     done = lab.load("send", port=lab.broker_port, topic=topic, size=128, conns=conns, seconds=0.05)
     assert stored(lab, topic) == done["requests"] > 0
+
+
+def test_pipelined_sends_are_stored(lab: Lab) -> None:
+    topic = lab.topic("pipelined")
+    done = pipeline(lab.broker_port, [frames.send(topic, queue, b"x") for queue in range(3)], 20, seconds=0.05)
+    assert stored(lab, topic) == done["requests"] >= 20
 
 
 def test_batches_are_stored(lab: Lab) -> None:

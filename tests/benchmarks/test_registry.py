@@ -165,3 +165,8 @@ def test_an_unknown_name_says_which_there_are(capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit, match="2"):
         command.main(["--only", "spork"])
     assert "spark.read.128" in capsys.readouterr().err
+
+
+def test_unknown_commits_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--only", "plan.1000", "--against", "no-such-commit"]) == 2
+    assert "no-such-commit" in capfd.readouterr().err
