@@ -24,6 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
 from spark_rocket.errors import StateError
@@ -46,38 +47,46 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class CallbackThread:
-    """Runs callbacks one after the other on a daemon thread, which exists while there are some."""
+    """Runs callbacks one after the other on a daemon thread, which exists while there are some.
+
+    No locks: a signal handler may submit a call while the interrupted code does.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: deque[Callable[[], object]] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._idle = deque((None,))  # its only item is taken by the thread that runs the calls
         self._thread: threading.Thread | None = None
 
     def submit(self, call: Callable[[], object]) -> None:
-        with self._changed:
-            self._calls.append(call)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError:  # too many threads: retried by the next call
-                    self._thread = None
-                    logger.exception("no thread for the callbacks of %s", self._name)
-            else:
-                self._changed.notify()
+        self._calls.put(call)
+        if self._idle:
+            try:
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+            except RuntimeError:  # too many threads: retried by the next call
+                logger.exception("no thread for the callbacks of %s", self._name)
 
     def is_current(self) -> bool:
         """Whether this is called on the thread."""
         return self._thread is threading.current_thread()
 
     def _run(self) -> None:
+        while not self._calls.empty():
+            try:
+                self._idle.pop()
+            except IndexError:
+                return  # another thread runs the calls
+            self._thread = threading.current_thread()
+            self._run_calls()
+            self._thread = None
+            self._idle.append(None)  # then look again for a call that came before
+
+    def _run_calls(self) -> None:
         while True:
-            with self._changed:
-                if not self._calls and not self._changed.wait_for(lambda: bool(self._calls), CALLBACK_IDLE_S):
-                    self._thread = None
-                    return
-                call = self._calls.popleft()
+            try:
+                call = self._calls.get(True, CALLBACK_IDLE_S)
+            except Empty:
+                return
             try:
                 call()
             except BaseException:  # including SystemExit of a callback: the thread serves others too
@@ -149,6 +158,11 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self._run_calls)
             raise
 
+    def wake(self) -> None:
+        """Wake the loop for posted calls, even if another thread is about to do it."""
+        if self._calls:
+            self.loop.call_soon_threadsafe(self._run_calls)
+
     def call_at(self, when: float, call: Callable[[], object]) -> None:
         """Run a short call on the loop at ``when`` (``time.monotonic``) or soon after."""
         self.post(lambda: self.loop.call_later(max(0.0, when - self.loop.time()), _logged, call))
@@ -200,6 +214,12 @@ def loop_thread() -> LoopThread:
             if found is None:
                 found = _current = LoopThread()
     return found
+
+
+def wake_loop() -> None:
+    """Wake the loop, if there is one: a waiting signal handler may have interrupted the thread that was about to."""
+    if _current is not None:
+        _current.wake()
 
 
 def is_loop_thread() -> bool:

@@ -8,10 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -70,6 +71,49 @@ def test_promises_settled_together() -> None:
     assert (promises[0].result(), promises[1].result(), called) == (0, 1, [1])
     with pytest.raises(ValueError, match="before"):
         promises[2].result()
+
+
+def test_a_promise_is_a_future_for_the_standard_library() -> None:
+    early, late, never = Promise[int](), Promise[int](), Promise[int]()
+    early.resolve(1)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: {future.result() for future in as_completed([early, late], 20)})
+        late.resolve(2)
+        assert waiting.result(20) == {1, 2}
+    done, pending = wait([early, never], 0)
+    assert (done, pending) == ({early}, {never})
+    assert (never.cancelled(), never.running(), never.done()) == (False, False, False)
+    with pytest.raises(TimeoutError):
+        never.result(0)
+    failed: Promise[int] = Promise()
+    assert failed.fail(ValueError("no"))
+    assert (str(failed.exception()), wait([failed], 0).done) == ("no", {failed})
+
+
+def test_a_handler_settles_what_the_interrupted_thread_registers() -> None:
+    """At each line of a promise: a handler on the same thread settles it, and nothing waits for anything."""
+    for at in range(1, 200):
+        promise, called, lines = Promise[int](), [], count(1)
+
+        def settle(frame: FrameType, event: str, arg: object) -> Any:
+            if not frame.f_code.co_filename.endswith("promise.py"):
+                return None  # the lines of concurrent.futures hold its locks
+            if event == "line" and next(lines) == at:  # noqa: B023
+                promise.resolve(7)  # noqa: B023
+            return settle
+
+        before = sys.gettrace()
+        sys.settrace(settle)
+        try:
+            promise.when_settled(lambda done: called.append(done.result()))  # noqa: B023
+            wait([promise], 0)
+        finally:
+            sys.settrace(before)
+        if next(lines) <= at:
+            break
+        assert (promise.result(0), called, wait([promise], 0).done) == (7, [7], {promise})
+    else:
+        pytest.fail("more lines than expected")
 
 
 # --- requests in flight ---------------------------------------------------------------------------------------------

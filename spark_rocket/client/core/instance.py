@@ -173,10 +173,10 @@ class ClientInstance:
 
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
-        self._tasks.submit(task)
+        loop_thread().post(partial(self._tasks.submit, task))
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may close what the interrupted code starts
 _instances: dict[tuple[object, ...], ClientInstance] = {}
 
 
@@ -217,7 +217,7 @@ def release(instance: ClientInstance) -> None:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for instance in _instances.values():
         instance.after_fork()
 

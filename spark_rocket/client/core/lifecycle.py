@@ -108,7 +108,7 @@ class Client:
         return shared
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may close what the interrupted code starts
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
@@ -119,7 +119,7 @@ def living_clients() -> list[Client]:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     for client in list(_clients):
         client.after_fork()
 

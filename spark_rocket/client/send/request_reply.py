@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 import uuid
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 
 from spark_rocket.client.core.instance import ClientInstance
@@ -85,7 +85,8 @@ class RequestFuture(Promise[MessageExt]):
         self.add_done_callback(lambda _: replies.forget(self))
 
     def cancel(self) -> bool:
-        return Future.cancel(self)
+        self.fail(CancelledError())
+        return self.cancelled()
 
     def expire(self) -> None:
         self.fail(

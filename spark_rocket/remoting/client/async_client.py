@@ -92,7 +92,7 @@ class AsyncRemotingClient:
         self._on_push = on_push
         self._on_connect = on_connect
         self._thread = thread
-        self._connecting = threading.Lock()
+        self._connecting = threading.RLock()
         self._connections: dict[str, RemotingConnection] = {}
         self._pushed: dict[RemotingConnection, set[ResponseFuture]] = {}
         self.is_closed = False
@@ -104,7 +104,7 @@ class AsyncRemotingClient:
     def leave_to_parent(self) -> None:
         """In a forked child: start without connections. Nothing here can fail, whatever has become of the TLS files."""
         connections, self._connections, self._pushed = self.connections, {}, {}
-        self._connecting = threading.Lock()
+        self._connecting = threading.RLock()
         for connection in connections:
             connection.leave_to_parent()
 

@@ -2,29 +2,32 @@
 
 :class:`Promise` is the only future type of the client, apart from asyncio's futures.
 
-Thread-safety: all methods. Callbacks run on the thread that settles the promise, or, if that is the loop's, on the
-callback thread of the connection.
+Thread-safety: all methods, without locks: every step is one operation of a dictionary or deque, which is atomic. So a
+signal handler may use the promises of the code that it has interrupted, and the thread that settles a promise never
+waits for another. Only ``concurrent.futures.wait`` and ``as_completed`` lock, as for any future.
+Callbacks run on the thread that settles the promise, or, if that is the loop's, on the callback thread of the
+connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import threading
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import CancelledError, Future
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from spark_rocket.remoting.event_loop import run_callback
+from spark_rocket.remoting.event_loop import run_callback, wake_loop
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
-"""Held while a promise is settled or its Future is initialized."""
+_Outcome = tuple[Any, BaseException | None]
 
 
 class Promise(Future[T]):
@@ -33,51 +36,88 @@ class Promise(Future[T]):
     It cannot be cancelled, because its request is already in flight.
 
     Most promises are settled before anyone waits for them, and the state of a Future (a condition, two lists) costs
-    three times as much as the rest of an accumulated send. So Future is initialized lazily, on the first access to one
-    of its attributes: by a wait, a callback, or ``concurrent.futures.wait``.
+    three times as much as the rest of an accumulated send. So it is set up on the first access to one of its
+    attributes, for example by ``concurrent.futures.wait``.
     """
 
-    _initialized = False
-    _settled = False  # before Future was initialized
-    _value: Any = None
-    _error: BaseException | None = None
+    _outcome: _Outcome | None = None
+    _calls: deque[Callable[[Future[T]], object]] | None = None  # when settled
 
     def __init__(self) -> None:
         pass  # see __getattr__
 
     def __getattr__(self, name: str) -> Any:
-        with _lock:
-            if not self._initialized:
-                super().__init__()
-                self._initialized = True
-                if self._settled:
-                    self._pass_on(self._value, self._error)
-        return object.__getattribute__(self, name)
+        state = vars(Future())
+        if name not in state:
+            raise AttributeError(name)
+        for each, value in state.items():
+            self.__dict__.setdefault(each, value)
+        if self.__dict__.setdefault("_state_of", state) is state:  # not set up by another thread
+            self.when_settled(lambda _: self._pass_on())
+        return self.__dict__[name]
 
-    def _pass_on(self, value: Any, error: BaseException | None) -> None:
-        if error is None:
-            self.set_result(value)
+    def _pass_on(self) -> None:
+        value, error = self._outcome or (None, None)
+        if isinstance(error, CancelledError):
+            super().cancel()
+            super().set_running_or_notify_cancel()
+        elif error is None:
+            super().set_result(value)  # type: ignore[arg-type]
         else:
-            self.set_exception(error)
+            super().set_exception(error)
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn`` when the promise is settled: on the callback thread of its connection, so it may block."""
-        super().add_done_callback(partial(run_callback, fn))
+        self.when_settled(partial(run_callback, fn))
 
     def when_settled(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn``, which must be short, on the thread that settles the promise."""
-        super().add_done_callback(fn)
+        calls = self._calls
+        if calls is None:
+            calls = self.__dict__.setdefault("_calls", deque())
+        calls.append(fn)
+        if self._outcome is not None:
+            self._run_calls()
 
     def cancel(self) -> bool:
         return False
 
+    def cancelled(self) -> bool:
+        outcome = self._outcome
+        return outcome is not None and isinstance(outcome[1], CancelledError)
+
     def done(self) -> bool:
-        return self._settled or super().done()
+        return self._outcome is not None
 
     def result(self, timeout: float | None = None) -> T:
-        if self._settled and self._error is None:
-            return self._value  # type: ignore[no-any-return]
-        return super().result(timeout)
+        value, error = self._outcome or self._wait(timeout)
+        if error is None:
+            return value  # type: ignore[no-any-return]
+        try:
+            raise error
+        finally:
+            del error  # no circle of the error and this frame
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        error = (self._outcome or self._wait(timeout))[1]
+        if isinstance(error, CancelledError):
+            raise error
+        return error
+
+    def _wait(self, timeout: float | None) -> _Outcome:
+        """Return the outcome. TimeoutError if there is none in time."""
+        settled: SimpleQueue[object] = SimpleQueue()
+        self.when_settled(settled.put)
+        wake_loop()
+        until = None if timeout is None else time.monotonic() + timeout
+        while self._outcome is None:
+            try:
+                settled.get(True, None if until is None else max(0.0, until - time.monotonic()))
+            except Empty:
+                break
+        if self._outcome is None:
+            raise TimeoutError
+        return self._outcome
 
     def resolve(self, value: T) -> bool:
         """Settle with a result; False if the promise is settled already."""
@@ -88,33 +128,32 @@ class Promise(Future[T]):
         return self._settle(None, error)
 
     def _settle(self, value: Any, error: BaseException | None) -> bool:
-        with _lock:
-            if not self._initialized:
-                if self._settled:
-                    return False
-                self._value, self._error, self._settled = value, error, True
-                return True
-        try:
-            self._pass_on(value, error)
-        except InvalidStateError:
+        outcome = value, error
+        if self.__dict__.setdefault("_outcome", outcome) is not outcome:
             return False
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # including SystemExit of a callback: the thread serves others too
-            logger.exception("promise callback failed")
+        if self._calls is not None:
+            self._run_calls()
         return True
+
+    def _run_calls(self) -> None:
+        calls = self._calls
+        while calls:
+            try:
+                call = calls.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            try:
+                call(self)
+            except KeyboardInterrupt:
+                self._run_calls()
+                raise
+            except BaseException:  # including SystemExit of a callback: the thread serves others too
+                logger.exception("promise callback failed")
 
 
 def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
     """Settle many promises with their values."""
-    rest: list[tuple[Promise[T], T]] = []
-    with _lock:
-        for promise, value in zip(promises, values, strict=True):
-            if promise._initialized or promise._settled:
-                rest.append((promise, value))
-            else:
-                promise._value, promise._settled = value, True
-    for promise, value in rest:
+    for promise, value in zip(promises, values, strict=True):
         promise.resolve(value)
 
 
@@ -140,15 +179,6 @@ def as_future(promise: Future[T]) -> asyncio.Future[T]:
 
     (promise.when_settled if isinstance(promise, Promise) else promise.add_done_callback)(settled)
     return future
-
-
-def _after_fork_in_child() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def failed(error: BaseException) -> Promise[T]:
