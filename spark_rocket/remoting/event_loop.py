@@ -132,6 +132,7 @@ class LoopThread:
         """Runs the callbacks that belong to no connection."""
         self._calls: deque[Callable[[], object]] = deque()
         self._is_woken = False
+        self.is_stopped = False
         self._thread = threading.Thread(target=self._run, name="rocket-client", daemon=True)
         self._thread.start()
 
@@ -187,6 +188,7 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the thread."""
+        self.is_stopped = True
         if self._thread.is_alive() and not self.is_current():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_STOP_TIMEOUT_S)
@@ -220,6 +222,11 @@ def wake_loop() -> None:
     """Wake the loop, if there is one: a waiting signal handler may have interrupted the thread that was about to."""
     if _current is not None:
         _current.wake()
+
+
+def has_loop_ended() -> bool:
+    """Whether the loop of this process has ended, with the interpreter."""
+    return _current is not None and _current.is_stopped
 
 
 def is_loop_thread() -> bool:

@@ -336,7 +336,7 @@ def test_an_interrupted_send_releases_its_permit(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RemotingClient, "submit", interrupt)
+        patch.setattr(RemotingClient, "prepare", interrupt)
         for send in (producer.send_async, producer.send):
             with pytest.raises(KeyboardInterrupt):
                 send(Message.of("t", "a"))

@@ -9,13 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
 from spark_rocket.client import Producer, Reader
 from spark_rocket.client.send.accumulator import Accumulator
-from spark_rocket.client.send.outgoing import Outgoing
 from spark_rocket.errors import (
     BrokerError,
     MessageTooLargeError,
@@ -29,7 +27,6 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import in_child
 from tests.client.fakes import FakeCluster, Produce, route, says
@@ -213,62 +210,6 @@ def test_the_timeout_of_a_call_holds_without_a_result(produce: Produce, monkeypa
         producer.send(Message.of("t", "a"), timeout=0.01)
 
 
-@pytest.mark.parametrize("where", [RemotingClient, Outgoing], ids=["while it is sent", "before"])
-def test_an_interrupted_caller_leaves_no_waiting_thread(
-    mq: FakeCluster, produce: Produce, monkeypatch: pytest.MonkeyPatch, where: type
-) -> None:
-    """The interrupted batch contains messages of other threads."""
-    producer = produce(batch_max_bytes=1000)
-    connect(producer)
-
-    def interrupt(*_: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(where, "submit" if where is RemotingClient else "__init__", interrupt)
-        others = [send_third(producer) for _ in range(2)]
-        with pytest.raises(KeyboardInterrupt):
-            send_third(producer)
-    for future in others:
-        with pytest.raises(RemotingError, match="interrupted"):
-            future.result(20)
-    assert producer.in_flight.count == 0
-    send_full_batch(producer)
-
-
-def test_batches_behind_an_interrupted_batch_are_sent(
-    mq: FakeCluster, produce: Produce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    producer = produce(batch_max_bytes=1000)
-    connect(producer)
-    post, behind = RemotingClient.submit, []
-
-    def interrupt(*args: Any) -> None:
-        monkeypatch.setattr(RemotingClient, "submit", post)
-        behind.extend(send_third(producer) for _ in range(3))  # as by another thread
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RemotingClient, "submit", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        send_full_batch(producer)
-    assert [future.result(20).queue_offset for future in behind] == [100, 101, 102]
-    producer.close()
-    assert producer.in_flight.count == 0
-
-
-def test_a_refused_message_releases_its_permit(produce: Produce, monkeypatch: pytest.MonkeyPatch) -> None:
-    producer = produce()
-    connect(producer)
-    monkeypatch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
-    with pytest.raises(RuntimeError):
-        producer.send_async(Message.of("t", "a"))
-    assert producer.in_flight.count == 0
-    monkeypatch.undo()
-    future = producer.send_async(Message.of("t", "a"))
-    producer.close()
-    assert future.result(20).queue_offset == 100
-
-
 def test_order_and_offsets_of_a_queue(cluster: LocalCluster) -> None:
     """Four threads with one queue each: the messages of a thread are in order, at the offsets of the results."""
     topic = cluster.create_topic("accumulated", 4)
@@ -325,7 +266,7 @@ def test_a_forked_child_does_not_wait_for_requests_of_its_parent(mq: FakeCluster
         producer.close()
         return joined and [future.result(10).queue_offset for future in sent] == [100, 101]
 
-    with producer._starting, producer.in_flight.lock:  # as another thread may hold them
+    with producer._starting:  # as another thread may hold it
         in_child(sends_both)
     producer.close()
     assert [future.result(20).queue_offset for future in held] == [100, 101]

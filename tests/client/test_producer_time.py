@@ -32,6 +32,7 @@ from spark_rocket.protocol.record.compression import decompress_body
 from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.remoting.event_loop import loop_thread
 from tests.client.fakes import HOWS, STORED, FakeCluster, Produce, done, says
 from tests.kit.waiting import until
 
@@ -262,16 +263,16 @@ def test_permits_in_flight(mq: FakeCluster, produce: Produce, block: bool) -> No
 def test_permits_released_one_by_one() -> None:
     """Waiting threads are woken for many permits at once, but do not miss few free ones."""
     places = InFlight(16, block=True)
-    for _ in range(16):
-        places.reserve(0.0, lambda: False)
+    places.taken(16)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(places.reserve, time.monotonic() + 20, lambda: True)
-        places.release(1)
+        waiting = pool.submit(places.await_place, time.monotonic() + 20, lambda: True)
+        loop_thread().post(lambda: places.release(1))
         waiting.result(20)
+    places.taken(1)
     with pytest.raises(RemotingTooMuchRequestError, match="16"):
-        places.reserve(time.monotonic() + 0.03, lambda: True)
-    places.release(16)
-    assert places.wait_until_empty(time.monotonic())
+        places.await_place(time.monotonic() + 0.03, lambda: True)
+    loop_thread().post(lambda: places.release(16))
+    assert places.wait(lambda: not places.count, time.monotonic() + 20)
 
 
 def test_a_send_from_a_callback(mq: FakeCluster, produce: Produce) -> None:

@@ -4,51 +4,48 @@ Messages are collected until they reach ``batch_max_bytes``, or the first of the
 Then they are sent as one batch, and each promise gets the result of its own message. If a batch fails, each of its
 messages fails. ``total_batch_max_bytes`` limits all collected and sent batches: above it a message is sent alone.
 
-The order of messages of a given queue is preserved: the batches of a key are queued in a *lane*, and one thread at a
-time sends a lane: a caller that filled a batch, or the accumulator's own thread. Their route is known, because the
-first caller has fetched it, and connecting does not block, so one topic's broker does not delay another topic.
+Batches are collected and sent on the loop thread, so the order of messages of a given queue is preserved. A batch whose
+request may block (its route is unknown, there are hooks, a broker does not read) is prepared on a thread of its own;
+those behind it follow there.
 
-Thread-safety: all methods. One daemon thread, started with the first message. An interrupt (Ctrl-C) fails the batch
-that its thread was sending and leaves the lane to another thread. After a crash: collected messages are lost; their
-promises were not settled.
+Thread-safety: all methods; a caller's only step is to hand its message over. After a crash: collected messages are
+lost; their promises were not settled.
 Corresponds to org.apache.rocketmq.client.producer.ProduceAccumulator.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
-import logging
-import threading
-import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from spark_rocket.client.send.outgoing import Outgoing, batch_properties
-from spark_rocket.client.send.pipeline import Pipeline, Send, interrupted
+from spark_rocket.client.send.pipeline import Pipeline, Send, closed
+from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.remoting.client.promise import Promise, resolve_each
-
-logger = logging.getLogger(__name__)
+from spark_rocket.remoting.event_loop import CallbackThread, is_loop_thread, loop_thread
 
 BATCH_MAX_BYTES = 32 * 1024
 BATCH_MAX_DELAY_S = 0.010
 TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
 
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
+Entry: TypeAlias = tuple[Message, str, bytes, Promise[SendResult]]
 
 
 @dataclass(slots=True, eq=False)
 class MessageBatch:
-    """Messages collected for one request, each with its key and its piece of the body. ``entered``: it is in flight."""
+    """Messages collected for one request, each with its key and its piece of the body. ``timer`` sends it."""
 
-    due: float
     timeout: float
     deadline: float
+    timer: asyncio.TimerHandle
     size: int = 0
-    entries: list[tuple[Message, str, bytes, Promise[SendResult]]] = field(default_factory=list)
-    entered: bool = False
+    entries: list[Entry] = field(default_factory=list)
 
 
 class BatchSend(Send):
@@ -89,22 +86,19 @@ def fail_each(promises: Sequence[Promise[SendResult]], error: Exception) -> None
 
 
 class Accumulator:
-    """Collects messages and sends them in batches."""
+    """Collects messages and sends them in batches. Underscored methods run on the loop."""
 
     def __init__(self, pipeline: Pipeline, max_bytes: int, max_delay: float, total_max_bytes: int) -> None:
         self._pipeline = pipeline
+        self._in_flight = pipeline.in_flight
         self._max_bytes = max_bytes
         self._max_delay = max_delay
         self._total_max_bytes = total_max_bytes
         self._total = 0
-        self._batches: dict[Key, MessageBatch] = {}  # oldest first, since all have the same delay
-        self._in_flight = pipeline.in_flight
-        self._lock = pipeline.in_flight.lock
-        self._changed = threading.Condition(self._lock)
-        self._lanes: dict[Key, deque[MessageBatch]] = {}  # of keys whose batches a thread is sending
-        self._thread: threading.Thread | None = None
-        self._idle = False
+        self._batches: dict[Key, MessageBatch] = {}
         self._closed = False
+        self._preparing = 0  # batches on the thread
+        self._thread = CallbackThread("rocket-accumulator")
 
     def holds(self, key: Key) -> bool:
         return key in self._batches
@@ -114,107 +108,68 @@ class Accumulator:
     ) -> Promise[SendResult] | None:
         """Collect a message when there is a free slot in flight; None if it must be sent alone."""
         unique_key, encoded = piece
-        size = len(encoded)
+        self._in_flight.await_place(deadline, self._pipeline.may_wait)
+        if len(encoded) > self._max_bytes:
+            return None
+        if not self._fits():  # if all that were handed over are large
+            self._in_flight.wait(lambda: self._fits() or not self._in_flight.handed, deadline)
+            if self._total + len(encoded) > self._total_max_bytes:
+                return None
         promise: Promise[SendResult] = Promise()
         entry = message, unique_key, encoded, promise
-        in_flight = self._in_flight
-        with self._lock:
-            if in_flight.count >= in_flight.limit:
-                in_flight.await_place(deadline, self._pipeline.may_wait)
-            if size > self._max_bytes or self._total + size > self._total_max_bytes or self._closed:
-                return None
-            batch = self._batches.get(key)
-            if batch is None:
-                self._wake()
-                batch = self._batches[key] = MessageBatch(time.monotonic() + self._max_delay, timeout, deadline)
-            elif deadline < batch.deadline:
-                batch.timeout, batch.deadline = timeout, deadline
-            # An interrupt is raised only after a call, so these lines are executed completely or not at all.
-            in_flight.count += 1
-            self._total += size
-            batch.size += size
-            batch.entries.append(entry)
-            full = batch.size >= self._max_bytes
-        if full:
-            self._send(key, batch)
+        self._in_flight.hand_over(partial(self._collect, key, entry, timeout, deadline))
         return promise
+
+    def _fits(self) -> bool:
+        return self._total + (self._in_flight.handed + 1) * self._max_bytes <= self._total_max_bytes
 
     def completed(self, size: int) -> None:
         """Release the bytes of a batch that has ended."""
-        with self._lock:
-            self._total -= size
+        self._total -= size
 
     def close(self) -> None:
-        """Send the collected messages, and accept no more."""
-        with self._lock:
-            self._closed = True
-            held = list(self._batches.items())
-            self._changed.notify_all()
-        for key, batch in held:
-            self._send(key, batch)
+        """Send the collected messages, and each further one immediately."""
+        if is_loop_thread():
+            self._flush()
+        else:
+            loop_thread().post(self._flush)
 
-    def _send(self, key: Key, batch: MessageBatch) -> None:
-        """Take a batch and send it, or leave it to the thread that is sending its lane."""
-        with self._lock:
-            if self._batches.get(key) is not batch:
-                return  # another thread took it
-            del self._batches[key]
-            lane = self._lanes.get(key)
-            if lane is not None:
-                lane.append(batch)
-                return
-            lane = self._lanes[key] = deque((batch,))
-        self._drain(key, lane)
+    def _flush(self) -> None:
+        self._in_flight.take()
+        self._closed = True
+        for key in list(self._batches):
+            self._send(key)
 
-    def _drain(self, key: Key, lane: deque[MessageBatch]) -> None:
-        try:
-            while True:
-                with self._lock:
-                    if not lane:
-                        del self._lanes[key]
-                        return
-                    batch = lane.popleft()
-                self._start(key, batch)
-        except BaseException:
-            threading.Thread(target=self._drain, args=(key, lane), name="rocket-accumulator-lane", daemon=True).start()
-            raise
+    def _collect(self, key: Key, entry: Entry, timeout: float, deadline: float) -> None:
+        if self._pipeline.closed:
+            entry[3].fail(closed())
+            return
+        batch = self._batches.get(key)
+        if batch is None:
+            timer = loop_thread().loop.call_later(self._max_delay, self._send, key)
+            batch = self._batches[key] = MessageBatch(timeout, deadline, timer)
+        elif deadline < batch.deadline:
+            batch.timeout, batch.deadline = timeout, deadline
+        size = len(entry[2])
+        self._in_flight.taken(1)
+        self._total += size
+        batch.size += size
+        batch.entries.append(entry)
+        if batch.size >= self._max_bytes or self._closed:
+            self._send(key)
 
-    def _start(self, key: Key, batch: MessageBatch) -> None:
-        try:
-            send = BatchSend(self, self._pipeline, key, batch)
-            batch.entered = True
-            send.start()
-        except BaseException as error:
-            if not batch.entered:
-                self.completed(batch.size)
-                self._in_flight.release(len(batch.entries))
-                fail_each([entry[3] for entry in batch.entries], interrupted(key[0], error))
-            raise
+    def _send(self, key: Key) -> None:
+        batch = self._batches.pop(key)
+        batch.timer.cancel()
+        send = BatchSend(self, self._pipeline, key, batch)
+        self._in_flight.add(send)
+        pipeline, where = self._pipeline, QueueChoice(queue=key[1])
+        if self._preparing or pipeline.hooks is not None or pipeline.may_wait_for(batch.entries[0][0], where):
+            self._preparing += 1
+            self._thread.submit(lambda: loop_thread().post(partial(self._prepared, send.attempt())))
+        else:
+            send.attempt()()
 
-    def _wake(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="rocket-accumulator", daemon=True)
-            self._thread.start()
-        elif self._idle:
-            # All: an interrupted wait may have left a stale waiter.
-            self._changed.notify_all()
-            self._idle = False
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._batches:
-                    if self._closed:
-                        return
-                    self._idle = True  # otherwise it wakes in time for any new batch
-                    self._changed.wait()
-                    continue
-                key, batch = next(iter(self._batches.items()))
-                left = batch.due - time.monotonic()
-                if left > 0 and not self._closed:
-                    self._changed.wait(left)
-                    continue
-            try:
-                self._send(key, batch)
-            except Exception:
-                logger.exception("batch for topic %s not sent", key[0])
+    def _prepared(self, begin: Callable[[], object]) -> None:
+        self._preparing -= 1
+        begin()

@@ -1,22 +1,31 @@
 """The path of a send: the router chooses a queue, ``InFlight`` limits sends, the connection transports requests.
 
 A :class:`Send` makes attempts until one succeeds, no retry is left, or its deadline has passed. The deadline covers
-routes, connecting, responses and retries. A send ends exactly once: the thread that removes it from ``InFlight``
-settles its promise. A synchronous send (:class:`SyncSend`) handles responses and retries on the waiting thread. Other
-sends handle responses on the loop of the connections, and retries on the thread of the instance, because
-fetching a route blocks.
+routes, connecting, responses and retries.
 
-Thread-safety: all of it. Corresponds to DefaultMQProducerImpl.{sendDefaultImpl, sendKernelImpl},
+======================  ===============================================================================================
+the calling thread      chooses the queue, calls the hooks *before*, encodes the request, and hands it over in one step:
+                        the append to a queue of the loop. An interrupt (Ctrl-C) comes before or after that step
+the loop thread         has all sends in flight and settles each exactly once, whether there are hooks or not
+the thread of hooks     calls the hooks *after*, which may block; then the loop settles the send
+the instance's thread   prepares further attempts, because fetching a route blocks
+======================  ===============================================================================================
+
+A synchronous send (:class:`SyncSend`) handles its responses, hooks and retries on the waiting thread.
+
+Thread-safety: all of it, without locks: a signal handler may send or close, whatever it has interrupted.
+Corresponds to DefaultMQProducerImpl.{sendDefaultImpl, sendKernelImpl},
 MQClientAPIImpl.{sendMessageAsync, onExceptionImpl} and the semaphores of DefaultMQProducerImpl's back pressure.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -42,7 +51,8 @@ from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.request import LOOP_MARGIN_S, Submitted
-from spark_rocket.remoting.event_loop import run_callback
+from spark_rocket.remoting.event_loop import CallbackThread, callbacks_on, is_loop_thread, loop_thread, wake_loop
+from spark_rocket.remoting.session import Pieces
 
 logger = logging.getLogger(__name__)
 
@@ -52,75 +62,107 @@ RECHECK_S = 0.01  # how often a send that waits for a slot checks for one
 class InFlight:
     """The sends in flight, counted in messages. At the limit the next one waits or is rejected.
 
-    ``lock`` guards ``count``. The accumulator also uses it for its own state: one lock per message, not two.
+    Several threads at the limit may exceed it by one message each.
     """
 
     def __init__(self, limit: int, *, block: bool) -> None:
         self.limit = limit
         self._wake_at = limit - limit // 8  # waiting threads are woken for many free slots, not for each
         self._block = block
-        self.count = 0
-        self._waiting = 0
-        self.lock = threading.Lock()
-        self._changed = threading.Condition(self.lock)
+        self._handed: deque[Callable[[], object]] = deque()  # by callers; each takes one message
+        self._taken = 0  # messages of the loop
+        self._waiting: deque[Callable[[None], object]] = deque()
         self._sends: dict[Send, None] = {}
 
-    def reserve(self, deadline: float, may_wait: Callable[[], bool]) -> None:
-        """Reserve a slot for a message. RemotingTooMuchRequestError if none is free in time."""
-        with self.lock:
-            if self.count >= self.limit:
-                self.await_place(deadline, may_wait)
-            self.count += 1
+    @property
+    def count(self) -> int:
+        return len(self._handed) + self._taken
+
+    @property
+    def handed(self) -> int:
+        """The messages that the loop has not taken yet."""
+        return len(self._handed)
+
+    # --- callers ----------------------------------------------------------------------------------------------
 
     def await_place(self, deadline: float, may_wait: Callable[[], bool]) -> None:
-        """Wait for a free slot, with the lock held, which is released meanwhile. Slots may be freed one by one."""
-        if self._block and may_wait():
-            while not self._wait(lambda: self.count < self.limit, min(deadline, time.monotonic() + RECHECK_S)):
-                if time.monotonic() >= deadline:
-                    break
-            else:
-                return
-        raise RemotingTooMuchRequestError(
-            f"Too many messages in flight ({self.limit:,}): the message was not sent.",
-            remedy="Send slower, or raise the producer's max_in_flight.",
-        )
+        """Wait for a free slot. RemotingTooMuchRequestError if none is free in time."""
+        if self.count < self.limit:
+            return
+        if not (self._block and may_wait() and self.wait(lambda: self.count < self.limit, deadline)):
+            raise RemotingTooMuchRequestError(
+                f"Too many messages in flight ({self.limit:,}): the message was not sent.",
+                remedy="Send slower, or raise the producer's max_in_flight.",
+            )
 
-    def release(self, count: int) -> None:
-        with self.lock:
-            self.count -= count
-            if self._waiting and self.count <= self._wake_at:
-                self._changed.notify_all()
+    def hand_over(self, take: Callable[[], object]) -> None:
+        """Pass a message to the loop, which calls ``take``, in order."""
+        try:
+            self._handed.append(take)
+            loop_thread().post(self.take)
+        except BaseException:  # an interrupt between the lines
+            loop_thread().post(self.take)
+            raise
+
+    def wait(self, condition: Callable[[], bool], deadline: float) -> bool:
+        """Wait for a condition of the counts; False if it is not true in time. Slots may be freed one by one."""
+        if is_loop_thread():
+            self.take()
+            return condition()
+        loop_thread().post(self.take)
+        wake_loop()
+        woken: SimpleQueue[None] = SimpleQueue()
+        self._waiting.append(woken.put)
+        while not condition():
+            rest = deadline - time.monotonic()
+            if rest <= 0:
+                return False
+            try:
+                woken.get(True, min(rest, RECHECK_S))
+            except Empty:
+                continue
+            self._waiting.append(woken.put)
+        return True
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Take what callers have handed over. A message counts as handed over until it counts as taken."""
+        handed = self._handed
+        while handed:
+            try:
+                handed[0]()
+            except BaseException:  # including SystemExit of a callback
+                logger.exception("message not taken")
+            handed.popleft()
+        self._wake()
+
+    def taken(self, messages: int) -> None:
+        self._taken += messages
+
+    def release(self, messages: int) -> None:
+        self._taken -= messages
+        if self.count <= self._wake_at:
+            self._wake()
+
+    def _wake(self) -> None:
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft()(None)
+
+    # --- sends: on the loop, or on the thread of a synchronous one ----------------------------------------------
 
     def add(self, send: Send) -> None:
-        """Add a send that has its slots."""
         self._sends[send] = None
 
     def remove(self, send: Send) -> bool:
         """Remove a send that has ended; False if it was removed before."""
-        try:
-            del self._sends[send]
-        except KeyError:
-            return False
-        if send.places:
-            self.release(send.places)
-        return True
+        return self._sends.pop(send, send) is None
 
     def has(self, send: Send) -> bool:
         return send in self._sends
 
     def sends(self) -> list[Send]:
         return list(self._sends)
-
-    def wait_until_empty(self, deadline: float) -> bool:
-        with self.lock:
-            return self._wait(lambda: not self.count, deadline)
-
-    def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
-        self._waiting += 1
-        try:
-            return self._changed.wait_for(condition, max(0.0, deadline - time.monotonic()))
-        finally:
-            self._waiting -= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +200,7 @@ class Pipeline:
     hooks: Hooks | None
     stats: SendStats
     closed: bool = False
+    hook_thread: CallbackThread = field(default_factory=partial(CallbackThread, "rocket-hooks"))
 
     def send_oneway(
         self, out: Outgoing, message: Message | Sequence[Message], fixed: MessageQueue | None, deadline: float
@@ -170,15 +213,30 @@ class Pipeline:
         self.instance.remoting.invoke_oneway(address, request, self.policy.request_timeout(left(deadline)))
 
     def close(self) -> None:
+        """End all sends in flight."""
         self.closed = True
-        for send in self.in_flight.sends():
-            send.end(None, _closed())
+        ended: Promise[None] = Promise()
+
+        def end_all() -> None:
+            self.in_flight.take()
+            for send in self.in_flight.sends():
+                send.close()
+            ended.resolve(None)
+
+        if is_loop_thread() or not loop_thread().is_alive():
+            end_all()
+            return
+        loop_thread().post(end_all)
+        with contextlib.suppress(TimeoutError):  # the loop ends with the interpreter
+            ended.result(LOOP_MARGIN_S)
 
     def may_block(self, message: Message, where: QueueChoice) -> bool:
         """Whether ``send_async`` may wait for the route, a free slot, or a broker that does not read."""
-        if self.in_flight.count >= self.in_flight.limit or self.instance.remoting.is_paused:
-            return True
-        return not self.router.knows(message, where)
+        return self.in_flight.count >= self.in_flight.limit or self.may_wait_for(message, where)
+
+    def may_wait_for(self, message: Message, where: QueueChoice) -> bool:
+        """Whether an attempt may wait for the route, or a broker that does not read."""
+        return self.instance.remoting.is_paused or not self.router.knows(message, where)
 
     def may_wait(self) -> bool:
         return not self.instance.remoting.is_loop_thread()
@@ -226,23 +284,24 @@ class Send(Submitted):
     def send_async(self) -> Promise[SendResult]:
         """Start the send and return a promise. Waits for a slot, the route, and the kernel's socket buffer."""
         self.promise = Promise()
-        self._pipeline.in_flight.reserve(self._until, self._pipeline.may_wait)
-        self.start()
+        in_flight = self._pipeline.in_flight
+        in_flight.await_place(self._until, self._pipeline.may_wait)
+        in_flight.hand_over(partial(self._taken, self.attempt()))
         return self.promise
 
     def _retries_of(self, policy: RetryPolicy) -> int:
         return policy.async_retries
 
-    def start(self) -> None:
-        """Make the first attempt. An interrupt (Ctrl-C) ends the send."""
+    def _taken(self, begin: Callable[[], object]) -> None:
+        if self._pipeline.closed:
+            self._failed(closed())
+            return
+        self._pipeline.in_flight.taken(self.places)
         self._pipeline.in_flight.add(self)
-        try:
-            self._attempt()
-        except BaseException as error:
-            self.end(None, interrupted(self._out.topic, error))
-            raise
+        begin()
 
-    def _attempt(self) -> None:
+    def attempt(self) -> Callable[[], object]:
+        """Prepare an attempt, and return the call that makes it. May block."""
         pipeline, out, deadline = self._pipeline, self._out, self._until
         self._begun = time.monotonic()
         try:
@@ -256,8 +315,7 @@ class Send(Submitted):
                 self._context = SendContext(pipeline.group, self._messages, queue, self.mode)
                 pipeline.hooks.before(self._context)
         except Exception as error:
-            self.end(None, error)
-            return
+            return partial(self.end, None, error)
         try:
             now = self._begun
             if not address:
@@ -267,24 +325,22 @@ class Send(Submitted):
             self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
             if self._retries > 0:  # use at most half of the time for connecting
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
-            pipeline.instance.remoting.submit(address, request, self)
+            return partial(self._launch, pipeline.instance.remoting.prepare(address, request, self))
         except RocketError as error:
-            self._attempted(None, error)
+            return partial(self._attempted, None, error)
         except Exception as error:
-            self.end(None, error)
+            return partial(self.end, None, error)
+
+    def _launch(self, pieces: Pieces) -> None:
+        if self.connection is not None and self._pipeline.in_flight.has(self):
+            self.connection.send(self, pieces)
 
     def respond(self, response: RemotingCommand) -> None:
-        self._outcome_of(response, None)
+        self._attempted(response, None)
 
     def fail(self, error: BaseException) -> None:
         assert isinstance(error, RocketError)
-        self._outcome_of(None, error)
-
-    def _outcome_of(self, response: RemotingCommand | None, error: RocketError | None) -> None:
-        if self._context is None:
-            self._attempted(response, error)
-        else:  # hooks may block
-            run_callback(partial(self._attempted, response), error)
+        self._attempted(None, error)
 
     def _attempted(self, response: RemotingCommand | None, error: RocketError | None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out
@@ -312,11 +368,12 @@ class Send(Submitted):
             pipeline.stats.sent(out.topic, out.count, len(out.body), spent)
         else:
             pipeline.stats.failed(out.topic, spent)
-        if self._context is not None:
-            self._run_after_hooks(result, error)
+        self._hooked(result, error, partial(self._conclude, result, error))
+
+    def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:
         if result is not None and result.status is SendStatus.SEND_OK:
             self.end(result, None)
-        else:
+        elif self._pipeline.in_flight.has(self):
             self._retry_or_end(result, error)
 
     def _retry_or_end(self, result: SendResult | None, error: RocketError | None) -> None:
@@ -333,7 +390,7 @@ class Send(Submitted):
         if not again:
             self.end(result, error)
         elif self._pipeline.closed:
-            self.end(None, _closed())
+            self.end(None, closed())
         else:
             assert self._queue is not None
             self._retries -= 1
@@ -350,28 +407,50 @@ class Send(Submitted):
         if self._pipeline.in_flight.has(self):
             if refresh:
                 self._pipeline.router.refresh(self._out.topic, self._until)
-            self._attempt()
+            self._begin(self.attempt())
 
-    def _run_after_hooks(self, result: SendResult | None, error: Exception | None) -> None:
-        context, hooks = self._context, self._pipeline.hooks
-        if context is not None and hooks is not None:
-            self._context = None
+    def _begin(self, begin: Callable[[], object]) -> None:
+        loop_thread().post(begin)
+
+    def _hooked(self, result: SendResult | None, error: Exception | None, then: Callable[[], object]) -> None:
+        """Call the hooks after an attempt, if there are any, then ``then``."""
+        context, self._context = self._context, None
+        if context is None:
+            then()
+        else:
             context.result, context.error, context.broker_address = result, error, self._address
-            hooks.after(context)
+            self._run_hooks(context, then)
+
+    def _run_hooks(self, context: SendContext, then: Callable[[], object]) -> None:
+        assert self._pipeline.hooks is not None
+        self._pipeline.hook_thread.submit(partial(self._pipeline.hooks.after, context))
+        self._pipeline.hook_thread.submit(partial(loop_thread().post, then))
 
     def _late(self, error: RocketError | None) -> RemotingTimeoutError:
         return late(self._out.topic, self._time, error)
 
     def end(self, result: SendResult | None, error: Exception | None) -> None:
+        """End the send, after its hooks."""
+        if self._pipeline.in_flight.has(self):
+            self._hooked(result, error, partial(self._settle, result, error))
+
+    def close(self) -> None:
+        """End the send now, without waiting for its hooks."""
+        self._hooked(None, closed(), lambda: None)
+        self._settle(None, closed())
+
+    def _settle(self, result: SendResult | None, error: Exception | None) -> None:
         """Settle the promise, once."""
-        if not self._pipeline.in_flight.remove(self):
+        in_flight = self._pipeline.in_flight
+        if not in_flight.remove(self):
             return
-        if error is not None:
-            self._run_after_hooks(None, error)
-            self._failed(error)
-        else:
-            assert result is not None
-            self._succeeded(result)
+        in_flight.release(self.places)
+        with callbacks_on(self.connection.callbacks) if self.connection is not None else contextlib.nullcontext():
+            if error is not None:
+                self._failed(error)
+            else:
+                assert result is not None
+                self._succeeded(result)
 
     def _succeeded(self, result: SendResult) -> None:
         self.promise.resolve(result)
@@ -381,9 +460,8 @@ class Send(Submitted):
 
 
 class SyncSend(Send):
-    """A send whose caller waits and handles responses and retries. It uses no slot in flight."""
+    """A send whose caller waits and handles responses, hooks and retries. It uses no slot in flight."""
 
-    places = 0
     mode = "sync"
     _responses: SimpleQueue[tuple[RemotingCommand | None, RocketError | None]]
     _outcome: SendResult | Exception | None = None
@@ -394,20 +472,23 @@ class SyncSend(Send):
     def send(self) -> SendResult:
         """Return the result, or raise the error."""
         self._responses = SimpleQueue()
-        self.start()
+        in_flight = self._pipeline.in_flight
         try:
+            in_flight.add(self)
+            self.attempt()()
+            wake_loop()
             while self._outcome is None:
                 try:  # the loop reports the deadline, unless it has ended, at the interpreter's exit
                     self._attempted(*self._responses.get(True, self.timeout + LOOP_MARGIN_S))
                 except Empty:
                     self.end(None, self._late(None))
         except BaseException as cause:
+            in_flight.add(self)
             self.abandon()
             self.end(None, interrupted(self._out.topic, cause))
             raise
         if isinstance(self._outcome, SendResult):
             return self._outcome
-        assert self._outcome is not None
         raise self._outcome
 
     def respond(self, response: RemotingCommand) -> None:
@@ -417,15 +498,27 @@ class SyncSend(Send):
         assert isinstance(error, RocketError)
         self._responses.put((None, error))
 
+    def close(self) -> None:
+        self.fail(closed())
+
+    def _launch(self, pieces: Pieces) -> None:
+        assert self.connection is not None
+        self.connection.post(partial(self.connection.send, self, pieces))
+
     def _retry(self, refresh: bool) -> None:
         self._next(refresh)
 
-    def _succeeded(self, result: SendResult) -> None:
-        self._outcome = result
+    def _begin(self, begin: Callable[[], object]) -> None:
+        begin()
 
-    def _failed(self, error: Exception) -> None:
-        self._outcome = error
-        self._responses.put((None, None))  # wakes the caller if another thread ended the send
+    def _run_hooks(self, context: SendContext, then: Callable[[], object]) -> None:
+        assert self._pipeline.hooks is not None
+        self._pipeline.hooks.after(context)
+        then()
+
+    def _settle(self, result: SendResult | None, error: Exception | None) -> None:
+        self._pipeline.in_flight.remove(self)
+        self._outcome = error or result
 
 
 def may_be_stale(error: RocketError) -> bool:
@@ -448,5 +541,5 @@ def interrupted(topic: str, cause: BaseException) -> RemotingError:
     )
 
 
-def _closed() -> StateError:
+def closed() -> StateError:
     return StateError("The producer was closed before the send completed.", remedy="The message may have been stored.")

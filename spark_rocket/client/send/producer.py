@@ -61,6 +61,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.remoting.client.promise import Promise
+from spark_rocket.remoting.event_loop import has_loop_ended
 from spark_rocket.remoting.exposition import Exposition, label_text
 
 __all__ = [
@@ -189,7 +190,7 @@ class Producer(Client):
         self.tracer = self._new_tracer() if self._new_tracer is not None else None
         self.in_flight = self._new_in_flight()
         self._packer.next_key = self._next_key
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # a signal handler may send while the interrupted code starts
         self._pipeline: Pipeline | None = None
         self._accumulator: Accumulator | None = None
         self._requests: set[RequestFuture] = set()  # pending replies
@@ -240,6 +241,11 @@ class Producer(Client):
         """Return the pipeline of sends; start the producer if needed."""
         if self._closing:
             raise StateError(f"This {type(self).__name__} is closed.", remedy="Create a new one.")
+        if has_loop_ended():
+            raise StateError(
+                "The interpreter is exiting: no message can be sent.",
+                remedy="Send before, or register the exit handler after the import of spark_rocket.client.",
+            )
         return self._pipeline or self._start(wait=False)
 
     def _next_key(self) -> str:
@@ -260,7 +266,7 @@ class Producer(Client):
             if self._accumulator is not None:
                 self._accumulator.close()
             if may_wait:
-                self.in_flight.wait_until_empty(time.monotonic() + self._send_timeout)
+                self.in_flight.wait(lambda: not self.in_flight.count, time.monotonic() + self._send_timeout)
             shared.members.leave_producer(self)
         super().close()
         if self.tracer is not None:

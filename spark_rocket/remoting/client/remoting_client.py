@@ -39,7 +39,7 @@ from spark_rocket.remoting.client.connection import RemotingConnection, no_conne
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.request import Request, Submitted
 from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
-from spark_rocket.remoting.session import pieces_of
+from spark_rocket.remoting.session import Pieces, pieces_of
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
@@ -141,6 +141,12 @@ class RemotingClient:
 
         RemotingError if the request was not sent. Waits while the peer does not read.
         """
+        pieces = self.prepare(addr, request, pending)
+        assert pending.connection is not None
+        pending.connection.post(partial(pending.connection.send, pending, pieces))
+
+    def prepare(self, addr: str, request: RemotingCommand, pending: Submitted) -> Pieces:
+        """Encode a request for its connection, which must then send it on the loop. Otherwise like ``submit``."""
         if self.requests.is_closed:
             raise _closed(addr)
         self.requests.prepare(request)
@@ -150,7 +156,7 @@ class RemotingClient:
         pieces = pieces_of(request)
         if connection.paused is not None:
             self._await_reader(connection, pending.deadline)
-        connection.post(partial(connection.send, pending, pieces))
+        return pieces
 
     def invoke_oneway(self, addr: str, request: RemotingCommand, timeout: float = 3.0) -> None:
         """Send without a response. Returns when the request is passed to the kernel; it may still be lost."""

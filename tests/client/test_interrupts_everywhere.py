@@ -1,0 +1,156 @@
+"""An interrupt, or a signal handler that sends or closes, at each line of a send that the calling thread executes.
+
+After each: every future is done, nothing is in flight, and the next send works. The lines are those of ``client/send``,
+``remoting/client`` and the event loop. ``make long`` takes every line; other runs take some of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from spark_rocket.client import Producer, TransactionProducer
+from spark_rocket.errors import StateError
+from spark_rocket.model import Message
+from spark_rocket.protocol.wire.codes import RequestCode
+from tests.client.fakes import Decides, FakeCluster, says
+from tests.client.test_producer_accumulator import stored
+from tests.kit.waiting import until
+
+pytestmark = pytest.mark.live
+
+BROKERS = 1
+FOLDERS = tuple(os.path.join("spark_rocket", *at) for at in (("client", "send"), ("remoting", "client")))
+STEP = 1 if os.environ.get("LONG") else 12
+MESSAGE = Message.of("t", "x")
+
+CALLS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
+    "send": ({}, lambda producer: producer.send(MESSAGE)),
+    "batch": ({}, lambda producer: producer.send([MESSAGE, MESSAGE])),
+    "send_async": ({}, lambda producer: [producer.send_async(MESSAGE)]),
+    "send_async with hooks": ({"enable_msg_trace": True}, lambda producer: [producer.send_async(MESSAGE)]),
+    "send_oneway": ({}, lambda producer: producer.send_oneway(MESSAGE)),
+    "accumulated": ({"auto_batch": True}, lambda producer: [producer.send_async(MESSAGE) for _ in range(3)]),
+    "accumulated, full": (
+        {"auto_batch": True, "batch_max_bytes": 200, "batch_max_delay": 3600.0},
+        lambda producer: [producer.send_async(MESSAGE, queue=producer.queues("t")[0]) for _ in range(3)],
+    ),
+    "in transaction": ({"transaction": True}, lambda producer: producer.send_in_transaction(MESSAGE)),
+}
+
+
+@pytest.fixture
+def mq(mq: FakeCluster) -> FakeCluster:
+    mq.everywhere(RequestCode.SEND_BATCH_MESSAGE, stored)
+    mq.everywhere(RequestCode.END_TRANSACTION, says(0))
+    return mq
+
+
+def at_line(number: int, act: Callable[[], object], call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Call ``act`` before the line with a number; return whether there is such a line, and the result of the call."""
+    left = number
+    reached = False
+
+    def line(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left, reached
+        folder = os.path.dirname(frame.f_code.co_filename)
+        if not folder.endswith(FOLDERS) and not frame.f_code.co_filename.endswith("event_loop.py"):
+            return None if event == "call" else line
+        if event == "line":
+            left -= 1
+            if left == 0:
+                reached = True
+                act()
+        return line
+
+    result = None
+    before = sys.gettrace()
+    sys.settrace(line)
+    try:
+        with suppress(KeyboardInterrupt):
+            result = call()
+    finally:
+        sys.settrace(before)
+    return reached, result
+
+
+def lines(first: int) -> Iterator[int]:
+    yield from range(first, 100_000, STEP)
+
+
+def check(producer: Producer, futures: Any) -> None:
+    """The next send works; then every future is done and nothing is in flight."""
+    assert producer.send([MESSAGE], timeout=20).queue_offset == 100
+    producer._accumulator and producer._accumulator.close()  # type: ignore[func-returns-value]
+    for future in futures if isinstance(futures, list) else []:
+        assert future.result(20).queue_offset >= 7
+    until(lambda: producer.in_flight.count == 0)
+    assert not producer.in_flight.sends()
+
+
+def make(mq: FakeCluster, settings: dict[str, Any]) -> Any:
+    common = {"name_server": mq.name_server.address, "send_timeout": 20.0}
+    if settings.get("transaction"):
+        producer: Any = TransactionProducer("g", Decides(), **common)
+    else:
+        producer = Producer("g", member=False, **common, **settings)
+    producer.send([MESSAGE])
+    return producer
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_each_line(mq: FakeCluster, closing: Callable[[Any], Any], name: str) -> None:
+    settings, call = CALLS[name]
+    for at in lines(1):
+        producer = closing(make(mq, settings)) if at == 1 or settings.get("auto_batch") else producer
+        reached, futures = at_line(at, interrupt, lambda: call(producer))  # noqa: B023
+        check(producer, futures)
+        if not reached:
+            break
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_handler_that_sends_at_each_line(mq: FakeCluster, closing: Callable[[Any], Any], name: str) -> None:
+    settings, call = CALLS[name]
+    for at in lines(2):
+        producer = closing(make(mq, settings)) if at == 2 or settings.get("auto_batch") else producer
+        sent = []
+        reached, futures = at_line(
+            at,
+            lambda: sent.append(producer.send([MESSAGE], timeout=20)),  # noqa: B023
+            lambda: call(producer),  # noqa: B023
+        )
+        assert len(sent) == reached
+        check(producer, futures)
+        if not reached:
+            break
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_handler_that_closes_at_each_line(mq: FakeCluster, closing: Callable[[Any], Any], name: str) -> None:
+    settings, call = CALLS[name]
+    for at in lines(3):
+        producer = closing(make(mq, settings))
+        futures: list[Any] = []
+
+        def run() -> None:
+            with suppress(StateError):
+                result = call(producer)
+                futures.extend(result if isinstance(result, list) else ())  # noqa: B023
+
+        reached, _ = at_line(at, producer.close, run)
+        for future in futures:
+            assert isinstance(future.exception(20), StateError | None)
+        until(lambda: producer.in_flight.count == 0)  # noqa: B023
+        if not reached:
+            break
