@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
@@ -123,3 +124,11 @@ async def test_other_threads_pass_refreshes_to_the_loop() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
     assert world.cache.peek("a") == "second"
+
+
+async def test_a_refresh_that_is_cancelled_before_it_begins_requests_nothing(world: World) -> None:
+    world.cache.refresh("a")
+    world.cache.close()  # a coroutine that was never awaited is a warning, and an error in tests
+    await asyncio.sleep(0)
+    gc.collect()
+    assert world.asked == []

@@ -104,15 +104,15 @@ class Cache(Generic[T]):
         """Request the value in the background, unless that is in flight already."""
         task = self._loading.get(name)
         if task is None:
-            task = asyncio.get_running_loop().create_task(self.store(name, self._load(name)))
+            task = asyncio.get_running_loop().create_task(self.store(name, partial(self._load, name)))
             self._loading[name] = task
             task.add_done_callback(partial(self._loaded, name))
         return task
 
-    async def store(self, name: str, loading: Awaitable[T | None]) -> T | None:
-        """Wait for a value and cache it. If that fails, return the cached value."""
+    async def store(self, name: str, load: Callable[[], Awaitable[T | None]]) -> T | None:
+        """Request a value and cache it. If that fails, return the cached value."""
         try:
-            value = await loading
+            value = await load()
         except RocketError:
             entry = self._entries.get(name)
             if entry is None:

@@ -29,6 +29,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from spark_rocket.client.core.availability import Unavailable
@@ -169,7 +170,7 @@ class Routes:
     async def refresh(self, topic: str, seconds: float | None = None) -> TopicRoute:
         """Fetch the route now, for a caller that uses it. If that fails, return the cached route."""
         self._routes.used(topic)
-        return self._existing(topic, await self._routes.store(topic, self._load(topic, seconds)))
+        return self._existing(topic, await self._routes.store(topic, partial(self._load, topic, seconds)))
 
     async def fetch(self, topic: str) -> TopicRouteData:
         """Fetch the route from the name servers; the result is not cached."""
