@@ -1,6 +1,4 @@
 """Accounts and permissions: Apache's ACL 1.0, for brokers and for the gRPC endpoint.
 
 ``rules`` parses ``plain_acl.yml``, ``addresses`` its white lists; ``accounts_file`` changes the file; ``control`` has
-the rules in force and decides about requests. The permissions that requests require are in ``broker.acl`` for Remoting,
-in ``proxy.access`` for gRPC.
-"""
+the rules in force and decides about requests."""

@@ -16,18 +16,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spark_rocket.acl.accounts_file import AccountsFile, change_file, warn_if_open
 from spark_rocket.acl.refusals import Refusals
-from spark_rocket.acl.rules import ANY, PUB, SUB, Account, AclRules, Need
+from spark_rocket.acl.rules import ANY, GROUP, PUB, SUB, TOPIC, Account, AclRules, Needs, for_all
 from spark_rocket.errors import ConfigError, RefusedError
+from spark_rocket.protocol.requests.needs import Pair, Permission, Resource
 
 _log = logging.getLogger(__name__)
 
 FILE_CHECK_INTERVAL_S = 1.0
-_PERMISSION = {PUB: "PUB", SUB: "SUB", ANY: "PUB or SUB"}
+_PERMISSIONS = {Permission.PUB: PUB, Permission.SUB: SUB, Permission.ANY: ANY}
+_NAMES = {permission: name.value for name, permission in _PERMISSIONS.items()}
 
 _Stat = tuple[int, int, int] | None
 
@@ -87,19 +89,27 @@ class AccountControl(Refusals):
             raise self.not_authenticated(f"there is no account with the accessKey {access_key[:100]}")
         return account
 
-    def check_needs(self, account: Account, needs: tuple[Need, ...]) -> None:
+    def check_permissions(self, account: Account, pairs: Iterable[Pair]) -> None:
         """Raise RefusedError with account, resource and permission for the first missing permission."""
-        missing = account.unmet(needs)
+        missing = account.unmet(_needs(pairs))
         if missing is not None:
             kind, name, permission = missing
             raise self.refusal(
-                f"accessKey {account.access_key} has no permission {_PERMISSION[permission]} for the {kind} "
-                f"{name[:255]}"
+                f"accessKey {account.access_key} has no permission {_NAMES[permission]} for the {kind} {name[:255]}"
             )
 
-    def wrong_signature(self, account: Account, has_one: bool) -> RefusedError:
+    def not_signed(self, access_key: str, *, has_one: bool) -> RefusedError:
         what = "is not signed" if not has_one else "has a signature that its secret key did not make"
-        return self.not_authenticated(f"the request of accessKey {account.access_key} {what}")
+        return self.not_authenticated(f"the request of accessKey {access_key} {what}")
+
+
+def _needs(pairs: Iterable[Pair]) -> Needs:
+    """The permissions of ACL 1.0. All accounts may send to the trace topic and to reply topics."""
+    return tuple(
+        (GROUP if pair.resource is Resource.GROUP else TOPIC, pair.name, _PERMISSIONS[pair.permission])
+        for pair in pairs
+        if pair.permission is not None and not (pair.permission is Permission.PUB and for_all(pair.name))
+    )
 
 
 def _stat(path: Path) -> _Stat:

@@ -4,6 +4,10 @@ A request passes if an enabled user signed it, and the user is a Super user or i
 request (``policies``). Without ``authorizationEnabled`` the signature is sufficient. A refusal has Apache's text: it
 names user, resource and address, never a password or a signature.
 
+Requests of ``authenticationWhitelist`` need no signature, those of ``authorizationWhitelist`` no policy. Unlike in
+Apache's servers, a request of the first list alone needs a signature where policies are checked: without one, it could
+name any user.
+
 Thread-safety: event loop only. Corresponds to DefaultAuthenticationHandler, UserAuthorizationHandler and
 AclAuthorizationHandler.
 """
@@ -18,37 +22,45 @@ from spark_rocket.acl.refusals import Refusals
 from spark_rocket.acl.user_table import User, UserTable
 from spark_rocket.acl.users_file import read_users, write_users
 from spark_rocket.errors import RefusedError
+from spark_rocket.protocol.auth_settings import codes_of
 from spark_rocket.protocol.requests.needs import Pair, Resource
 
 
 class UserControl(Refusals):
-    """The users of one server. Each protocol's checks are a subclass."""
+    """The checks of one server. Those of each protocol are a subclass."""
 
-    def __init__(self, rules: UserTable, *, cluster_name: str, authorizes: bool) -> None:
-        """``authorizes``: whether policies are checked (``authorizationEnabled``)."""
+    def __init__(self, *, cluster_name: str, authorizes: bool, unsigned: str, unauthorized: str) -> None:
+        """``authorizes``: whether policies are checked (``authorizationEnabled``).
+
+        ``unsigned``, ``unauthorized``: the white lists, with codes of Remoting requests and names of gRPC messages.
+        """
         super().__init__()
-        self.rules = rules
         self.authorizes = authorizes
         self._cluster_name = cluster_name
+        self._unsigned = codes_of(unsigned)
+        self._unauthorized = codes_of(unauthorized)
 
-    def known_user(self, username: str | None) -> User:
-        """Return an enabled user; NotAuthenticatedError if there is none."""
+    def needs_no_policy(self, code: str) -> bool:
+        return not self.authorizes or code in self._unauthorized
+
+    def needs_no_signature(self, code: str) -> bool:
+        return code in self._unsigned and self.needs_no_policy(code)
+
+    def enabled_user(self, username: str | None, user: User | None) -> User:
+        """Return the user of this name; NotAuthenticatedError if it is None or disabled."""
         if not username:
             raise self.not_authenticated("username cannot be null.")
-        user = self.rules.users.get(username)
         if user is None:
             raise self.not_authenticated(f"User:{username[:100]} is not found.")
         if not user.is_enabled:
             raise self.not_authenticated(f"User:{username} is disabled.")
         return user
 
-    def wrong_signature(self) -> RefusedError:
+    def not_signed(self) -> RefusedError:
         return self.not_authenticated("check signature failed.")
 
-    def check_pairs(self, user: User, pairs: Iterable[Pair], source: str) -> None:
-        """Raise RefusedError for the first pair that the user's policies do not allow."""
-        if user.is_super or not self.authorizes:
-            return
+    def check_policies(self, user: User, pairs: Iterable[Pair], source: str) -> None:
+        """Raise RefusedError for the first pair that the policies of a Normal user do not allow."""
         for pair in pairs:
             name = self._cluster_name if pair.resource is Resource.CLUSTER else pair.name
             reason = user.policies.refusal(pair, name, source)

@@ -36,6 +36,13 @@ def one_class(setting: str, *names: str) -> Callable[[str], None]:
 
 LOCAL_AUTHENTICATION = one_class("authenticationMetadataProvider", _AUTHENTICATION_METADATA)
 LOCAL_AUTHORIZATION = one_class("authorizationMetadataProvider", _AUTHORIZATION_METADATA)
+_PROXY = "org.apache.rocketmq.proxy.auth"
+PROXY_AUTHENTICATION = one_class(
+    "authenticationMetadataProvider", f"{_PROXY}.ProxyAuthenticationMetadataProvider", _AUTHENTICATION_METADATA
+)
+PROXY_AUTHORIZATION = one_class(
+    "authorizationMetadataProvider", f"{_PROXY}.ProxyAuthorizationMetadataProvider", _AUTHORIZATION_METADATA
+)
 
 
 def codes(setting: str) -> Callable[[str], None]:

@@ -10,7 +10,7 @@ stream in and out        ``async def handler(context, requests)``, likewise
 =======================  ===================================================================================
 
 A request that fails with :class:`StatusError` gets a response with only that status. Internal errors are logged and
-get INTERNAL_SERVER_ERROR. Calls without a client id are refused earlier. The bounds of a request (request_limits.py)
+get INTERNAL_SERVER_ERROR. Calls without a client id are refused earlier. The bounds of a request (method_types.py)
 are checked before its method runs: the number of its fields before it is parsed, the entries of its collections after.
 
 Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
@@ -19,7 +19,7 @@ Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.p
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from spark_rocket.errors import RemotingTimeoutError, RemotingTooMuchRequestErro
 from spark_rocket.logs import RateLimited
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
-from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
+from spark_rocket.proxy.method_types import METHODS, MethodType
 from spark_rocket.proxy.transport.limits import MAX_FIELDS, has_more_fields
 from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, Rpc, RpcError
 
@@ -51,7 +51,8 @@ class Family:
         """Stop timers and tasks, after the server has stopped."""
 
 
-Authorize = Callable[[ProxyContext, Any], None]
+Authorize = Callable[[ProxyContext, str, MethodType, Any], Awaitable[None]]
+"""Called with the full name of the request's message, and the row of the method."""
 
 
 def rpcs(
@@ -70,27 +71,28 @@ def rpcs(
     for method in service.methods:
         handler = handlers.pop(method.name, None)
         if handler is not None:
-            limit = METHOD_LIMITS[method.name]
+            row = METHODS[method.name]
             found[f"/{service.full_name}/{method.name}"] = _Method(
-                method, handler, authorize or _let_pass, replace(limit, max_fields=min(limit.max_fields, max_fields))
+                method, handler, authorize or _let_pass, replace(row, max_fields=min(row.max_fields, max_fields))
             ).rpc()
     if handlers:
         raise ValueError(f"Unknown methods of the protocol: {sorted(handlers)}.")
     return found
 
 
-def _let_pass(context: ProxyContext, request: Any) -> None:
+async def _let_pass(context: ProxyContext, rpc: str, method: MethodType, request: Any) -> None:
     """No access control."""
 
 
 class _Method:
     """A method: parses requests, calls the handler, serializes responses."""
 
-    def __init__(self, method: Any, handler: Callable[..., Any], authorize: Authorize, limit: MethodLimit) -> None:
+    def __init__(self, method: Any, handler: Callable[..., Any], authorize: Authorize, row: MethodType) -> None:
         self._method = method
         self._handler = handler
         self._authorize = authorize
-        self._limit = limit
+        self._row = row
+        self._rpc = method.input_type.full_name
         self._request_class = getattr(definitions, method.input_type.name)
         self._response_class = getattr(definitions, method.output_type.name)
 
@@ -101,8 +103,8 @@ class _Method:
         handler = self._stream if method.server_streaming else self._unary
         return Rpc(handler, response_streaming=method.server_streaming, failed=self._failed)
 
-    def _request_of(self, context: ProxyContext, raw: bytes) -> Any:
-        most = self._limit.max_fields
+    async def _request_of(self, context: ProxyContext, raw: bytes) -> Any:
+        most = self._row.max_fields
         if has_more_fields(raw, self._request_class, most):
             raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has more than {most} fields")
         try:
@@ -110,17 +112,17 @@ class _Method:
         except DecodeError as error:
             name = self._request_class.__name__
             raise RpcError(GrpcCode.INVALID_ARGUMENT, f"invalid {name}: {error}") from None
-        self._limit.check(request)
-        self._authorize(context, request)
+        self._row.check(request)
+        await self._authorize(context, self._rpc, self._row, request)
         return request
 
     async def _requests_of(self, context: ProxyContext, raws: AsyncIterator[bytes]) -> AsyncIterator[Any]:
         async for raw in raws:
-            yield self._request_of(context, raw)
+            yield await self._request_of(context, raw)
 
     async def _unary(self, context: ProxyContext, raw: bytes) -> bytes:
         try:
-            responding = self._handler(context, self._request_of(context, raw))
+            responding = self._handler(context, await self._request_of(context, raw))
             del raw  # parsed: do not hold the bytes too while the handler waits for a broker
             response = await responding
         except RpcError:
@@ -132,10 +134,13 @@ class _Method:
         return serialized
 
     async def _stream(self, context: ProxyContext, given: Any) -> AsyncIterator[bytes]:
-        read = self._requests_of if self._method.client_streaming else self._request_of
         try:
+            if self._method.client_streaming:
+                request: Any = self._requests_of(context, given)
+            else:
+                request = await self._request_of(context, given)
             # A cancelled call ends its handler now, not at a garbage collection.
-            async with aclosing(self._handler(context, read(context, given))) as responses:
+            async with aclosing(self._handler(context, request)) as responses:
                 async for response in responses:
                     if code := response.status.code:  # one response of a stream has the status
                         context.status_code = code

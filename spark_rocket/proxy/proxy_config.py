@@ -26,6 +26,16 @@ from typing import Any
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
+from spark_rocket.protocol.auth_settings import (
+    AUTHENTICATION_PROVIDER,
+    AUTHENTICATION_STRATEGIES,
+    AUTHORIZATION_PROVIDER,
+    AUTHORIZATION_STRATEGIES,
+    PROXY_AUTHENTICATION,
+    PROXY_AUTHORIZATION,
+    codes,
+    one_class,
+)
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties, render_properties
 from spark_rocket.protocol.setting import read_settings, setting, settings_of, text_of
 from spark_rocket.protocol.wire import json as json_codec
@@ -66,6 +76,18 @@ class ProxyConfig:
     acl_enable: bool = setting(False)
     acl_file: str = setting("")
     acl_max_clock_skew: int = setting(86_400_000, low=0)
+    authentication_enabled: bool = setting(False)
+    authentication_provider: str = setting("", check=one_class("authenticationProvider", AUTHENTICATION_PROVIDER))
+    authentication_metadata_provider: str = setting("", check=PROXY_AUTHENTICATION)
+    authentication_strategy: str = setting("", check=one_class("authenticationStrategy", *AUTHENTICATION_STRATEGIES))
+    authentication_whitelist: str = setting("", check=codes("authenticationWhitelist"))
+    authorization_enabled: bool = setting(False)
+    authorization_provider: str = setting("", check=one_class("authorizationProvider", AUTHORIZATION_PROVIDER))
+    authorization_metadata_provider: str = setting("", check=PROXY_AUTHORIZATION)
+    authorization_strategy: str = setting("", check=one_class("authorizationStrategy", *AUTHORIZATION_STRATEGIES))
+    authorization_whitelist: str = setting("", check=codes("authorizationWhitelist"))
+    user_cache_refresh_seconds: int = setting(20, low=1)
+    acl_cache_refresh_seconds: int = setting(20, low=1)
     inner_client_authentication_credentials: str = setting("", secret=True, check=inner_credentials)
 
     proxy_cluster_name: str = setting("DefaultCluster")
@@ -155,6 +177,16 @@ class ProxyConfig:
         return inner_credentials(self.inner_client_authentication_credentials)
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether calls are checked, by either kind of access control."""
+        return self.acl_enable or self.authentication_enabled
+
+    @property
+    def user_refresh_seconds(self) -> int:
+        """How long users are cached. Their policies are cached with them."""
+        return min(self.user_cache_refresh_seconds, self.acl_cache_refresh_seconds)
+
+    @property
     def acl_path(self) -> Path:
         """``aclFile``, else ``plain_acl.yml`` in the configuration file's directory, else in the working directory."""
         directory = self.source.absolute().parent if self.source is not None else Path.cwd()
@@ -206,11 +238,10 @@ _SPECS = settings_of(ProxyConfig)
 
 #: Settings with only one supported value, and the remedy for others.
 REFUSED = {
-    "authenticationEnabled": (
+    "enableACL": (
         "FALSE",
-        "Start no proxy (rocket up --no-grpc): it does not check users and policies of ACL 2.0 yet.",
+        "Remove it. Set aclEnable=true and aclFile for plain_acl.yml, or authenticationEnabled=true for users.",
     ),
-    "authorizationEnabled": ("FALSE", "Remove it: the proxy does not check users and policies of ACL 2.0 yet."),
     "proxyMode": (
         "CLUSTER",
         "Set proxyMode=CLUSTER: the proxy runs separately from brokers.",
@@ -269,7 +300,10 @@ _UNUSED = """
     messageDelayLevel metricCollectorMode metricCollectorAddress regionId traceOn
     metricsGrpcExporterTarget metricsGrpcExporterHeader metricGrpcExporterTimeOutInMills
     metricGrpcExporterIntervalInMills metricLoggingExporterIntervalInMills
-    metricsLabel metricsInDelta channelExpiredTimeout enableRemotingLocalProxyGrpc
+    metricsLabel metricsInDelta initAuthenticationUser authConfigPath migrateAuthFromV1Enabled userCacheExpiredSeconds
+    userCacheMaxNum aclCacheExpiredSeconds aclCacheMaxNum statefulAuthenticationCacheMaxNum
+    statefulAuthenticationCacheExpiredSecond statefulAuthorizationCacheMaxNum statefulAuthorizationCacheExpiredSecond
+    channelExpiredTimeout enableRemotingLocalProxyGrpc
     localProxyConnectTimeoutMs remotingAccessAddr remotingListenPort sendLatencyEnable startDetectorEnable detectTimeout
     detectInterval enableBatchAck
 """

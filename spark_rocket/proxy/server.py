@@ -15,10 +15,12 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
+from spark_rocket.protocol.auth_settings import check_access
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.access import GrpcAccessControl, check_owner
+from spark_rocket.proxy.acl.access_control import GrpcAccessControl, check_owner
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messaging import CLIENT_ID, Family, check_client, rpcs
+from spark_rocket.proxy.method_types import MAX_MESSAGES, METHODS, MethodType
 from spark_rocket.proxy.methods.acknowledging import AckFamily
 from spark_rocket.proxy.methods.client_registry import EXPIRE_SECONDS, ClientRegistry
 from spark_rocket.proxy.methods.pulling import PullFamily
@@ -31,7 +33,6 @@ from spark_rocket.proxy.methods.sending import SendFamily
 from spark_rocket.proxy.methods.telemetry import ClientFamily
 from spark_rocket.proxy.methods.transactions import TransactionFamily
 from spark_rocket.proxy.proxy_config import ProxyConfig
-from spark_rocket.proxy.request_limits import MAX_MESSAGES, METHOD_LIMITS
 from spark_rocket.proxy.transport.grpc_server import GrpcServer
 from spark_rocket.proxy.transport.limits import GrpcLimits, send_request_bytes
 from spark_rocket.proxy.transport.proxy_context import ProxyContext, Rpc
@@ -39,7 +40,9 @@ from spark_rocket.proxy.transport.tool_services import ToolServices
 from spark_rocket.remoting.address import format_address
 from spark_rocket.remoting.tls.contexts import server_tls
 
-definitions.messaging()  # load at import, not on the event loop
+_SERVICE = definitions.messaging().descriptor.services_by_name["MessagingService"]  # load it not on the event loop
+_RPCS = {f"/{definitions.SERVICE}/{method.name}": method.input_type.full_name for method in _SERVICE.methods}
+"""The full name of the request's message by the path of its method."""
 
 
 class Families:
@@ -50,7 +53,7 @@ class Families:
         cluster: ProxyCluster,
         listening: Callable[[], tuple[str, int]],
         *,
-        access_control: GrpcAccessControl | None = None,
+        access_control: GrpcAccessControl[Any] | None = None,
         max_message_size: int = MAX_MESSAGE_SIZE,
         expire_seconds: float = EXPIRE_SECONDS,
         min_polling_ms: int = MIN_POLLING_MS,
@@ -88,15 +91,15 @@ class Families:
         """Return the methods by path, for a server that calls :meth:`authenticate` first."""
         return rpcs(self._made, None if self.access_control is None else self._authorize)
 
-    def authenticate(self, context: ProxyContext, method: str) -> None:
+    async def authenticate(self, context: ProxyContext, path: str) -> None:
         """Check the metadata of a call before its message is read. StatusError without client id or valid signature."""
         check_client(context)
         if self.access_control is not None:
-            self.access_control.authenticate(context)
+            await self.access_control.authenticate(context, _RPCS[path])
 
-    def _authorize(self, context: ProxyContext, request: Any) -> None:
+    async def _authorize(self, context: ProxyContext, rpc: str, method: MethodType, request: Any) -> None:
         assert self.access_control is not None
-        self.access_control.authorize(context, request)
+        await self.access_control.authorize(context, rpc, method, request)
         check_owner(context, self.clients.owner(context.metadata[CLIENT_ID]))
 
     async def close(self) -> None:
@@ -106,6 +109,8 @@ class Families:
         """
         if self._watch is not None:
             self._watch.cancel()
+        if self.access_control is not None:
+            await self.access_control.close()
         self.renewals.close()  # before its clients are removed
         for family in self._made:
             family.close()
@@ -150,13 +155,10 @@ class ProxyServer:
 
     def _make_families(self, cluster: ProxyCluster) -> Families:
         config = self.config
-        control = None
-        if config.acl_enable:
-            control = GrpcAccessControl(config.acl_path, clock=cluster.clock, clock_skew_ms=config.acl_max_clock_skew)
         return Families(
             cluster,
             lambda: (config.called_hosts[0], self.port),
-            access_control=control,
+            access_control=_access_control(config, cluster),
             max_message_size=config.max_message_size,
             expire_seconds=config.grpc_client_idle_time_mills / 1000,
         )
@@ -169,7 +171,7 @@ class ProxyServer:
             max_connections=config.max_connections,
             max_streams=config.grpc_max_concurrent_calls_per_connection,
             method_request_bytes={
-                **{f"/{definitions.SERVICE}/{name}": limit.max_bytes for name, limit in METHOD_LIMITS.items()},
+                **{f"/{definitions.SERVICE}/{name}": method.max_bytes for name, method in METHODS.items()},
                 send: send_request_bytes(config.max_message_size, MAX_MESSAGES),
             },
             max_unread_bytes=config.max_unread_answer_bytes,
@@ -192,3 +194,17 @@ class ProxyServer:
         parts, self._parts = self._parts, AsyncExitStack()
         await parts.aclose()
         self.families = self.transport = None
+
+
+def _access_control(config: ProxyConfig, cluster: ProxyCluster) -> GrpcAccessControl[Any] | None:
+    """The checks of calls; None for no checks. ConfigError for invalid settings."""
+    check_access(config.acl_enable, config.authentication_enabled, config.authorization_enabled)
+    if config.authentication_enabled:
+        from spark_rocket.proxy.acl.user_access_control import GrpcUserAccessControl
+
+        return GrpcUserAccessControl(config, cluster)
+    if config.acl_enable:
+        from spark_rocket.proxy.acl.plain_access_control import GrpcPlainAccessControl
+
+        return GrpcPlainAccessControl(config.acl_path, clock=cluster.clock, clock_skew_ms=config.acl_max_clock_skew)
+    return None

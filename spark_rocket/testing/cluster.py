@@ -62,7 +62,16 @@ _OWN_SETTINGS: dict[str, object] = {
 _ROUTE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.01
 #: Settings shared by brokers and the gRPC proxy.
-_SHARED = ("aclEnable", "aclFile", "authenticationEnabled", "innerClientAuthenticationCredentials", "maxMessageSize")
+_SHARED = (
+    "aclEnable",
+    "aclFile",
+    "authenticationEnabled",
+    "authenticationWhitelist",
+    "authorizationEnabled",
+    "authorizationWhitelist",
+    "innerClientAuthenticationCredentials",
+    "maxMessageSize",
+)
 
 
 class LocalCluster:

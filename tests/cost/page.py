@@ -22,7 +22,7 @@ CPU time and memory from outside. The requests come from the declared types of h
 (`tests/cost`): each collection with one entry, at its bound, beyond it and as large as allowed; each number at its
 extremes; long strings, and strings full of separators; names whose Java hash codes are equal; state in bulk on
 connections that then close. The bounds are in `spark_rocket/protocol/requests`,
-`spark_rocket/proxy/request_limits.py` and `spark_rocket/console/request_limits.py`.
+`spark_rocket/proxy/method_types.py` and `spark_rocket/console/request_limits.py`.
 
 Allowed are 100 ms and 32 MB for a request of 1 MB, and 1 s for a full frame. CPU time has a resolution of 10 ms. It
 includes the server's own timers, and what the process does after the response.

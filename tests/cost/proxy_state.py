@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.request_limits import MAX_MESSAGES, MAX_TOPICS
+from spark_rocket.proxy.method_types import MAX_MESSAGES, MAX_TOPICS
 from tests.cost.values import GROUP, TOPIC
 from tests.proxy.caller import consumer_settings, resource
 

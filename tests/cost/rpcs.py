@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
+from spark_rocket.proxy.method_types import METHODS as METHOD_TYPES
+from spark_rocket.proxy.method_types import MethodType
 from spark_rocket.proxy.transport.limits import MAX_REQUEST_BYTES
 from tests.cost.generator import MB, Case, Size
 from tests.cost.values import BROKER, GROUP, INT_EXTREMES, LONG_EXTREMES, TOPIC, Variant, colliding
@@ -45,7 +46,7 @@ VARIANTS = (Variant.KNOWN, Variant.UNIQUE, Variant.COLLIDING)
 
 def rpc_cases(method: str, variants: tuple[Variant, ...] = VARIANTS) -> Iterator[Case]:
     """All requests of a method, with these entries in collections."""
-    limit = METHOD_LIMITS[method]
+    limit = METHOD_TYPES[method]
     yield _case(method, "plausible", limit, lambda request: None)
     for path, field in paths_of(METHODS[method].input_type):
         if field.is_repeated:
@@ -166,7 +167,7 @@ def _request(method: str, change: Callable[[Any], None]) -> RpcRequest:
 
 
 def _case(
-    method: str, label: str, limit: MethodLimit, change: Callable[[Any], None], *,
+    method: str, label: str, limit: MethodType, change: Callable[[Any], None], *,
     is_beyond: bool = False, is_number: bool = False,
 ) -> Case:  # fmt: skip
     """A case that knows whether its bytes or fields are too many."""
@@ -180,13 +181,11 @@ def _case(
     return Case(method, label, partial(_request, method, change), kind, too_much)
 
 
-def max_bytes(limit: MethodLimit) -> int:
+def max_bytes(limit: MethodType) -> int:
     return limit.max_bytes or MAX_REQUEST_BYTES
 
 
-def _collection(
-    method: str, limit: MethodLimit, path: str, field: Any, variants: tuple[Variant, ...]
-) -> Iterator[Case]:
+def _collection(method: str, limit: MethodType, path: str, field: Any, variants: tuple[Variant, ...]) -> Iterator[Case]:
     entries = limit.max_entries.get(path)
     for variant in variants:
         if variant is not Variant.KNOWN and field.enum_type is not None:
@@ -239,7 +238,7 @@ def _entry(entry: Any, field: Any, index: int, variant: Variant) -> None:
         _fill(entry, index, variant)
 
 
-def _texts(method: str, limit: MethodLimit, path: str, field: Any) -> Iterator[Case]:
+def _texts(method: str, limit: MethodType, path: str, field: Any) -> Iterator[Case]:
     bound = max_bytes(limit)
     for size in sorted({min(bound, 256 * 1024) - 1024, MB, bound - 1024 if bound > MB else MB}):
         units = ["x"] if size > MB else ["x", "a||b,", "%RETRY%"]
@@ -255,7 +254,7 @@ def _set_text(request: Any, path: str, unit: str, size: int, *, is_bytes: bool) 
     _set(request, path, text.encode() if is_bytes else text)
 
 
-def _raw(method: str, limit: MethodLimit) -> Iterator[Case]:
+def _raw(method: str, limit: MethodType) -> Iterator[Case]:
     """Bytes without regard to the method's fields."""
     bound = max_bytes(limit)
     unknown = b"\xf8\x07\x01"  # field 127

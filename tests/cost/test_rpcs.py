@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_rocket.proxy.request_limits import METHOD_LIMITS
+from spark_rocket.proxy.method_types import METHODS as METHOD_TYPES
 from spark_rocket.testing import LocalCluster
 from tests.cost.generator import Size, prepared
 from tests.cost.rpc_line import RpcLine
@@ -46,4 +46,4 @@ def test_a_request_beyond_a_bound_is_refused(line: RpcLine, method: str) -> None
 
 
 def test_every_method_has_requests() -> None:
-    assert METHODS.keys() == METHOD_LIMITS.keys()
+    assert METHODS.keys() == METHOD_TYPES.keys()

@@ -14,7 +14,8 @@ import pytest
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.protocol.auth import Credentials, authorization_of
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.access import _NEEDS, GrpcAccessControl
+from spark_rocket.proxy.acl.plain_access_control import GrpcPlainAccessControl
+from spark_rocket.proxy.method_types import METHODS
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import Caller
 
@@ -48,11 +49,11 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield running
 
 
-def control_of(cluster: LocalCluster) -> GrpcAccessControl:
+def control_of(cluster: LocalCluster) -> GrpcPlainAccessControl:
     """The proxy's accounts. The broker has the proxy's own account only."""
     families = cluster.proxy.server.families
     assert families is not None
-    assert families.access_control is not None
+    assert isinstance(families.access_control, GrpcPlainAccessControl)
     return families.access_control
 
 
@@ -123,7 +124,7 @@ def test_a_distant_time(as_: Callable[..., Caller], guarded: LocalCluster, monke
         assert status.code == UNAUTHORIZED
         assert "aclMaxClockSkew" in status.message
         with monkeypatch.context() as any_time:
-            any_time.setattr(control, "_clock_skew_ms", 0)
+            any_time.setattr(control, "clock_skew_ms", 0)
             assert send(caller, "orders").status.code == OK
     caller = as_(ALICE)
     caller.metadata |= headers(ALICE, datetime.now(timezone(timedelta(hours=2))).isoformat())  # as Rust's client
@@ -179,7 +180,7 @@ def test_each_method_needs_its_permission(as_: Callable[..., Caller]) -> None:
 
 def test_every_method_is_in_the_list() -> None:
     service = definitions.messaging().descriptor.services_by_name["MessagingService"]
-    assert {method.input_type.name for method in service.methods} == _NEEDS.keys()
+    assert {method.name for method in service.methods} == METHODS.keys()
 
 
 def settings(*, group: str = "", topic: str = "orders") -> Any:

@@ -14,8 +14,8 @@ from spark_rocket.protocol.record.compression import compress_body
 from spark_rocket.proxy.definitions import Code
 from spark_rocket.proxy.messages.message_out import milliseconds_of
 from spark_rocket.proxy.messages.statuses import StatusError
+from spark_rocket.proxy.method_types import MAX_ACKS
 from spark_rocket.proxy.methods import receiving
-from spark_rocket.proxy.request_limits import MAX_ACKS
 from tests.kit.waiting import until_async
 from tests.proxy.consuming import Consuming, a_client_of, consuming
 

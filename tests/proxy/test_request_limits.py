@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.request_limits import METHOD_LIMITS, MethodLimit
+from spark_rocket.proxy.method_types import METHODS as METHOD_TYPES
+from spark_rocket.proxy.method_types import MethodType
 from spark_rocket.proxy.transport.limits import has_more_fields
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import METHODS, Caller
@@ -17,7 +18,7 @@ from tests.proxy.caller import METHODS, Caller
 # Of each message, limited by message_in.py; and of commands, which a proxy ignores when a client sends them.
 _OTHERS = ("messages.user_properties", "messages.system_properties.keys", "verify_message_command", "recover_orphaned")
 _FEW_FIELDS = 1_024
-_ALL = [pytest.param(name, limit, id=name) for name, limit in METHOD_LIMITS.items()]
+_ALL = [pytest.param(name, limit, id=name) for name, limit in METHOD_TYPES.items()]
 
 
 def _repeated(descriptor: Any, path: str = "") -> Iterator[str]:
@@ -30,11 +31,11 @@ def _repeated(descriptor: Any, path: str = "") -> Iterator[str]:
 
 
 def test_every_method_has_bounds() -> None:
-    assert METHODS.keys() == METHOD_LIMITS.keys()
+    assert METHODS.keys() == METHOD_TYPES.keys()
 
 
 @pytest.mark.parametrize(("name", "limit"), _ALL)
-def test_every_collection_has_a_bound(name: str, limit: MethodLimit) -> None:
+def test_every_collection_has_a_bound(name: str, limit: MethodType) -> None:
     """Its entries, those of the collection that it is in, or the few fields that the request may have."""
     if limit.max_fields > _FEW_FIELDS:
         for path in _repeated(METHODS[name].input_type):
@@ -64,10 +65,10 @@ def _filled(name: str, path: str, count: int) -> Any:
 
 @pytest.mark.live
 @pytest.mark.parametrize(
-    ("name", "path"), [(name, path) for name, limit in METHOD_LIMITS.items() for path in limit.max_entries]
+    ("name", "path"), [(name, path) for name, limit in METHOD_TYPES.items() for path in limit.max_entries]
 )
 def test_more_entries_are_refused(caller: Caller, name: str, path: str) -> None:
-    entries = METHOD_LIMITS[name].max_entries[path]
+    entries = METHOD_TYPES[name].max_entries[path]
     raw = _filled(name, path, entries.most + 1).SerializeToString()
     answer_class = getattr(definitions, METHODS[name].output_type.name)
     if name == "SyncLiteSubscription":
@@ -83,7 +84,7 @@ def test_more_entries_are_refused(caller: Caller, name: str, path: str) -> None:
 
 @pytest.mark.live
 @pytest.mark.parametrize(("name", "limit"), _ALL)
-def test_more_fields_are_refused_without_parsing(caller: Caller, name: str, limit: MethodLimit) -> None:
+def test_more_fields_are_refused_without_parsing(caller: Caller, name: str, limit: MethodType) -> None:
     raw = b"\xf8\x07\x01" * (limit.max_fields + 1)  # an unknown field, number 127
     assert has_more_fields(raw, getattr(definitions, METHODS[name].input_type.name), limit.max_fields)
     with pytest.raises(grpc.RpcError) as refused:

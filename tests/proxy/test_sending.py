@@ -19,8 +19,8 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.record.compression import compress_body
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.method_types import MAX_MESSAGES
 from spark_rocket.proxy.methods.sending import SendFamily, queue_of_group
-from spark_rocket.proxy.request_limits import MAX_MESSAGES
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.store.results import PutResult, PutStatus
 from spark_rocket.testing import LocalCluster

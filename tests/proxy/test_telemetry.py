@@ -14,9 +14,9 @@ import pytest
 from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.proxy import definitions
+from spark_rocket.proxy.method_types import MAX_TOPICS
 from spark_rocket.proxy.methods import client_registry as clients_module
 from spark_rocket.proxy.methods.client_registry import ClientRegistry
-from spark_rocket.proxy.request_limits import MAX_TOPICS
 from spark_rocket.proxy.server import ProxyServer
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire

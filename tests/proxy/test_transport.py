@@ -247,7 +247,7 @@ class Guarded(World):
     def __init__(self, **options: Any) -> None:
         super().__init__(authenticate=self.authenticate, **options)
 
-    def authenticate(self, context: ProxyContext, method: str) -> None:
+    async def authenticate(self, context: ProxyContext, method: str) -> None:
         password = context.metadata.get("password")
         if password is None:
             raise RpcError(GrpcCode.PERMISSION_DENIED, f"no password for {method}")

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from spark_rocket.acl.addresses import parts_of
 from spark_rocket.acl.control import AccountControl
-from spark_rocket.acl.rules import GROUP, PUB, SUB, TOPIC, Account, Needs, for_all, need_of_topic
+from spark_rocket.acl.rules import PUB, Account, need_of_topic
 from spark_rocket.broker.acl.access_control import ACCOUNT, AccessControl, note_account
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.auth import ACCESS_KEY, SIGNATURE, is_signed_by
-from spark_rocket.protocol.requests.needs import Pair, Permission, PlainAccess, Resource
+from spark_rocket.protocol.requests.needs import PlainAccess
 from spark_rocket.protocol.requests.request_type import RequestType
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
@@ -40,7 +40,7 @@ class PlainAccessControl(AccountControl, AccessControl):
             if access is PlainAccess.ADMIN and not account.admin:
                 raise self._not_admin(account, code)
             if access is PlainAccess.PERMISSIONS and row is not None:
-                self.check_needs(account, _needs(row.pairs(request, self.topic_at)))
+                self.check_permissions(account, row.pairs(request, self.topic_at))
         return account
 
     def _account(self, channel: Channel, request: RemotingCommand) -> Account | None:
@@ -53,7 +53,7 @@ class PlainAccessControl(AccountControl, AccessControl):
             self.allowed_by_white_list += 1
             return None
         if not is_signed_by(request, account.key):
-            raise self.wrong_signature(account, SIGNATURE in ext)
+            raise self.not_signed(account.access_key, has_one=SIGNATURE in ext)
         return account
 
     def check_admin(self, channel: Channel, request: RemotingCommand) -> None:
@@ -88,19 +88,6 @@ class PlainAccessControl(AccountControl, AccessControl):
 
     def _not_admin(self, account: Account, code: int) -> RefusedError:
         return self.refusal(f"request code {code} is for administrators; accessKey {account.access_key} is not one")
-
-
-def _needs(pairs: list[Pair]) -> Needs:
-    """The permissions of ACL 1.0. All accounts may send to the trace topic and to reply topics."""
-    return tuple(
-        (
-            GROUP if pair.resource is Resource.GROUP else TOPIC,
-            pair.name,
-            PUB if pair.permission is Permission.PUB else SUB,
-        )
-        for pair in pairs
-        if pair.permission is not None and not (pair.permission is Permission.PUB and for_all(pair.name))
-    )
 
 
 def _is_white_for(account: Account, channel: Channel) -> bool:

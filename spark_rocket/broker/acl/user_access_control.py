@@ -1,8 +1,6 @@
 """Access control of a broker by users and policies (ACL 2.0).
 
-Codes of ``authenticationWhitelist`` need no signature, those of ``authorizationWhitelist`` no policy. Unlike in
-Apache's broker, a code of the first list alone needs a signature where policies are checked: without one, a request
-could name any user. A code without a row is for Super users.
+A code without a row is for Super users.
 
 Thread-safety: event loop only. Corresponds to AuthenticationPipeline, AuthorizationPipeline and their strategies.
 """
@@ -17,7 +15,6 @@ from spark_rocket.broker.acl.access_control import ACCOUNT, AccessControl, note_
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.auth import ACCESS_KEY, is_signed_by
-from spark_rocket.protocol.auth_settings import codes_of
 from spark_rocket.protocol.requests.needs import Action, Pair, Permission, Resource
 from spark_rocket.protocol.requests.request_type import RequestType
 from spark_rocket.protocol.wire.bodies.config import UserInfo
@@ -39,11 +36,13 @@ class UserAccessControl(UserControl, AccessControl):
                 remedy="Set authConfigPath to a directory that the broker may write.",
             ) from error
         super().__init__(
-            self.file.table, cluster_name=config.broker_cluster_name, authorizes=config.authorization_enabled
+            cluster_name=config.broker_cluster_name,
+            authorizes=config.authorization_enabled,
+            unsigned=config.authentication_whitelist,
+            unauthorized=config.authorization_whitelist,
         )
+        self.rules: UserTable = self.file.table
         self.topic_at = topic_at
-        self._unsigned = codes_of(config.authentication_whitelist)
-        self._unauthorized = codes_of(config.authorization_whitelist)
 
     async def change(self, edit: Callable[[UserTable], UserTable]) -> None:
         """Change the users; on return the change is durable and in effect. After an error there is no change."""
@@ -51,21 +50,21 @@ class UserAccessControl(UserControl, AccessControl):
 
     def check(self, channel: Channel, request: RemotingCommand, code: int, row: RequestType | None) -> User | None:
         name = str(code)
-        is_free = name in self._unauthorized or not self.authorizes
-        if name in self._unsigned and is_free:
+        if self.needs_no_signature(name):
             self.allowed_by_white_list += 1
             return None
-        user = self.known_user(request.ext_fields.get(ACCESS_KEY))
+        username = request.ext_fields.get(ACCESS_KEY, "")
+        user = self.enabled_user(username, self.rules.users.get(username))
         if not is_signed_by(request, user.key):
-            raise self.wrong_signature()
+            raise self.not_signed()
         note_account(channel, request, code)
-        if is_free or user.is_super:
+        if user.is_super or self.needs_no_policy(name):
             return user
         if row is None:
             raise self.refusal(
                 f"User:{user.username} has no permission for request code {code}: it needs a Super user."
             )
-        self.check_pairs(user, row.pairs(request, self.topic_at), host_of(channel))
+        self.check_policies(user, row.pairs(request, self.topic_at), host_of(channel))
         return user
 
     def is_super_login(self, request: RemotingCommand) -> bool:

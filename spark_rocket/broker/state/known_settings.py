@@ -59,6 +59,7 @@ KNOWN_UNUSED: frozenset[str] = frozenset(_NAMES.split())
 #: Settings of the gRPC proxy (spark_rocket.proxy.proxy_config), accepted in the broker.conf that ``rocket up`` reads.
 PROXY_SETTINGS = frozenset(
     {
+        "aclCacheRefreshSeconds",
         "aclMaxClockSkew",
         "grpcClientIdleTimeMills",
         "grpcMaxConcurrentCallsPerConnection",
@@ -67,6 +68,7 @@ PROXY_SETTINGS = frozenset(
         "tlsKeyPassword",
         "tlsKeyPath",
         "tlsTestModeEnable",
+        "userCacheRefreshSeconds",
     }
 )
 

@@ -64,7 +64,7 @@ def _announce(config: ProxyConfig, address: str, metrics: Iterable[str], workers
         f"spark_rocket {spark_rocket.__version__}: gRPC proxy on {address}{workers}",
         *metrics,
         f"  name servers {config.name_server}",
-        *open_warning(config.host, checked=config.acl_enable),
+        *open_warning(config.host, checked=config.is_guarded),
     )
 
 

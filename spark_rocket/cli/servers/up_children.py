@@ -108,11 +108,11 @@ class ProxyChild:
     @property
     def lines(self) -> list[str]:
         config = self._config
-        if config is None or not config.acl_enable or config.credentials or find_credentials():
+        if config is None or not config.is_guarded or config.credentials or find_credentials():
             return []
         return [
             "               It has no account: brokers will refuse its requests, which must be signed. Set\n"
-            "               innerClientAuthenticationCredentials to an account with adminRole."
+            "               innerClientAuthenticationCredentials to an administrator or a Super user."
         ]
 
 
@@ -131,6 +131,9 @@ def proxy_config(config: BrokerConfig, name_server: str, port: int | None, proce
         "localServeAddr": config.broker_ip1,
         "aclEnable": config.acl_enable,
         "authenticationEnabled": config.authentication_enabled,
+        "authenticationWhitelist": config.authentication_whitelist,
+        "authorizationEnabled": config.authorization_enabled,
+        "authorizationWhitelist": config.authorization_whitelist,
         "aclFile": config.acl_path if config.acl_enable else "",
         "maxMessageSize": config.store.max_message_size,
         "innerClientAuthenticationCredentials": config.inner_client_authentication_credentials,

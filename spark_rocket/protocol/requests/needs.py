@@ -4,7 +4,10 @@ A row declares its needs (:class:`Need`) once, for both kinds of access control:
 
 * ACL 2.0: each need requires **one of** its actions on the resource that the request names; all needs must be allowed.
 * ACL 1.0 (``plain_acl.yml``): a need requires ``permission`` on the topic or group. It follows from the actions: PUB if
-  Pub is one of them, else SUB if Sub is one of them, else nothing.
+  Pub is one of them, SUB if Sub is, either if both are, and nothing without them.
+
+Rows of Remoting requests and of gRPC methods (``proxy.method_types``) declare their needs alike. They differ in how a
+request names its resources.
 
 A topic ``%RETRY%group`` belongs to its group: it becomes a need of the group, with Sub in place of Pub.
 
@@ -53,6 +56,7 @@ class Permission(Enum):
 
     PUB = "PUB"
     SUB = "SUB"
+    ANY = "PUB or SUB"
 
 
 class PlainAccess(Enum):
@@ -65,8 +69,9 @@ class PlainAccess(Enum):
 
 TopicAt: TypeAlias = Callable[[int], str | None]
 """Returns the topic of the message at a physical offset; None if there is no message."""
-Names: TypeAlias = Callable[[RemotingCommand, TopicAt], Iterable[str]]
-"""Returns the names of a resource in a request whose body has been decoded."""
+Names: TypeAlias = Callable[..., Iterable[str]]
+"""Returns the names of a resource in a request: of a RemotingCommand whose body has been decoded, and a ``TopicAt``; or
+of a message of gRPC."""
 
 
 class Pair(NamedTuple):
@@ -93,8 +98,9 @@ class Need:
         """The header fields that alone decide the names; None if they depend on something else."""
         return getattr(self.names, "header_fields", None)
 
-    def pairs(self, request: RemotingCommand, topic_at: TopicAt) -> Iterator[Pair]:
-        for name in self.names(request, topic_at):
+    def pairs(self, *request: object) -> Iterator[Pair]:
+        """``request``: the arguments of ``names``."""
+        for name in self.names(*request):
             if self.resource is Resource.TOPIC and name.startswith(RETRY_PREFIX):
                 yield Pair(Resource.GROUP, name[len(RETRY_PREFIX) :], *_of_group(self.actions, self.permission))
             else:
@@ -106,7 +112,7 @@ def _of_group(
 ) -> tuple[tuple[Action, ...], Permission | None]:
     """The actions and the permission on a group for those on its retry topic."""
     of_group = tuple(Action.SUB if action is Action.PUB else action for action in actions)
-    return of_group, Permission.SUB if permission is Permission.PUB else permission
+    return of_group, None if permission is None else Permission.SUB
 
 
 # --- where a request names a resource ---------------------------------------------------------------------------------
@@ -160,7 +166,9 @@ _PUB, _SUB = Action.PUB, Action.SUB
 
 
 def _permission(actions: tuple[Action, ...]) -> Permission | None:
-    return Permission.PUB if _PUB in actions else Permission.SUB if _SUB in actions else None
+    if _PUB in actions:
+        return Permission.ANY if _SUB in actions else Permission.PUB
+    return Permission.SUB if _SUB in actions else None
 
 
 def topic(*actions: Action, where: Names | None = None) -> Need:

@@ -40,9 +40,9 @@ from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messages.names import group_of, topic_of
 from spark_rocket.proxy.messages.statuses import StatusError, status
 from spark_rocket.proxy.messaging import CLIENT_ID
+from spark_rocket.proxy.method_types import MAX_TOPICS
 from spark_rocket.proxy.methods.grpc_client import CommandStream, GrpcClient
 from spark_rocket.proxy.methods.settings import merged_settings
-from spark_rocket.proxy.request_limits import MAX_TOPICS
 from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, RpcError
 from spark_rocket.remoting.server.memory import give_memory_back
 

@@ -120,7 +120,7 @@ class Calls:
         stats.running += 1
         self.running += 1
         try:
-            refusal = None if authenticate is None else _refusal(path, rpc, call, authenticate)
+            refusal = None if authenticate is None else await _refusal(path, rpc, call, authenticate)
             if refusal is not None:
                 return refusal
             if rpc.response_streaming:
@@ -174,10 +174,10 @@ class Calls:
             raise RpcError(GrpcCode.RESOURCE_EXHAUSTED, f"the request has {size} bytes, {path} accepts at most {limit}")
 
 
-def _refusal(path: str, rpc: Rpc, call: Call, authenticate: Authenticate) -> bytes | None:
+async def _refusal(path: str, rpc: Rpc, call: Call, authenticate: Authenticate) -> bytes | None:
     """Return the response of a call that is not authenticated; None if it is."""
     try:
-        authenticate(call, path)
+        await authenticate(call, path)
     except RpcError:
         raise
     except Exception as error:

@@ -17,7 +17,7 @@ Thread-safety: used on the event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -82,5 +82,5 @@ class Rpc(NamedTuple):
     """Creates the response to an authentication error; without it the call ends with UNAUTHENTICATED."""
 
 
-Authenticate = Callable[[ProxyContext, str], None]
+Authenticate = Callable[[ProxyContext, str], Awaitable[None]]
 """Called with context and method before the message is read. Raises RpcError, or an error for ``Rpc.failed``."""

@@ -17,11 +17,9 @@ from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.cli.servers.up_children import proxy_config
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, RequestSigner
-from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 from tests.broker.acl.conftest import Connect
@@ -153,20 +151,6 @@ def test_a_remembered_grant_still_needs_the_signature(root: Wire, cluster: Local
         ok(send())
 
 
-def test_every_request_needs_a_signature_and_a_policy(root: Wire, as_: Connect) -> None:
-    with_alice(root)
-    stranger, alice = as_(None), as_(ALICE)
-    every = [code for code in RequestCode if stranger.ask(code).code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
-    assert len(every) > 60
-    for code in every:
-        refused(stranger.ask(code), "username cannot be null.")
-        row = BROKER_REQUESTS[code]
-        names = {name: "secret" for need in row.needs for name in need.header_fields or ()}
-        answer = alice.ask(code, **names)
-        if row.needs and all(need.header_fields is not None for need in row.needs):
-            refused(answer, "User:alice has no permission to access ")
-
-
 def test_a_pull_needs_topic_and_group(root: Wire, as_: Connect) -> None:
     with_alice(root)
     alice = as_(ALICE)
@@ -193,16 +177,14 @@ def test_a_recall_needs_the_permission_to_send(root: Wire, as_: Connect) -> None
     ok(recall("orders+KEY"))
 
 
-def test_no_unguarded_proxy_is_started_beside_a_broker_with_users(cluster: LocalCluster, tmp_path: Path) -> None:
-    """The proxy has the account of a Super user: it would serve everybody with it."""
+def test_the_proxy_of_rocket_up_checks_the_same_users(cluster: LocalCluster) -> None:
+    """It has the account of a Super user: without checks it would serve everybody with it."""
     own = '{"accessKey": "root", "secretKey": "r00t-s3cr3t"}'
-    given = {**SETTINGS, "grpcServerPort": 0, "innerClientAuthenticationCredentials": own}
-    with pytest.raises(ConfigError, match="authenticationEnabled=true is not supported"):
-        proxy_config(BrokerConfig.from_properties(given), cluster.name_server, 0)
-    for name in ("authenticationEnabled", "authorizationEnabled"):
-        with pytest.raises(ConfigError, match=f"{name}=true is not supported"):
-            ProxyConfig.from_properties({name: True})
-        ProxyConfig.from_properties({name: False})
+    lists = {"authenticationWhitelist": "105", "authorizationWhitelist": "34,apache.rocketmq.v2.HeartbeatRequest"}
+    given = {**SETTINGS, **lists, "grpcServerPort": 0, "innerClientAuthenticationCredentials": own}
+    found = dict(proxy_config(BrokerConfig.from_properties(given), cluster.name_server, 0).to_properties())
+    for name, text in {"authenticationEnabled": "true", "authorizationEnabled": "true", **lists}.items():
+        assert found[name] == text
 
 
 def test_source_addresses(root: Wire, as_: Connect) -> None:
