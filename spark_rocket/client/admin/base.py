@@ -162,8 +162,8 @@ class AdminBase(Client):
 
     def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the broker addresses."""
-        code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
-        return self._ask_name_server(Query(code, what, decoded(ClusterInfo)))
+        instance = self.instance()
+        return instance.run(instance.name_servers.cluster_info())
 
     # --- addresses ------------------------------------------------------------------------------------------
 

@@ -29,13 +29,13 @@ class GroupMembers:
     def client_ids(self, topic: str) -> list[str] | None:
         """Return the client ids, sorted, from a broker of the topic; None if none responds."""
         instance = self._instance()
-        header = GetConsumerListByGroupRequestHeader(consumer_group=self._group).to_ext()
+        header = GetConsumerListByGroupRequestHeader(consumer_group=self._group)
         brokers = instance.routes.route(topic).brokers.values()
         every = [address for addresses in brokers for address in addresses.values()]
         connected = instance.remoting.is_connected
         # First the broker that responded last, then connected ones: an unavailable broker costs a timeout.
         for address in sorted(every, key=lambda address: (address != self._last_broker, not connected(address))):
-            request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            request = RemotingCommand.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_ext())
             try:
                 response = instance.invoke(address, request, f"the query of the members of {self._group}")
                 self._last_broker = address

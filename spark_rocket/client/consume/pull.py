@@ -38,7 +38,7 @@ from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
-from spark_rocket.protocol.wire.codes import V5_0_0, RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import BROKER_NAME, V5_0_0, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.messages import QueryConsumeQueueRequestHeader
 from spark_rocket.protocol.wire.headers.pull import (
@@ -65,7 +65,6 @@ T = TypeVar("T")
 DEFAULT_MAX_MSGS = 32
 SUSPEND_MARGIN_S = 10.0  # seconds; brokers check long polls for expiry every 5 s
 
-BROKER_NAME = "bname"
 RETRY_TOPIC = "RETRY_TOPIC"  # property of a retried message: its original topic
 
 _SUSPEND = 0x2

@@ -51,7 +51,7 @@ from spark_rocket.model import READER_GROUP, MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, parse_tags
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
-from spark_rocket.protocol.wire.bodies.route import MASTER_ID, ClusterInfo, KVTable, TopicList
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, KVTable, TopicList
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader
@@ -144,8 +144,8 @@ class Reader(Client):
 
     def brokers(self) -> dict[str, dict[int, str]]:
         """Return all brokers of the name server: their addresses by id; 0 is the master."""
-        response = self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers")
-        table = ClusterInfo.from_json(response.body).broker_addr_table
+        instance = self.instance()
+        table = instance.run(instance.name_servers.cluster_info()).broker_addr_table
         return {name: broker.broker_addrs for name, broker in table.items()}
 
     def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:

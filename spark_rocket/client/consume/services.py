@@ -29,13 +29,13 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from spark_rocket.client.consume.listeners import ConsumeConcurrentlyContext, ConsumeHooks, ConsumeOrderlyContext
 from spark_rocket.client.consume.process_queue import ProcessQueue
-from spark_rocket.client.consume.pull import BROKER_NAME, RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
+from spark_rocket.client.consume.pull import RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RocketError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, DELAY, RETRY_PREFIX, MessageExt, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.codes import BROKER_NAME, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader

@@ -59,7 +59,11 @@ class ClientInstance:
             tls=config.tls,
         )
         self.name_servers = NameServers(
-            lambda: self.remoting.requests, config.name_servers, config.address_server, timeout=config.request_timeout
+            lambda: self.remoting.requests,
+            config.name_servers,
+            config.address_server,
+            timeout=config.request_timeout,
+            broker_names=self.remoting.requests.broker_names,
         )
         self._routes = Routes(self.name_servers, config, post=lambda call: loop_thread().post(call))
         self.routes = RouteTable(self._routes)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
 from spark_rocket.client.core.cache import Cache
 from spark_rocket.client.core.client_config import ADDRESS_SERVER_TIMEOUT_S, DEFAULT_NAME_SERVER, look_up
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import NameServerUnreachableError, RemotingError, RocketError
-from spark_rocket.protocol.wire.bodies.route import TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
@@ -50,10 +50,12 @@ class NameServers:
         *,
         timeout: float,
         monotonic: Callable[[], float] = time.monotonic,
+        broker_names: dict[str, str] | None = None,
     ) -> None:
         """``requests`` returns the present connections: a forked child has others than its parent.
 
         ``url``: the address server's; ``addresses`` may then be empty. ``timeout``: of each request, in seconds.
+        ``broker_names`` gets the names of the brokers in responses, by address.
         """
         self.addresses = addresses
         self._url = url
@@ -63,6 +65,7 @@ class NameServers:
         self._requests = requests
         self._timeout = timeout
         self._preferred = 0
+        self._broker_names: dict[str, str] = {} if broker_names is None else broker_names
 
     def __str__(self) -> str:
         return self._url or ";".join(self.addresses)
@@ -126,7 +129,21 @@ class NameServers:
         response = await self.ask(request, _SUCCESS_OR_MISSING, f"the query of the route of topic {topic}", seconds)
         if response.code == ResponseCode.TOPIC_NOT_EXIST or not response.body:
             return None
-        return TopicRouteData.from_json(response.body)
+        route = TopicRouteData.from_json(response.body)
+        self._note_names(route.broker_datas)
+        return route
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the clusters, their brokers and the broker addresses (106)."""
+        request = RemotingCommand.request(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        response = await self.ask(request, SUCCESS, "the list of brokers")
+        info = ClusterInfo.from_json(response.body) if response.body else ClusterInfo()
+        self._note_names(info.broker_addr_table.values())
+        return info
+
+    def _note_names(self, brokers: Iterable[BrokerData]) -> None:
+        for broker in brokers:
+            self._broker_names.update((address, broker.broker_name) for address in broker.broker_addrs.values())
 
     async def _look_up(self, url: str) -> tuple[str, ...]:
         try:

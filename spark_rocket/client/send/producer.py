@@ -57,7 +57,7 @@ from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResu
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import RecallMessageHandle
 from spark_rocket.protocol.record.compression import DEFAULT_ZLIB_LEVEL
-from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
+from spark_rocket.protocol.wire.codes import BROKER_NAME, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import RecallMessageRequestHeader, RecallMessageResponseHeader
 from spark_rocket.remoting.client.promise import Promise
@@ -403,13 +403,14 @@ class Producer(Client):
         """
         where = MessageQueue(topic, RecallMessageHandle.decode(handle).broker_name, 0)
         header = RecallMessageRequestHeader(topic=topic, recall_handle=handle, producer_group=self.group)
+        ext = header.to_ext() | {BROKER_NAME: where.broker_name}
         deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
         instance = self.running()
         done = False
         try:
             response = instance.invoke(
                 instance.routes.master(where, left(deadline)),
-                RemotingCommand.request(RequestCode.RECALL_MESSAGE, header.to_ext()),
+                RemotingCommand.request(RequestCode.RECALL_MESSAGE, ext),
                 f"the recall from {topic}",
                 topic=topic,
                 timeout=left(deadline),

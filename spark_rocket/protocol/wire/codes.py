@@ -223,6 +223,13 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
+ONE_LETTER_CODES = frozenset(
+    {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
+)
+"""Requests whose fields have the names a to n."""
+BROKER_NAME = "bname"
+"""The field of requests that names the broker; it is n in those with one-letter names."""
+
 # Results of account requests in 4.9; 5.x uses the same numbers for other results.
 UPDATE_AND_CREATE_ACL_CONFIG_FAILED = 209
 DELETE_ACL_CONFIG_FAILED = 210

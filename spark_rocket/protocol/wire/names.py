@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any
 
 from spark_rocket.protocol.namespace import Namespace, translated_properties
+from spark_rocket.protocol.wire.codes import ONE_LETTER_CODES
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
@@ -30,7 +31,6 @@ NAME_FIELDS = frozenset({
 NAME_LIST_FIELD = "topicList"  # names with ; between, in GET_CONSUME_STATS
 STATS_KEY_FIELD = "statsKey"  # topic or topic@group, in VIEW_BROKER_STATS_DATA
 SHORT_NAME_FIELDS = ("a", "b")  # of requests with one-letter fields: producer group and topic
-_SHORT_CODES = frozenset({Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2})
 _PROPERTIES = ("properties", "i")
 _KV_CODES = frozenset({Code.PUT_KV_CONFIG, Code.GET_KV_CONFIG, Code.DELETE_KV_CONFIG})
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"  # the part of the name servers' KV configuration whose keys are topics
@@ -106,7 +106,7 @@ class NameTranslation:
 
     def _wrap_fields(self, request: RemotingCommand) -> None:
         fields, wrap = request.ext_fields, self._wrap
-        if request.code in _SHORT_CODES:
+        if request.code in ONE_LETTER_CODES:
             for name in SHORT_NAME_FIELDS:
                 if name in fields:
                     fields[name] = wrap(fields[name])

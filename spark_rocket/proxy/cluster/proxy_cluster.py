@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from spark_rocket.client.core.availability import Unavailable
 from spark_rocket.client.core.cache import FRESH_SECONDS, Cache
-from spark_rocket.client.core.name_servers import SUCCESS, NameServers
+from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
 from spark_rocket.logs import RateLimited
@@ -26,7 +26,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
-from spark_rocket.protocol.wire.bodies.route import ClusterInfo, QueueData, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import LanguageCode, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.proxy.messages.statuses import refusal_of
@@ -119,12 +119,16 @@ class ProxyCluster:
         )
         given = parse_name_servers(name_server)
         self.name_servers = NameServers(
-            lambda: self.remoting, given.addresses, given.url, timeout=ASK_SECONDS, monotonic=monotonic
+            lambda: self.remoting,
+            given.addresses,
+            given.url,
+            timeout=ASK_SECONDS,
+            monotonic=monotonic,
+            broker_names=self.remoting.broker_names,
         )
         self.topics: Cache[Topic] = Cache(self._topic, fresh=fresh_seconds, monotonic=monotonic)
         self.groups: Cache[SubscriptionGroupConfig] = Cache(self._group, fresh=fresh_seconds, monotonic=monotonic)
         self._tables: Cache[dict[str, str]] = Cache(self._masters, fresh=fresh_seconds, monotonic=monotonic)
-        self._names: dict[str, str] = {}  # names of all masters seen, by address
         self._known: set[str] = set()
         self.unavailable = Unavailable(UNAVAILABLE_SECONDS, monotonic)
         """The names of brokers that did not respond."""
@@ -242,16 +246,12 @@ class ProxyCluster:
 
     async def _masters(self, _: str) -> dict[str, str]:
         found = await self._registered_masters()
-        self._names.update((address, name) for name, address in found.items())
         self._known.update(found)
         self.unavailable.retain(found)
         return found
 
     async def _registered_masters(self) -> dict[str, str]:
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        what = f"request {code.value} ({code.name})"
-        response = await self.name_servers.ask(RemotingCommand.request(code, {}), SUCCESS, what)
-        table = ClusterInfo.from_json(response.body).broker_addr_table if response.body else {}
+        table = (await self.name_servers.cluster_info()).broker_addr_table
         return {name: address for name, data in table.items() if (address := data.master_addr) is not None}
 
     def knows_broker(self, name: str) -> bool:
@@ -279,7 +279,7 @@ class ProxyCluster:
         return address
 
     def _connected(self, address: str) -> None:
-        name = self._names.get(address)
+        name = self.remoting.broker_names.get(address)
         if name is not None:
             for listener in self.on_connect:
                 listener(name)
@@ -287,7 +287,7 @@ class ProxyCluster:
     def _push(self, address: str, request: RemotingCommand) -> ResponseFuture | RemotingCommand | None:
         handler = self.on_push.get(request.code)
         if handler is not None:
-            return handler(self._names.get(address, ""), request)
+            return handler(self.remoting.broker_names.get(address, ""), request)
         if request.is_oneway:
             return None
         return failures.not_supported(request)
@@ -357,7 +357,6 @@ class ProxyCluster:
         return None
 
     async def _look_up(self, broker: str, address: str, code: int, ext: dict[str, str]) -> RemotingCommand:
-        self._names[address] = broker
         try:
             return await self.remoting.invoke(address, RemotingCommand.request(code, ext), ASK_SECONDS)
         except RemotingError:

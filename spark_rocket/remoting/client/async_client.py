@@ -37,6 +37,7 @@ from typing import TypeAlias
 
 from spark_rocket.errors import RemotingConnectError, RemotingTooMuchRequestError, RocketError
 from spark_rocket.protocol.auth import Credentials, RequestSigner
+from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
@@ -88,6 +89,12 @@ class AsyncRemotingClient:
         self._max_unsent = max_unsent
         self._sign = RequestSigner(credentials).sign if credentials is not None else None
         self._names = names
+        self.broker_names: dict[str, str] = {}
+        """The names of brokers by address. A request has that of its address, unless it already names a broker.
+
+        A proxy needs it to forward the request. Its address is that of several brokers: requests that concern a queue
+        name the queue's.
+        """
         self._tls = ClientTls(tls) if tls is not None else None
         self._on_push = on_push
         self._on_connect = on_connect
@@ -131,14 +138,17 @@ class AsyncRemotingClient:
             raise RemotingTooMuchRequestError(
                 f"{address} has {connection.unsent_bytes} bytes of unread requests.", remedy="Retry after a moment."
             )
-        self.prepare(request)
+        self.prepare(address, request)
         request.opaque = connection.session.next_opaque()
         pending = FutureRequest(request, seconds, begun, connection.forget)
         connection.send(pending, pieces_of(request))
         return pending.future
 
-    def prepare(self, request: RemotingCommand) -> None:
-        """Make a request ready to be sent: names with the namespace, then the signature. From any thread."""
+    def prepare(self, address: str, request: RemotingCommand) -> None:
+        """Make a request ready: the name of the broker, names with the namespace, the signature. From any thread."""
+        broker = self.broker_names.get(address)
+        if broker is not None:
+            request.ext_fields.setdefault("n" if request.code in ONE_LETTER_CODES else BROKER_NAME, broker)
         if self._names is not None:
             self._names.sent_request(request)
         if self._sign is not None:

@@ -149,7 +149,7 @@ class RemotingClient:
         """Encode a request for its connection, which must then send it on the loop. Otherwise like ``submit``."""
         if self.requests.is_closed:
             raise _closed(addr)
-        self.requests.prepare(request)
+        self.requests.prepare(addr, request)
         connection = self._connection(addr, pending.deadline)
         pending.opaque = request.opaque = connection.session.next_opaque()
         pending.connection = connection
@@ -163,7 +163,7 @@ class RemotingClient:
         deadline = time.monotonic() + timeout
         self._acquire(addr, deadline)
         try:
-            self.requests.prepare(request)
+            self.requests.prepare(addr, request)
             request.flag |= FLAG_ONEWAY
             connection = self._connection(addr, deadline)
             request.opaque = connection.session.next_opaque()
