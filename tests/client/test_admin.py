@@ -69,6 +69,7 @@ def test_topics_are_created_on_every_master(mq: FakeCluster, admin: Admin) -> No
         "order": "false",
         "attributes": "+message.type=FIFO",
         "force": "false",
+        "bname": "b0",
     }
 
 

@@ -45,7 +45,7 @@ from spark_rocket.protocol.wire.bodies.stats import (
     ProducerConnection,
     TopicStatsTable,
 )
-from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES, RequestCode
 from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests import golden
@@ -335,7 +335,7 @@ def holds(value: str) -> str:
 
 
 def own_fields(command: RemotingCommand) -> set[str]:
-    return set(command.ext_fields) - SIGNING - OF_JAVA
+    return set(command.ext_fields) - SIGNING - OF_JAVA - {BROKER_NAME}
 
 
 def names_in(body: Any) -> set[str]:
@@ -351,6 +351,10 @@ def test_a_request_has_javas_fields(code: int, rig: Rig) -> None:
         SENDS[code](rig)
     except (RocketError, IndexError):  # the content of the response does not matter here
         pass
+    for broker, name in zip(rig.mq.brokers, ("b0", "b1"), strict=False):
+        for request in broker.requests:
+            field = "n" if request.code in ONE_LETTER_CODES else BROKER_NAME
+            assert request.ext_fields[field] == name, f"{RequestCode(request.code).name}: a proxy needs the name"
     ours, java = rig.sent(code), recorded(code)
     assert int(ours.code) == code
     assert ours.version >= 401, "brokers since 4.9.4 respond to such clients in standard JSON"

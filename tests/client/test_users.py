@@ -40,12 +40,15 @@ def admin(mq: FakeCluster) -> Iterator[Admin]:
         yield admin
 
 
+_ADDED = ("AccessKey", "Signature", "bname")
+
+
 def sent(mq: FakeCluster) -> list[object]:
-    """The last request of each broker: fields without the signature, and the body."""
+    """The last request of each broker: fields without those of every request, and the body."""
     found = []
     for broker in mq.brokers:
         request = broker.requests[-1]
-        ext = {name: value for name, value in request.ext_fields.items() if name not in ("AccessKey", "Signature")}
+        ext = {name: value for name, value in request.ext_fields.items() if name not in _ADDED}
         found.append((request.code, ext, json.loads(request.body) if request.body else None))
     assert found[0] == found[1]
     return list(found[0])

@@ -102,8 +102,9 @@ class MessageAdmin(OffsetAdmin):
         address = format_address(*host)
         header = ViewMessageRequestHeader(offset=offset)
         code, what = RequestCode.VIEW_MESSAGE_BY_ID, f"the look-up of message {offset_msg_id}"
+        broker = self._names_by_address().get(address, "")
         body = self._ask(address, Query(code, what, lambda response: response.body, header))
-        return decode_messages(body, self._names_by_address().get(address, ""), namespace=self._config.namespace)[0]
+        return decode_messages(body, broker, namespace=self._config.namespace)[0]
 
     def _names_by_address(self) -> dict[str, str]:
         every = self.cluster_info().broker_addr_table.values()
