@@ -1,8 +1,11 @@
 """Delays responses until the changes that they report are on disk and registered.
 
 A changed topic is *settling* until ``topics.json`` is written and the name servers know it. If its messages were
-acknowledged earlier, the topic could be unknown after a kill. If the file cannot be written, the change stays in effect
-and the write is retried; until it succeeds, messages for the topic are refused.
+acknowledged earlier, the topic could be unknown after a kill. The file is written at once if a response waits for it;
+otherwise in time with others (:meth:`ConfigSaver.save_in_time`): the retry topics of popped messages are as many as
+pairs of a group and a topic, and nobody waits for them. After a kill, they are found by their queues
+(``missing_files``). If the file cannot be written, the change stays in effect and the write is retried; until it
+succeeds, messages for the topic are refused.
 
 Thread-safety: used on the event loop only. Writes of config files and requests to name servers run behind futures.
 Corresponds to the persist and registerIncrementBrokerData calls of TopicConfigManager and AdminBrokerProcessor.
@@ -62,7 +65,7 @@ class ChangeGate:
         settled, self._turn = self._turn, None
         changed, self._changed = self._changed, set()
         deleted = any(topic not in self._topics.table for topic in changed)
-        saved = self._saver.save("topics")
+        saved = self._saver.save_in_time("topics")
         registered = self._registration.register(None if deleted else changed)
 
         async def wait() -> None:
@@ -96,6 +99,8 @@ class ChangeGate:
         written and ``must_be_saved``, it becomes SYSTEM_ERROR.
         """
         waiting: list[Awaitable[str]] = [self.settling[topic] for topic in topics if topic in self.settling]
+        if waiting:
+            self._write_now()
         if not self._still_unsaved().isdisjoint(topics):
             waiting.append(self._saver.saved("topics"))
         if files:
@@ -109,6 +114,12 @@ class ChangeGate:
 
         self._tasks.spawn(write())
         return None
+
+    def _write_now(self) -> None:
+        if self._turn is None:
+            self._saver.hurry("topics")
+        else:  # changed in this iteration of the loop
+            self._saver.save("topics")
 
     def respond(
         self, channel: Channel, request: RemotingCommand, topics: Collection[str] = (), *, files: Sequence[str] = ()

@@ -28,7 +28,6 @@ from spark_rocket.store.delay.timer_store import TimerMessageStore
 from spark_rocket.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
-_ORDER_BYTES_PER_SECOND = 1_000_000
 
 
 def saved_time(environment: BrokerEnvironment) -> int:
@@ -68,7 +67,6 @@ class StateSaver(ConfigSaver):
         self._pop_service = pop_service
         self._saving_offsets = asyncio.Lock()
         self._unflushed = ""
-        self._order_at = 0.0
         self._flushing_timer = False
 
     # --- for requests -------------------------------------------------------------------------------------------
@@ -135,14 +133,10 @@ class StateSaver(ConfigSaver):
         return await flushed
 
     def save_order(self) -> None:
-        """Save the order info; called often, since after a kill only the file shows which queues are blocked.
-
-        A large file is written less often: all of it is written each time.
-        """
-        if self._order_info.dirty and self._loop.time() >= self._order_at:
+        """Save the order info; called often, since after a kill only the file shows which queues are blocked."""
+        if self._order_info.dirty:
             self._order_info.dirty = False
-            self.save("order")
-            self._order_at = self._loop.time() + self._order_info.file_bytes / _ORDER_BYTES_PER_SECOND
+            self.save_in_time("order")
 
     def save_delay_offsets(self) -> None:
         """Save the delivered offsets, once the delivered messages are on disk."""

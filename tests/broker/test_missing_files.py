@@ -76,6 +76,24 @@ def test_topics_are_restored_from_their_queues(directory: Path, caplog: pytest.L
         assert "are missing" not in caplog.text
 
 
+def test_retry_and_dead_letter_topics_are_restored_after_a_kill(directory: Path) -> None:
+    """They are created with their first message; a kill may come before the file has them."""
+    path = directory / "config" / "topics.json"
+    stored = json.loads(path.read_text())
+    for topic in ("%RETRY%g", "%RETRY%g+T", "%DLQ%g", "T"):
+        del stored["topicConfigTable"][topic]
+    path.write_text(json.dumps(stored))
+    with served(directory, Clock(), **BROKER_CONF) as (server, wire):
+        assert wire.bodies("%RETRY%g+T") == wire.bodies("%DLQ%g") == [b"m"]
+        table = server.broker.parts.topics.table
+        assert "T" not in table  # a topic of users is deleted, or was never acknowledged
+        assert wire.delete_topic("%RETRY%g+T").code == ResponseCode.SUCCESS
+        on_disk = json.loads(path.read_text())["topicConfigTable"]
+        assert {"%RETRY%g", "%DLQ%g"} <= on_disk.keys()
+    with served(directory, Clock(), **BROKER_CONF) as (server, _):
+        assert "%RETRY%g+T" not in server.broker.parts.topics.table  # deleted topics do not return
+
+
 def test_a_start_without_offsets_is_refused_until_they_are_given_up(directory: Path) -> None:
     lose(directory, "consumerOffset", "topics")
     before = sorted((directory / "config").iterdir())

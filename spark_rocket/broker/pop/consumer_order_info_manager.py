@@ -121,8 +121,6 @@ class ConsumerOrderInfoManager:
         self._texts = CachedTexts()
         self._clean_at = 0
         self._room_at = 0
-        self.file_bytes = 0
-        """The size of the last snapshot."""
         #: Heap of the ends of blocks; each queue has at most one valid entry, not later than the end of its block.
         self._ends: list[tuple[int, str, str, int]] = []
         self._expected: dict[tuple[str, str, int], int] = {}
@@ -300,14 +298,11 @@ class ConsumerOrderInfoManager:
         """``consumerOrderInfo.json``, without outdated entries. It is written up to five times a second."""
         self._clean()
         if not self.table:
-            content = dumps_fastjson({"table": {}}, pretty=True)
-        else:
-            parts = self._texts.joined(
-                self.table, lambda queues: {queue_id: info.to_value() for queue_id, info in queues.items()}
-            )
-            content = f'{{\n\t"table":{{{parts}\n\t}}\n}}'.encode()
-        self.file_bytes = len(content)
-        return content
+            return dumps_fastjson({"table": {}}, pretty=True)
+        parts = self._texts.joined(
+            self.table, lambda queues: {queue_id: info.to_value() for queue_id, info in queues.items()}
+        )
+        return f'{{\n\t"table":{{{parts}\n\t}}\n}}'.encode()
 
     def _clean(self) -> None:
         now = self._clock()

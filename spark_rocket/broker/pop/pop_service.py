@@ -165,9 +165,7 @@ class PopService:
     def _pop_topic(self, pop: PopRequest, result: PopResult, topic: str, chance: int) -> None:
         config = self._topics.get(topic)
         if config is None:
-            if not topic.startswith(RETRY_PREFIX) or not self._store.get_max_offset(topic, 0):
-                return
-            config = self._topics.ensure(topic)  # the broker was killed before topics.json was written
+            return
         queues = config.read_queue_nums
         place = place_of(pop.group, topic, "order" if pop.order else "pop", pop.wanted.tag_codes)
         is_full = False

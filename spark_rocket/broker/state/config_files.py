@@ -37,6 +37,8 @@ _log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 """Delay between a failed write and its retry."""
+PACE_BYTES_PER_SECOND = 1_000_000
+"""Of a file that is written again and again: see :meth:`ConfigSaver.save_in_time`."""
 _BARE_KEY = re.compile(r"([{,]\s*)(-?\d+)(\s*:)")
 
 
@@ -60,6 +62,8 @@ class ConfigFile:
         self.path = path
         self.snapshot = snapshot
         self.load_value = load
+        self.written_bytes = 0
+        """The size of the last text that was written."""
 
     def load(self) -> bool:
         """Load the file, or its ``.bak``; False if both are missing, ConfigError if the present ones are corrupt."""
@@ -145,6 +149,7 @@ class ConfigFile:
             self.path.replace(backup)
         temporary.replace(self.path)
         sync_directory(directory)
+        self.written_bytes = len(text)
 
     def save(self) -> None:
         """Write the present state now."""
@@ -198,6 +203,9 @@ def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
 class ConfigSaver:
     """Write config files, identified by name, in the background. Saves requested during a write share the next write.
 
+    All of a file is written each time. So a change that no response waits for is written in time (:meth:`save_in_time`):
+    the larger the file is, the more changes share a write, and the bytes written are bounded by time.
+
     A failed write is retried every ``retry_seconds`` until it succeeds. The first failure and the recovery are logged.
     """
 
@@ -213,7 +221,10 @@ class ConfigSaver:
         self._given: dict[str, dict[str, Any]] = {}
         self._problems: dict[str, str] = {}
         self._writes = dict.fromkeys(files, 0)
-        self._retries: dict[str, asyncio.TimerHandle] = {}
+        self._later: dict[str, asyncio.Future[str]] = {}
+        self._next_at = dict.fromkeys(files, 0.0)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        """When a write begins that was delayed, or that has failed."""
         self._closed = False
 
     def problem(self, name: str) -> str:
@@ -236,14 +247,42 @@ class ConfigSaver:
             self._given[name] = snapshot
         waiting = self._waiting.get(name)
         if waiting is None:
-            waiting = self._waiting[name] = self._loop.create_future()
+            waiting = self._waiting[name] = self._later.pop(name, None) or self._loop.create_future()
             if name not in self._writing:
                 # Deferred, so that several changes in one iteration of the loop become one write.
                 self._loop.call_soon(self._begin, name)
         return waiting
 
+    def save_in_time(self, name: str) -> asyncio.Future[str]:
+        """As :meth:`save`, for a change that no response waits for: at most ``PACE_BYTES_PER_SECOND`` are written.
+
+        The first write begins at once, the next one when the bytes of the last one are paid for, or when
+        :meth:`hurry` or :meth:`save` is called.
+        """
+        if name in self._waiting:
+            return self._waiting[name]
+        if name not in self._later:
+            self._later[name] = self._loop.create_future()
+            if name not in self._writing:
+                self._begin_in_time(name)
+        return self._later[name]
+
+    def hurry(self, name: str) -> None:
+        """Write now what :meth:`save_in_time` has delayed."""
+        if name in self._later:
+            self.save(name)
+
+    def _begin_in_time(self, name: str) -> None:
+        self._set_timer(name, self._next_at[name] - self._loop.time(), self.hurry)
+
+    def _set_timer(self, name: str, delay: float, begin: Callable[[str], object]) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
+        self._timers[name] = self._loop.call_later(max(delay, 0.0), begin, name)
+
     def file_saved(self, name: str) -> asyncio.Future[str]:
         """As :meth:`save`, for changes whose save was already requested: retry a failed write immediately."""
+        self.hurry(name)
         pending = self._waiting.get(name) or self._writing.get(name)
         if pending is not None:
             return pending
@@ -256,9 +295,8 @@ class ConfigSaver:
     def _begin(self, name: str) -> None:
         if self._closed or name not in self._waiting:
             return
-        retry = self._retries.pop(name, None)
-        if retry is not None:
-            retry.cancel()
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
         done = self._writing[name] = self._waiting.pop(name)
         given = self._given.pop(name, None)
         file = self._files[name]
@@ -270,14 +308,19 @@ class ConfigSaver:
     ) -> None:
         del self._writing[name]
         problem = self._note(name, None if result.cancelled() else result.exception())
+        self._next_at[name] = self._loop.time() + self._files[name].written_bytes / PACE_BYTES_PER_SECOND
         if not done.done():
             done.set_result(problem)
         if name in self._waiting:
             self._begin(name)
-        elif problem and not self._closed:
+        elif self._closed:
+            return
+        elif problem:
             if given is not None:
                 self._given[name] = given
-            self._retries[name] = self._loop.call_later(self._retry_seconds, self.file_saved, name)
+            self._set_timer(name, self._retry_seconds, self.file_saved)
+        elif name in self._later:
+            self._begin_in_time(name)
 
     def _note(self, name: str, error: BaseException | None) -> str:
         """Record the outcome of a write; log a new problem or the recovery. Returns the problem, or an empty string."""
@@ -296,6 +339,6 @@ class ConfigSaver:
     def close(self) -> None:
         """Wait for the write in flight. The caller writes pending changes with ``ConfigFile.save``."""
         self._closed = True
-        for retry in self._retries.values():
-            retry.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self._thread.shutdown(wait=True)

@@ -12,6 +12,9 @@ subscriptionGroup.json    groups are restored from consumerOffset.json, with def
 others                    a warning
 ========================  =============================================================================================
 
+Retry and dead-letter topics are created with their first message, before ``topics.json`` has them. Those that a kill
+has left out of it are restored at each start. The queues of deleted topics are not on disk.
+
 So that its absence is always a loss, ``consumerOffset.json`` is written before the first message is accepted.
 
 Thread-safety: used at start only. After a crash: a restored file is durable before requests are served.
@@ -26,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.broker.state.config_files import ConfigFile
 from spark_rocket.errors import ConfigError
-from spark_rocket.model import group_problem
+from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, group_problem
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.paths import LMQ_PREFIX
@@ -64,7 +67,10 @@ class MissingFiles:
                 "groups then begin where new groups begin.",
             )
         if "topics" in missing:
-            self._restored("topics", "topics", "the queues on disk", self._restore_topics())
+            self._restored("topics", "topics", "the queues on disk", self._restore_topics(""))
+        elif restored := self._restore_topics(RETRY_PREFIX, DLQ_PREFIX):
+            self._files["topics"].save()
+            _log.info("Restored %d retry and dead-letter topics that the last stop has left out.", len(restored))
         if "groups" in missing:
             self._restored("groups", "groups", self._files["offsets"].path.name, self._restore_groups())
         for name, effect in _EFFECTS.items():
@@ -87,11 +93,12 @@ class MissingFiles:
             more,
         )
 
-    def _restore_topics(self) -> list[str]:
-        """Add the topics that have queues on disk; return them with their number of queues."""
+    def _restore_topics(self, *prefixes: str) -> list[str]:
+        """Add the topics with these prefixes that have queues on disk; return them with their number of queues."""
         queues: dict[str, int] = {}
         for topic, queue_id in self._store.queue_keys():
-            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+            if topic.startswith(prefixes):
+                queues[topic] = max(queues.get(topic, 0), queue_id + 1)
         restored = []
         for topic, count in sorted(queues.items()):
             if topic not in self._topics.table and not self._topics.is_system(topic) and LMQ_PREFIX not in topic:
