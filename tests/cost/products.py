@@ -1,7 +1,8 @@
-"""Products of names: each of many groups with each of many topics, for every code that names both.
+"""Products of names: each of many groups with each of many topics, clients and queues, for every code that names two.
 
 A table of groups and a table of topics may have 50 entries each and cost next to nothing; what is kept for each pair
-has 2,500. After the requests, what reads the state must still be cheap, and an idle server idle.
+has 2,500. So may the triples with a client or a queue. What is popped becomes visible again, and gets a retry topic for
+each pair. After the requests, what reads the state must still be cheap, and an idle server idle.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from functools import partial
 from itertools import islice, product
 from pathlib import Path
 
+from spark_rocket.model import RETRY_PREFIX
 from spark_rocket.protocol.requests import BROKER_REQUESTS, RequestType
 from spark_rocket.protocol.requests.needs import PlainAccess, Resource
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -26,13 +28,18 @@ from tests.cost.generator import Case, default_body, encoded, request_of
 from tests.cost.measuring import Run
 from tests.cost.servers import Line, Measured
 from tests.cost.values import header_fields, wire_name
+from tests.kit.waiting import until
 
 NAMES = 50
 _FEW_NAMES = 20
 """For codes that leave no state behind."""
+_QUEUES_OF_TOPIC = 16
 MAX_KEPT_MB = 64.0
 MAX_WRITTEN_MB = 64.0
 _AT_ONCE = 100
+_LONG_MS = 600_000
+"""An invisible time longer than the test."""
+_SHORT_MS = 1_000
 MAX_METRICS_S = 0.1
 MAX_METRICS_MB = 32.0
 IDLE_S = 10.0
@@ -40,7 +47,8 @@ MAX_IDLE_CPU_S = 0.5
 MAX_IDLE_WRITTEN_MB = 1.0
 _TOPICS = {"topic", "t", "b", "topicName", "originTopic"}
 _GROUPS = {"group", "consumerGroup", "c", "groupName", "destGroup", "srcGroup", "producerGroup"}
-_CLIENTS = {"clientId", "clientID"}
+_CLIENTS = {"clientId", "clientID", "consumerId", "producerId"}
+_QUEUES = {"queueId", "e", "queueIdInOffset"}
 _COMMITS, _HAS_SUBSCRIPTION = 1, 4  # flags of pulls
 _SUCCEED = (
     RequestCode.PULL_MESSAGE,
@@ -51,54 +59,101 @@ _SUCCEED = (
 """Codes whose pairs must reach the state; others may be refused on the way."""
 
 
+@dataclass(frozen=True)
+class Names:
+    """One name of each kind, by number."""
+
+    topic: int
+    group: int
+    client: int = 0
+    queue: int = 0
+
+    def of(self, wire: str) -> str | int | None:
+        """The value of a field, by its name on the wire; None if it names nothing."""
+        if wire in _TOPICS:
+            return f"{values.TOPIC}-{self.topic}"
+        if wire in _GROUPS:
+            return f"{values.GROUP}-{self.group}"
+        if wire in _CLIENTS:
+            return f"client-{self.client}"
+        return self.queue if wire in _QUEUES else None
+
+    def within(self, value: object) -> object:
+        """A body with these names."""
+        if isinstance(value, list):
+            return [self.within(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        named = {key: self.of(key) if isinstance(each, str | int) else None for key, each in value.items()}
+        return {key: self.within(each) if named[key] is None else named[key] for key, each in value.items()}
+
+
+def fields_of(row: RequestType) -> set[str]:
+    """The names on the wire of the fields of its header and of its body's objects."""
+    found = set() if row.header is None else {wire_name(each) for each in header_fields(row.header)}
+    rest: list[object] = [json.loads(default_body(row))] if isinstance(row.body, type) else []
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            found |= value.keys()
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+    return found
+
+
+def factors(row: RequestType) -> int:
+    """The number of kinds of names that it has: topics, groups, clients, queues."""
+    fields = fields_of(row)
+    return sum(not kind.isdisjoint(fields) for kind in (_TOPICS, _GROUPS, _CLIENTS, _QUEUES))
+
+
 def crossed() -> list[RequestType]:
-    """The rows that name a topic and a group."""
+    """The rows that name a topic and a group, or leave state behind and have two kinds of names."""
     both = {Resource.TOPIC, Resource.GROUP}
-    return [row for row in BROKER_REQUESTS.values() if both <= {need.resource for need in row.needs}]
+    return [
+        row
+        for row in BROKER_REQUESTS.values()
+        if both <= {need.resource for need in row.needs} or (row.state and factors(row) > 1)
+    ]
 
 
 def reads() -> list[RequestType]:
     return [row for row in BROKER_REQUESTS.values() if row.plain_access is PlainAccess.ANY_ACCOUNT]
 
 
-def requests_of(row: RequestType) -> Iterator[RemotingCommand]:
-    """Each group with each topic; pops also in order, which has a state of its own."""
+def requests_of(row: RequestType, invisible_ms: int = _LONG_MS) -> Iterator[RemotingCommand]:
+    """Each group with each topic, and fewer with clients and queues; pops also in order, which has its own state."""
     changes: list[dict[str, object]] = [{}]
     if row.header is not None and "order" in {each.name for each in header_fields(row.header)}:
         changes.append({"order": True})
     count = NAMES if row.state else _FEW_NAMES
-    for change, topic, group in product(changes, range(count), range(count)):
-        names = partial(
-            _named, topic=f"{values.TOPIC}-{topic}", group=f"{values.GROUP}-{group}", client=f"client-{group}"
-        )
+    pairs = [Names(topic, group, group) for topic, group in product(range(count), repeat=2)]
+    if row.state and factors(row) > 2:
+        root = _QUEUES_OF_TOPIC if factors(row) == 3 else int(_QUEUES_OF_TOPIC**0.75)
+        pairs += [Names(*each) for each in product(*_ranges(row, root))]
+    for change, names in product(changes, pairs):
         body = None
         if isinstance(row.body, type):
-            body = encoded(_renamed(json.loads(default_body(row)), names))
+            body = encoded(names.within(json.loads(default_body(row))))
         changed = dict(change)
         if row.header is PullMessageRequestHeader:
             changed |= {"sys_flag": _COMMITS | _HAS_SUBSCRIPTION}
         if row.header is not None:
-            found: dict[str, object] = {each.name: names(wire_name(each)) for each in header_fields(row.header)}
+            found: dict[str, object] = {each.name: names.of(wire_name(each)) for each in header_fields(row.header)}
             if "born_time" in found:  # an old one is refused
                 found["born_time"] = int(time.time() * 1000)
-            if "invisible_time" in found:  # longer than the test: a message that is visible again gets a retry topic
-                found["invisible_time"] = 600_000
+            if "invisible_time" in found:
+                found["invisible_time"] = invisible_ms
             changed |= {name: value for name, value in found.items() if value is not None}
         yield request_of(row, changed, body)
 
 
-def _named(wire: str, *, topic: str, group: str, client: str) -> str | None:
-    return topic if wire in _TOPICS else group if wire in _GROUPS else client if wire in _CLIENTS else None
-
-
-def _renamed(value: object, names: partial[str | None]) -> object:
-    if isinstance(value, list):
-        return [_renamed(each, names) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: (names(key) or each) if isinstance(each, str) else _renamed(each, names) for key, each in value.items()
-    }
+def _ranges(row: RequestType, count: int) -> Iterator[range]:
+    """The numbers of its topics, groups, clients and queues; one of a kind that it has not."""
+    fields = fields_of(row)
+    for kind in (_TOPICS, _GROUPS, _CLIENTS, _QUEUES):
+        yield range(1 if kind.isdisjoint(fields) else count)
 
 
 def batched(requests: Iterator[RemotingCommand], size: int) -> Iterator[list[RemotingCommand]]:
@@ -115,11 +170,12 @@ def prepare(line: Line) -> None:
     for number in range(NAMES):
         topic = f"{values.TOPIC}-{number}"
         wanted = {"topic": topic, "attributes": None, "topic_filter_type": "SINGLE_TAG"}
+        wanted |= {"read_queue_nums": _QUEUES_OF_TOPIC, "write_queue_nums": _QUEUES_OF_TOPIC}
         body["groupName"] = f"{values.GROUP}-{number}"
         for request in (
             request_of(create, wanted),
             request_of(group, body=encoded(body)),
-            request_of(send, {"topic": topic}),
+            request_of(send, {"topic": topic, "queue_id": 0}),
         ):
             answer = line.ask(request)
             assert answer is not None
@@ -175,6 +231,22 @@ def pairs_of(server: Measured, line: Line, row: RequestType) -> PairsCost:
         assert codes[0] > NAMES * NAMES // 2, f"{row.name}: responses by code {codes}"
     cpu = server.settle(0.3) - began
     return PairsCost(f"{row.name} ({row.code})", cpu, server.memory() - before, written_mb(server) - written)
+
+
+def visible_again(server: Measured, line: Line, topics_file: Path) -> PairsCost:
+    """What it costs when the messages that each group has popped from each topic are visible again."""
+    row, send = BROKER_REQUESTS[RequestCode.POP_MESSAGE], BROKER_REQUESTS[RequestCode.SEND_MESSAGE]
+    for number in range(NAMES):
+        line.ask(request_of(send, {"topic": f"{values.TOPIC}-{number}", "queue_id": 0}))
+    began, before, written = server.settle(), server.memory(), written_mb(server)
+    for part in batched(islice(requests_of(row, _SHORT_MS), NAMES * NAMES), _AT_ONCE):
+        for request in part:
+            line.send(request)
+        line.pass_through()
+        line.answers.clear()
+    until(lambda: topics_file.read_text().count(RETRY_PREFIX) >= NAMES * NAMES, "the retry topics in the file")
+    cpu = server.settle(0.3) - began
+    return PairsCost("visible again after a pop", cpu, server.memory() - before, written_mb(server) - written)
 
 
 def afterwards(server: Measured, line: Line, metrics_url: str) -> Afterwards:

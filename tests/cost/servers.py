@@ -177,6 +177,7 @@ class Servers:
         conf.write_text(render_properties((name, str(value)) for name, value in own.items()))
         self.broker = self._start("broker", "broker", "-c", str(conf))
         self.broker_address = str(self.broker.process.facts["broker"])
+        self.topics_file = self._directory / "store" / "config" / "topics.json"
         self.metrics_url = str(self.broker.process.facts["metrics"])
         return self
 

@@ -159,6 +159,8 @@ def test_products_of_names(tmp_path: Path, report: page.Report) -> None:
             cost = products.pairs_of(servers.broker, line, row)
             report.pairs.append(cost)
             print(cost)
+        report.pairs.append(products.visible_again(servers.broker, line, servers.topics_file))
+        print(report.pairs[-1])
         report.afterwards = products.afterwards(servers.broker, line, servers.metrics_url)
         print(report.afterwards)
     wrong = [line for each in (*report.pairs, report.afterwards) for line in each.too_much()]
