@@ -203,8 +203,8 @@ def _locate(raw: bytes, fallback: str) -> tuple[int, str]:
 class ConfigSaver:
     """Write config files, identified by name, in the background. Saves requested during a write share the next write.
 
-    All of a file is written each time. So a change that no response waits for is written in time (:meth:`save_in_time`):
-    the larger the file is, the more changes share a write, and the bytes written are bounded by time.
+    All of a file is written each time. So a change that no response waits for is written by :meth:`save_in_time`: the
+    larger the file is, the more changes share a write, and the bytes written are bounded by time.
 
     A failed write is retried every ``retry_seconds`` until it succeeds. The first failure and the recovery are logged.
     """
