@@ -12,6 +12,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, product
@@ -122,11 +123,11 @@ def reads() -> list[RequestType]:
     return [row for row in BROKER_REQUESTS.values() if row.plain_access is PlainAccess.ANY_ACCOUNT]
 
 
-def requests_of(row: RequestType, invisible_ms: int = _LONG_MS) -> Iterator[RemotingCommand]:
+def requests_of(row: RequestType, invisible_ms: int = _LONG_MS, **more: object) -> Iterator[RemotingCommand]:
     """Each group with each topic, and fewer with clients and queues; pops also in order, which has its own state."""
-    changes: list[dict[str, object]] = [{}]
+    changes: list[dict[str, object]] = [more]
     if row.header is not None and "order" in {each.name for each in header_fields(row.header)}:
-        changes.append({"order": True})
+        changes.append({**more, "order": True})
     count = NAMES if row.state else _FEW_NAMES
     pairs = [Names(topic, group, group) for topic, group in product(range(count), repeat=2)]
     if row.state and factors(row) > 2:
@@ -184,7 +185,7 @@ def prepare(line: Line) -> None:
 
 @dataclass
 class PairsCost:
-    """What the pairs of one request code cost: seconds of CPU, MB of memory, MB written into files and connections."""
+    """What the pairs of one request code cost: seconds of CPU, MB of memory, MB written into files."""
 
     name: str
     cpu: float
@@ -219,7 +220,7 @@ class Afterwards:
 
 
 def pairs_of(server: Measured, line: Line, row: RequestType) -> PairsCost:
-    began, before, written = server.settle(), server.memory(), written_mb(server)
+    began, before, written = server.settle(), server.memory(), written_mb(server, line)
     codes: Counter[int] = Counter()
     for part in batched(requests_of(row), _AT_ONCE):
         for request in part:
@@ -230,7 +231,7 @@ def pairs_of(server: Measured, line: Line, row: RequestType) -> PairsCost:
     if row.code in _SUCCEED:
         assert codes[0] > NAMES * NAMES // 2, f"{row.name}: responses by code {codes}"
     cpu = server.settle(0.3) - began
-    return PairsCost(f"{row.name} ({row.code})", cpu, server.memory() - before, written_mb(server) - written)
+    return PairsCost(f"{row.name} ({row.code})", cpu, server.memory() - before, written_mb(server, line) - written)
 
 
 def visible_again(server: Measured, line: Line, topics_file: Path) -> PairsCost:
@@ -238,15 +239,21 @@ def visible_again(server: Measured, line: Line, topics_file: Path) -> PairsCost:
     row, send = BROKER_REQUESTS[RequestCode.POP_MESSAGE], BROKER_REQUESTS[RequestCode.SEND_MESSAGE]
     for number in range(NAMES):
         line.ask(request_of(send, {"topic": f"{values.TOPIC}-{number}", "queue_id": 0}))
-    began, before, written = server.settle(), server.memory(), written_mb(server)
-    for part in batched(islice(requests_of(row, _SHORT_MS), NAMES * NAMES), _AT_ONCE):
+    began, before, written = server.settle(), server.memory(), written_mb(server, line)
+    for part in batched(islice(requests_of(row, _SHORT_MS, max_msg_nums=1), NAMES * NAMES), _AT_ONCE):
         for request in part:
             line.send(request)
         line.pass_through()
         line.answers.clear()
-    until(lambda: topics_file.read_text().count(RETRY_PREFIX) >= NAMES * NAMES, "the retry topics in the file")
+
+    def saved() -> int:
+        with suppress(FileNotFoundError):  # it is being replaced
+            return topics_file.read_text().count(RETRY_PREFIX)
+        return 0
+
+    until(lambda: saved() >= NAMES * NAMES, "the retry topics in the file")
     cpu = server.settle(0.3) - began
-    return PairsCost("visible again after a pop", cpu, server.memory() - before, written_mb(server) - written)
+    return PairsCost("visible again after a pop", cpu, server.memory() - before, written_mb(server, line) - written)
 
 
 def afterwards(server: Measured, line: Line, metrics_url: str) -> Afterwards:
@@ -255,9 +262,9 @@ def afterwards(server: Measured, line: Line, metrics_url: str) -> Afterwards:
         case = Case(row.code, "plausible", partial(request_of, row))
         wrong += [f"{row.name} {each}" for each in run.cases(row.name, [case]).too_much]
     metrics = min(scraped(server, metrics_url) for _ in range(3))
-    began, written = server.cpu(), written_mb(server)
+    began, written = server.cpu(), written_mb(server, line)
     server.idle(IDLE_S)
-    return Afterwards(*metrics, server.cpu() - began, written_mb(server) - written, wrong)
+    return Afterwards(*metrics, server.cpu() - began, written_mb(server, line) - written, wrong)
 
 
 def scraped(server: Measured, url: str) -> tuple[float, float]:
@@ -269,7 +276,7 @@ def scraped(server: Measured, url: str) -> tuple[float, float]:
     return server.settle() - began, max(server.peak() - memory, 0.0)
 
 
-def written_mb(server: Measured) -> float:
-    """What the process has written into files and connections; mapped files are not counted."""
+def written_mb(server: Measured, line: Line) -> float:
+    """What the process has written into files and into other connections than this one; mapped files are not counted."""
     facts = dict(line.split(": ") for line in Path(f"/proc/{server.pid}/io").read_text().splitlines())
-    return int(facts["wchar"]) / 1e6
+    return (int(facts["wchar"]) - line.received) / 1e6

@@ -88,6 +88,8 @@ class Line:
         host, _, port = address.rpartition(":")
         self._address = host, int(port)
         self.answers: dict[int, RemotingCommand] = {}
+        self.received = 0
+        """Bytes of responses."""
         self._opaque = 0
         self._connect()
 
@@ -108,6 +110,7 @@ class Line:
         decoder = FrameSplitter()
         with suppress(OSError, ProtocolError):  # a response that no client reads ends the connection
             while data := sock.recv(1 << 18):
+                self.received += len(data)
                 for frame in decoder.feed(data):
                     answer = RemotingCommand.decode(frame)
                     answer.body = bytes(answer.body[:64])
