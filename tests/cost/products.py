@@ -277,6 +277,6 @@ def scraped(server: Measured, url: str) -> tuple[float, float]:
 
 
 def written_mb(server: Measured, line: Line) -> float:
-    """What the process has written into files and into other connections than this one; mapped files are not counted."""
+    """What the process has written into files, and other connections than this one; without mapped files."""
     facts = dict(line.split(": ") for line in Path(f"/proc/{server.pid}/io").read_text().splitlines())
     return (int(facts["wchar"]) - line.received) / 1e6
