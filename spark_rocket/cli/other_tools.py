@@ -11,7 +11,8 @@ _ROCKSDB = "This broker does not use RocksDB."
 _COLD = "This broker does not limit reads of cold data."
 _STATIC = "This broker does not support static topics."
 _CONTAINER = "There are no broker containers; rocket up --brokers N starts several brokers."
-_ACCOUNTS = ("acl list", "acl update", "acl delete")
+_SHOW = ("acl list", "acl show")
+_COPY = "Changes apply to all brokers; copy the output of rocket acl list --json for another cluster."
 _KRAFT = "RocketMQ has no KRaft quorum."
 
 MQADMIN: dict[str, tuple[str, ...] | str] = {
@@ -21,19 +22,20 @@ MQADMIN: dict[str, tuple[str, ...] | str] = {
     "cleanExpiredCQ": ("broker clean",), "cleanUnusedTopic": ("broker clean",),
     "cloneGroupOffset": ("offsets reset",), "clusterAclConfigVersion": ("acl list",), "clusterList": ("cluster list",),
     "clusterRT": ("bench send",), "consumeMessage": ("message tail",), "consumerConnection": ("group show",),
-    "consumerProgress": ("group list", "group lag"), "consumerStatus": ("group member",), "copyAcl": _ACCOUNTS,
-    "copyUser": _ACCOUNTS, "createAcl": _ACCOUNTS, "createUser": _ACCOUNTS, "deleteAccessConfig": ("acl delete",),
-    "deleteAcl": _ACCOUNTS, "deleteAclConfig": ("acl delete",), "deleteExpiredCommitLog": ("broker clean",),
+    "consumerProgress": ("group list", "group lag"), "consumerStatus": ("group member",), "copyAcl": _COPY,
+    "copyUser": _COPY, "createAcl": ("acl allow", "acl deny"), "createUser": ("acl update",),
+    "deleteAccessConfig": ("acl delete",),
+    "deleteAcl": ("acl revoke",), "deleteAclConfig": ("acl delete",), "deleteExpiredCommitLog": ("broker clean",),
     "deleteKvConfig": ("namesrv kv delete",), "deleteSubGroup": ("group delete",), "deleteTopic": ("topic delete",),
-    "deleteUser": _ACCOUNTS, "dumpCompactionLog": "This broker does not support compaction.",
+    "deleteUser": ("acl delete",), "dumpCompactionLog": "This broker does not support compaction.",
     "electMaster": _CONTROLLER, "exportConfigs": ("broker config",), "exportMetadata": ("topic list", "group list"),
     "exportMetadataInRocksDB": _ROCKSDB, "exportMetrics": ("broker runtime",), "exportPopRecord": _ROCKSDB,
-    "getAccessConfigSubCommand": ("acl list", "acl show"), "getAcl": _ACCOUNTS,
+    "getAccessConfigSubCommand": ("acl list", "acl show"), "getAcl": _SHOW,
     "getAclConfig": ("acl list", "acl show"),
     "getBrokerConfig": ("broker config",), "getBrokerEpoch": _CONTROLLER, "getColdDataFlowCtrInfo": _COLD,
     "getConsumerConfig": ("group show",), "getControllerConfig": _CONTROLLER, "getControllerMetaData": _CONTROLLER,
-    "getNamesrvConfig": ("namesrv config",), "getSyncStateSet": _CONTROLLER, "getUser": _ACCOUNTS,
-    "haStatus": ("broker ha",), "listAcl": _ACCOUNTS, "listUser": _ACCOUNTS, "printMsg": ("message tail",),
+    "getNamesrvConfig": ("namesrv config",), "getSyncStateSet": _CONTROLLER, "getUser": _SHOW,
+    "haStatus": ("broker ha",), "listAcl": ("acl list",), "listUser": ("acl list",), "printMsg": ("message tail",),
     "printMsgByQueue": ("message tail", "queue dump"), "producer": ("cluster producers",),
     "producerConnection": ("cluster producers",), "queryCq": ("queue dump",), "queryMsgById": ("message get",),
     "queryMsgByKey": ("message query-key",), "queryMsgByOffset": ("queue dump",),
@@ -46,13 +48,14 @@ MQADMIN: dict[str, tuple[str, ...] | str] = {
     "switchTimerEngine": _ROCKSDB, "topicClusterList": ("topic route",), "topicList": ("topic list",),
     "topicRoute": ("topic route",), "topicStatus": ("topic stats",), "updateAclConfig": ("acl update",),
     "updateBrokerConfig": ("broker config",), "updateColdDataFlowCtrGroupConfig": _COLD,
-    "updateControllerConfig": _CONTROLLER, "updateAcl": _ACCOUNTS, "updateGlobalWhiteAddr": ("acl white-list",),
+    "updateControllerConfig": _CONTROLLER, "updateAcl": ("acl allow", "acl deny"),
+    "updateGlobalWhiteAddr": ("acl white-list",),
     "updateKvConfig": ("namesrv kv set",), "updateNamesrvConfig": ("namesrv config",),
     "updateOrderConf": ("topic update",), "updateStaticTopic": _STATIC, "updateSubGroup": ("group create",),
     "updateSubGroupList": ("group create",),
     "updateTieredTopic": "This broker does not support tiered storage.",
     "updateTopic": ("topic create", "topic update"),
-    "updateTopicList": ("topic create",), "updateTopicPerm": ("topic update",), "updateUser": _ACCOUNTS,
+    "updateTopicList": ("topic create",), "updateTopicPerm": ("topic update",), "updateUser": ("acl update",),
     "wipeWritePerm": ("broker drain",),
 }  # fmt: skip
 

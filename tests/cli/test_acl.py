@@ -11,7 +11,8 @@ import pytest
 
 from spark_rocket.cli.connect import Link
 from spark_rocket.client import Admin
-from spark_rocket.client.admin.accounts import AccountAdmin, AclVersion
+from spark_rocket.client.admin.accounts import AccessMode, AccountAdmin, AclVersion, BrokerAccess
+from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.errors import BrokerError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -40,7 +41,7 @@ def rocket(cluster: LocalCluster, run: Run) -> Run:
 
 def test_accounts_are_listed(rocket: Run, cluster: LocalCluster) -> None:
     lines = rocket("list").out.splitlines()
-    assert lines[0].endswith(f"{cluster.broker_address}: version 0")
+    assert lines[0].endswith(f"{cluster.broker_address}: ACL 1.0, version 0")
     assert [line.split() for line in lines[2:]] == [
         ["root-key", "yes", "-", "-", "all", "all", "-"],
         ["alice-key", "no", "orders=PUB", "-", "DENY", "DENY", "-"],
@@ -145,11 +146,15 @@ class _Brokers:
     """An Admin's view of brokers: ``one`` reports nothing (5.0 to 5.3), ``two`` and ``three`` share a file."""
 
     broker_accounts = AccountAdmin.broker_accounts
+    broker_users = UserAdmin.broker_users
     delete_account_of = AccountAdmin.delete_account_of
 
     def __init__(self) -> None:
         self.accounts = [PlainAccessConfig("root-key", admin=True), PlainAccessConfig("alice-key")]
         self.told: list[tuple[str, bool]] = []
+
+    def access_modes(self, **_: object) -> list[BrokerAccess]:
+        return [BrokerAccess(name, f"{name}:1", AccessMode.PLAIN) for name in ("one", "two", "three")]
 
     def acl_versions(self, **_: object) -> list[AclVersion]:
         return [AclVersion("c", name, f"{name}:1", 7, 0) for name in ("one", "two", "three")]
@@ -190,10 +195,10 @@ def test_brokers_that_do_not_report_accounts(run: Run, brokers: _Brokers) -> Non
     said = run("acl", "list")
     assert said.status == 0
     assert said.out.splitlines()[:4] == [
-        "one one:1: version 7",
+        "one one:1: ACL 1.0, version 7",
         "These brokers do not report their accounts.",
         "",
-        "two two:1: version 7",
+        "two two:1: ACL 1.0, version 7",
     ]
     assert run("acl", "show", "bob-key").failed("do not report their accounts")
     assert run("acl", "update", "alice-key", "--other-topics", "SUB", "--yes").failed(

@@ -1,7 +1,7 @@
-"""``rocket acl …``: accounts and white lists of brokers with access control.
+"""``rocket acl …``: accounts of brokers with ACL 1.0, users with permissions of brokers with ACL 2.0 (``acl_users``).
 
-Each broker has its own accounts (``plain_acl.yml``). Without ``--broker`` or ``--cluster``, the verbs apply to all
-brokers, including slaves. Brokers with equal accounts are shown together.
+The verbs ask the brokers which kind they have. Each broker has its own accounts or users. Without ``--broker`` or
+``--cluster``, the verbs apply to all brokers, including slaves. Brokers with equal accounts are shown together.
 
 Exit status: 0 success, 1 failure at one broker or more, 2 invalid command line.
 Corresponds to mqadmin's updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr, clusterAclConfigVersion, getAclConfig.
@@ -10,8 +10,9 @@ Corresponds to mqadmin's updateAclConfig, deleteAclConfig, updateGlobalWhiteAddr
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,42 +20,43 @@ import click
 
 from spark_rocket.attributes import pick
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, bundle, exclusive, json_option, yes_option
-from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
+from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
+from spark_rocket.cli.commands import acl_users
+from spark_rocket.cli.commands.acl_users import HIDDEN, allow, deny, of_mode, one_mode, revoke, where_options
+from spark_rocket.cli.connect import Link, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import second_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
-    from spark_rocket.client.admin import AclVersion, BrokerAccounts, Failures
+    from spark_rocket.client import Admin
+    from spark_rocket.client.admin import AclVersion, BrokerAccess, BrokerAccounts, BrokerUsers, Failures
     from spark_rocket.protocol.wire.bodies.config import PlainAccessConfig
 
-_HIDDEN = "********"
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
 _VERSION = "cluster brokerName=broker address"
 
 
-_where_options = bundle(
-    "where",
-    lambda broker, cluster_name: {"broker": broker, "cluster": cluster_name},
-    cluster_option,
-    click.option("--broker", metavar="BROKER", shell_complete=complete_brokers, help="only this broker"),
-)
 _secrets = click.option("--secrets", is_flag=True, help="show secret keys")
 
 
 @click.group(cls=VerbGroup)
 def acl() -> None:
-    """Manage accounts, permissions and white lists of brokers with access control (aclEnable).
+    """Manage accounts (ACL 1.0), or users and permissions (ACL 2.0), of brokers with access control.
 
-    These verbs need an administrator's account (--access-key or --credentials).
+    These verbs need the account of an administrator or Super user (--access-key or --credentials).
     """
+
+
+acl.add_command(allow)
+acl.add_command(deny)
+acl.add_command(revoke)
 
 
 def _title(found: BrokerAccounts) -> str:
     return "\n".join(
-        f"{one.broker} {one.address}: version {one.counter}"
+        f"{one.broker} {one.address}: ACL 1.0, version {one.counter}"
         + (f" of {second_text(one.changed_ms)}" if one.changed_ms else "")
         for one in found.versions
     )
@@ -70,13 +72,14 @@ def _document(found: BrokerAccounts, version: AclVersion, secrets: bool) -> dict
         accounts = [_hidden(one, secrets).to_value() for one in found.config.plain_access_configs]
     return {
         **pick(version, f"{_VERSION} version=counter changed=changed_ms"),
+        "acl": "1.0",
         "globalWhiteAddrs": found.config.global_white_addrs if found.config is not None else None,
         "accounts": accounts,
     }
 
 
 def _hidden(account: PlainAccessConfig, secrets: bool) -> PlainAccessConfig:
-    return account if secrets or account.secret_key is None else replace(account, secret_key=_HIDDEN)
+    return account if secrets or account.secret_key is None else replace(account, secret_key=HIDDEN)
 
 
 def _row(account: PlainAccessConfig) -> dict[str, Any]:
@@ -97,72 +100,107 @@ _ACCOUNTS = (
 )
 
 
-@acl.command("list", short_help="accounts and white lists of brokers")
+@acl.command("list", short_help="accounts, or users, of brokers")
 @connection
-@_where_options
+@where_options
 @_secrets
 @json_option
 def list_accounts(link: Link, where: dict[str, str | None], secrets: bool, as_json: bool) -> None:
-    """List accounts with their permissions, white-listed addresses, and the version of each broker's file."""
+    """List accounts or users with their permissions, and the kind of access control of each broker.
+
+    For ACL 1.0, also white-listed addresses, and the version of each broker's file.
+    """
     with link.partial() as (admin, failed):
-        states = admin.broker_accounts(**where, failed=failed)
+        access = admin.access_modes(**where, failed=failed)
+        states, users, off = _states(admin, access, failed)
         if as_json:
-            show.document([_document(one, version, secrets) for one in states for version in one.versions])
+            documents = [_document(one, version, secrets) for one in states for version in one.versions]
+            documents += [document for one in users for document in acl_users.document(one, secrets)]
+            show.document([*documents, *(pick(one, "brokerName=name address") | {"acl": None} for one in off)])
             return
-        for i, one in enumerate(states):
-            if i:
-                print()
-            if one.config is None:
-                print(f"{_title(one)}\nThese brokers do not report their accounts.")
-                continue
-            white = ", ".join(one.config.global_white_addrs)
-            show.table(
-                [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
-                _ACCOUNTS if secrets else _ACCOUNTS[:-1],
-                title=_title(one),
-                foot=f"All permissions without a signature: {white}." if white else "",
-                empty="No accounts.",
-            )
+        prints = [partial(_print_accounts, one, secrets) for one in states]
+        prints += [partial(acl_users.print_users, one, secrets) for one in users]
+        open_brokers = [f"{one.name} {one.address}: no access control. Every client may do everything." for one in off]
+        prints += [partial(print, line) for line in open_brokers]
+        _print_each(prints)
 
 
-@acl.command("show", short_help="one account")
+def _states(
+    admin: Admin, access: Sequence[BrokerAccess], failed: Failures
+) -> tuple[list[BrokerAccounts], list[BrokerUsers], list[BrokerAccess]]:
+    """Return what brokers with accounts, with users and without access control have."""
+    from spark_rocket.client.admin import AccessMode
+
+    accounts: list[BrokerAccounts] = []
+    if plain := of_mode(access, AccessMode.PLAIN):
+        accounts = admin.broker_accounts(brokers=plain, failed=failed)
+    users = admin.broker_users(of_mode(access, AccessMode.AUTH), failed=failed)
+    return accounts, users, of_mode(access, AccessMode.OFF)
+
+
+def _print_accounts(one: BrokerAccounts, secrets: bool) -> None:
+    if one.config is None:
+        print(f"{_title(one)}\nThese brokers do not report their accounts.")
+        return
+    white = ", ".join(one.config.global_white_addrs)
+    show.table(
+        [_row(_hidden(account, secrets)) for account in one.config.plain_access_configs],
+        _ACCOUNTS if secrets else _ACCOUNTS[:-1],
+        title=_title(one),
+        foot=f"All permissions without a signature: {white}." if white else "",
+        empty="No accounts.",
+    )
+
+
+@acl.command("show", short_help="one account, or user")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
-@_where_options
+@where_options
 @_secrets
 @json_option
 def show_account(link: Link, key: str, where: dict[str, str | None], secrets: bool, as_json: bool) -> None:
-    """Show the permissions of the account ACCESS_KEY on each broker that has it."""
+    """Show the permissions of the account, or user, ACCESS_KEY on each broker that has it."""
     with link.partial() as (admin, failed):
-        states = admin.broker_accounts(**where, failed=failed)
+        states, of_users, _ = _states(admin, admin.access_modes(**where, failed=failed), failed)
         found = [(one, account) for one in states if (account := one.account(key)) is not None]
-        if not found:
+        users = [(one, user) for one in of_users if (user := one.user(key)) is not None]
+        if not found and not users:
             _check_complete(states, failed)
-            raise _unknown(key)
+            raise _unknown(key) if states or not of_users else acl_users.unknown_user(key)
         if as_json:
-            show.document(
-                [
-                    pick(version, _VERSION) | _hidden(account, secrets).to_value()
-                    for one, account in found
-                    for version in one.versions
-                ]
-            )
+            documents = [
+                pick(version, _VERSION) | {"acl": "1.0"} | _hidden(account, secrets).to_value()
+                for one, account in found
+                for version in one.versions
+            ]
+            documents += [document for pair in users for document in acl_users.user_documents(*pair, secrets)]
+            show.document(documents)
             return
-        for i, (one, account) in enumerate(found):
-            if i:
-                print()
-            show.record(
-                {
-                    "administrator": account.admin,
-                    "topics": account.topic_perms,
-                    "other topics": _row(account)["defaultTopicPerm"],
-                    "groups": account.group_perms,
-                    "other groups": _row(account)["defaultGroupPerm"],
-                    "unsigned from": account.white_remote_address,
-                    "secret key": _hidden(account, secrets).secret_key or "not reported",
-                },
-                f"{key} on {_names(one)}",
-            )
+        prints = [partial(_print_account, one, account, secrets) for one, account in found]
+        prints += [partial(acl_users.print_user, one, user, secrets) for one, user in users]
+        _print_each(prints)
+
+
+def _print_each(prints: Sequence[Callable[[], None]]) -> None:
+    for i, print_one in enumerate(prints):
+        if i:
+            print()
+        print_one()
+
+
+def _print_account(one: BrokerAccounts, account: PlainAccessConfig, secrets: bool) -> None:
+    show.record(
+        {
+            "administrator": account.admin,
+            "topics": account.topic_perms,
+            "other topics": _row(account)["defaultTopicPerm"],
+            "groups": account.group_perms,
+            "other groups": _row(account)["defaultGroupPerm"],
+            "unsigned from": account.white_remote_address,
+            "secret key": _hidden(account, secrets).secret_key or "not reported",
+        },
+        f"{account.access_key} on {_names(one)}: ACL 1.0",
+    )
 
 
 def _check_complete(states: Sequence[BrokerAccounts], failed: Failures) -> None:
@@ -196,14 +234,17 @@ def _named_permission(text: str) -> tuple[str, str]:
     return name.strip(), _permission(permission)
 
 
-@acl.command(short_help="create or change an account")
+@acl.command(short_help="create or change an account, or user")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
 @click.option(
     "--secret", metavar="KEY", help="secret key, visible to all users of this machine; prompted for a new account"
 )
 @click.option("--secret-file", type=PATH, metavar="FILE", help="file with only the secret key, - for stdin")
-@click.option("--admin/--no-admin", "is_admin", default=None, help="administrator rights (new accounts: none)")
+@click.option(
+    "--admin/--no-admin", "is_admin", default=None, help="administrator, or Super user, rights (new accounts: none)"
+)
+@click.option("--enable/--disable", "is_enabled", default=None, help="status of a user (ACL 2.0)")
 @click.option(
     "--topic", "topics", type=_named_permission, multiple=True, metavar="TOPIC=PERM", help="permission on a topic"
 )
@@ -215,7 +256,7 @@ def _named_permission(text: str) -> tuple[str, str]:
 @click.option("--other-topics", type=_permission, metavar="PERM", help="permission on all other topics (DENY)")
 @click.option("--other-groups", type=_permission, metavar="PERM", help="permission on all other groups (DENY)")
 @click.option("--unsigned-from", metavar="ADDRESS", help="address that needs no signature; '' for none")
-@_where_options
+@where_options
 @yes_option
 def update(
     link: Link,
@@ -223,6 +264,7 @@ def update(
     secret: str | None,
     secret_file: Path | None,
     is_admin: bool | None,
+    is_enabled: bool | None,
     topics: tuple[tuple[str, str], ...],
     groups: tuple[tuple[str, str], ...],
     no_topics: tuple[str, ...],
@@ -233,17 +275,30 @@ def update(
     where: dict[str, str | None],
     yes: bool,
 ) -> None:
-    """Create or change the account ACCESS_KEY. Other settings stay. Shows the changes and asks for confirmation.
+    """Create or change the account, or user, ACCESS_KEY. Other settings stay. Shows the changes, asks for confirmation.
 
-    PERM is PUB (send), SUB (consume), 'PUB|SUB' or DENY.
+    PERM is PUB (send), SUB (consume), 'PUB|SUB' or DENY. With ACL 2.0, `rocket acl allow` sets permissions.
 
     \b
     rocket acl update billing --topic orders=SUB --group billing=SUB
     """
     exclusive({"--secret": secret, "--secret-file": secret_file})
     secret = _secret(secret, secret_file)
+    plain: dict[str, object] = {"--topic": topics, "--group": groups, "--no-topic": no_topics, "--no-group": no_groups}
+    plain |= {"--other-topics": other_topics, "--other-groups": other_groups, "--unsigned-from": unsigned_from}
     with link.partial() as (admin, failed):
-        states = admin.broker_accounts(**where, failed=failed)
+        access = admin.access_modes(**where, failed=failed)
+        if failed:
+            return
+        if _has_users(access, plain, {"--enable or --disable": is_enabled}):
+            options: dict[str, Any] = {"password": secret, "is_super": is_admin, "is_enabled": is_enabled}
+            changed = acl_users.update_user(
+                admin, access, key, **options, prompt=_prompt_secret, yes=yes, failed=failed
+            )
+            if changed is not None:
+                acl_users.report(*changed, failed)
+            return
+        states = admin.broker_accounts(brokers=access, failed=failed)
         if failed:
             return
         known = [one.account(key) for one in states]
@@ -273,7 +328,22 @@ def update(
         for one, given in changes:
             for version in one.versions:
                 done += admin.update_account(key, **given, broker=version.address, failed=failed)
-        _report(f"Updated account {key}", done, failed)
+        acl_users.report(f"Updated account {key}", done, failed)
+
+
+def _has_users(access: Sequence[BrokerAccess], plain: Mapping[str, object], of_users: Mapping[str, object]) -> bool:
+    """Whether the brokers have users. UsageError for options of the other kind."""
+    from spark_rocket.client.admin import AccessMode
+
+    is_users = one_mode(access) is AccessMode.AUTH
+    given = [name for name, value in (plain if is_users else of_users).items() if value not in (None, ())]
+    if given and is_users:
+        raise click.UsageError(
+            f"These brokers have users (ACL 2.0), without {given[0]}: use `rocket acl allow USER RESOURCE ACTION…`."
+        )
+    if given:
+        raise click.UsageError(f"These brokers have accounts (ACL 1.0), without {given[0]}.")
+    return is_users
 
 
 def _secret(secret: str | None, file: Path | None) -> str | None:
@@ -317,20 +387,28 @@ def _changes(account: PlainAccessConfig | None, given: dict[str, Any]) -> list[d
         before = getattr(account, name) if account is not None else None
         if value is None or (value == before and account is not None):
             continue
-        shown = (_HIDDEN if before else None, _HIDDEN) if name == "secret_key" else (before, value)
+        shown = (HIDDEN if before else None, HIDDEN) if name == "secret_key" else (before, value)
         rows.append({"name": _NAMES[name], "from": shown[0], "to": shown[1]})
     return rows
 
 
-@acl.command(short_help="delete an account")
+@acl.command(short_help="delete an account, or user")
 @click.argument("key", metavar="ACCESS_KEY")
 @connection
-@_where_options
+@where_options
 @yes_option
 def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> None:
-    """Delete the account ACCESS_KEY, after confirmation. Its next requests are refused."""
+    """Delete the account, or user, ACCESS_KEY, after confirmation. Its next requests are refused."""
     with link.partial() as (admin, failed):
-        states = admin.broker_accounts(**where, failed=failed)
+        access = admin.access_modes(**where, failed=failed)
+        if failed:
+            return
+        if _has_users(access, {}, {}):
+            deleted = acl_users.delete_user(admin, access, key, yes=yes, failed=failed)
+            if deleted is not None:
+                acl_users.report(f"Deleted user {key}", deleted, failed)
+            return
+        states = admin.broker_accounts(brokers=access, failed=failed)
         if failed:
             return
         having = [one for one in states if one.config is None or one.account(key) is not None]
@@ -342,7 +420,7 @@ def delete(link: Link, key: str, where: dict[str, str | None], yes: bool) -> Non
         show.confirm(f"Delete account {key}?", yes)
         addresses = [version.address for one in having for version in one.versions]
         done = admin.delete_account_of(key, addresses, failed=failed)
-        _report(f"Deleted account {key}", done, failed)
+        acl_users.report(f"Deleted account {key}", done, failed)
 
 
 def _is_last_admin(one: BrokerAccounts, access_key: str) -> bool:
@@ -354,7 +432,7 @@ def _is_last_admin(one: BrokerAccounts, access_key: str) -> bool:
 @click.argument("addresses", nargs=-1, metavar="[ADDRESS]…")
 @connection
 @click.option("--clear", is_flag=True, help="remove all addresses")
-@_where_options
+@where_options
 @yes_option
 @json_option
 def white_list(
@@ -371,7 +449,9 @@ def white_list(
     """
     exclusive({"ADDRESS": addresses or None, "--clear": clear, "--json": as_json})
     with link.partial() as (admin, failed):
-        states = admin.broker_accounts(**where, failed=failed)
+        access = admin.access_modes(**where, failed=failed)
+        _has_users(access, {"a white list": True}, {})
+        states = admin.broker_accounts(brokers=access, failed=failed)
         rows = [
             pick(version, "brokerName=broker address")
             | {"globalWhiteAddrs": None if one.config is None else one.config.global_white_addrs}
@@ -387,7 +467,7 @@ def white_list(
         them = ", ".join(addresses) if addresses else "no address"
         show.confirm(f"Grant all permissions without a signature to {them} only?", yes)
         done = admin.update_global_white_addrs(addresses, **where, failed=failed)
-        _report("Updated the white list", done, failed)
+        acl_users.report("Updated the white list", done, failed)
 
 
 _WHITE = (
@@ -395,8 +475,3 @@ _WHITE = (
     Column("address"),
     Column("globalWhiteAddrs", "WHITE LIST"),
 )
-
-
-def _report(what: str, done: Sequence[str], failed: Failures) -> None:
-    if done:
-        print(f"{what} on {', '.join(done)} only." if failed else f"{what}.")

@@ -69,12 +69,14 @@ def remedy_of(error: RocketError, step: Step, target: Target) -> str:
 
 def _policies(refusal: str, step: Step, target: Target) -> str:
     named = [pair for pair in step.pairs() if f"{pair.resource.value}:{pair.name} " in f"{refusal} "]
-    commands = [
+    entries = [(f"{pair.resource.value}:{pair.name}", pair.actions[0].value) for pair in named or step.pairs()]
+    commands = [f"rocket acl allow {target.account} {resource} {action}" for resource, action in entries]
+    others = [
         f"mqadmin createAcl -n {target.name_server} -c {target.cluster} -s User:{target.account} "
-        f"-r {pair.resource.value}:{pair.name} -a {pair.actions[0].value} -d Allow"
-        for pair in named or step.pairs()
+        f"-r {resource} -a {action} -d Allow"
+        for resource, action in entries
     ]
-    return f"Grant it to user {target.account}: {'; '.join(commands)}"
+    return f"Grant it to user {target.account}: {'; '.join(commands)} (or {'; '.join(others)})."
 
 
 def _plain_permissions(step: Step, target: Target) -> str:

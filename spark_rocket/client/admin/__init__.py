@@ -43,6 +43,7 @@ from spark_rocket.client.admin.topic_rows import (
     perm_text,
     topic_kind,
 )
+from spark_rocket.client.admin.users import BrokerUsers
 from spark_rocket.model import is_system_group
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "BrokerSettings",
     "BrokerStatsData",
     "BrokerStatus",
+    "BrokerUsers",
     "ClientConnection",
     "ConsumeQueueEntry",
     "ConsumeQueuePage",

@@ -107,15 +107,21 @@ class Where(TypedDict, total=False):
 
 class AccountAdmin(BrokerAdmin):
     def acl_versions(
-        self, *, broker: str | None = None, cluster: str | None = None, failed: Failures | None = None
+        self,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[BrokerAccess] | None = None,
+        failed: Failures | None = None,
     ) -> list[AclVersion]:
-        """Return the account file version of every broker, masters and slaves."""
+        """Return the account file version of every broker, masters and slaves, or of ``brokers``."""
 
         def value(response: RemotingCommand) -> tuple[str, str, DataVersion]:
             header = GetBrokerAclConfigResponseHeader.from_ext(response.ext_fields)
             return header.cluster_name, header.broker_name, DataVersion.from_json(header.version)
 
-        members = self._members(broker, cluster)
+        given = None if brokers is None else {one.name: one.address for one in brokers}
+        members = self._members(broker, cluster) if given is None else given
         code, what = RequestCode.GET_BROKER_CLUSTER_ACL_INFO, "the query of its account version"
         found = self._ask_each(members, Query(code, what, value), failed)
         return [
@@ -139,11 +145,16 @@ class AccountAdmin(BrokerAdmin):
         return [BrokerAccess(name, members[name], mode) for name, mode in found.items()]
 
     def broker_accounts(
-        self, *, broker: str | None = None, cluster: str | None = None, failed: Failures
+        self,
+        *,
+        broker: str | None = None,
+        cluster: str | None = None,
+        brokers: Iterable[BrokerAccess] | None = None,
+        failed: Failures,
     ) -> list[BrokerAccounts]:
-        """Return the accounts of all brokers, those with equal accounts together."""
+        """Return the accounts of all brokers, or of ``brokers``, those with equal accounts together."""
         found: list[BrokerAccounts] = []
-        for version in self.acl_versions(broker=broker, cluster=cluster, failed=failed):
+        for version in self.acl_versions(broker=broker, cluster=cluster, brokers=brokers, failed=failed):
             config: ClusterAclConfig | None = None
             try:
                 config = self.acl_config(version.address)

@@ -1,20 +1,22 @@
 """Users and their permissions on brokers with ACL 2.0 (RocketMQ 5.3 and later).
 
 Each broker, including slaves, stores its own users and policies, so a change goes to every broker of the cluster in
-turn. These operations need the keys of a super user. A broker of this package has ACL 1.0 instead (``accounts``).
+turn. These operations need the keys of a super user. Brokers with ACL 1.0 have ``accounts`` instead.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createUser, updateUser, deleteUser, listUser, updateAcl,
-deleteAcl, listAcl}.
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createUser, updateUser, deleteUser, getUser, listUser,
+updateAcl, deleteAcl, getAcl, listAcl}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar, Unpack
 
-from spark_rocket.client.admin.accounts import AccountAdmin, Where
+from spark_rocket.client.admin.accounts import AccountAdmin, BrokerAccess, Where
 from spark_rocket.client.admin.base import Query
-from spark_rocket.errors import ProtocolError
+from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.errors import ProtocolError, RocketError
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_rocket.protocol.wire.codes import RequestCode
@@ -36,6 +38,23 @@ CUSTOM, DEFAULT = "Custom", "Default"
 ALLOW, DENY = "Allow", "Deny"
 
 
+@dataclass(slots=True)
+class BrokerUsers:
+    """Brokers with equal users and permissions, and these."""
+
+    brokers: list[BrokerAccess]
+    users: list[UserInfo]
+    acls: list[AclInfo]
+
+    def user(self, username: str) -> UserInfo | None:
+        return next((user for user in self.users if user.username == username), None)
+
+    def policies(self, username: str) -> list[PolicyInfo]:
+        """Return the permissions of a user, by type: Custom before Default."""
+        found = [policy for acl in self.acls if acl.subject == f"User:{username}" for policy in acl.policies]
+        return sorted(found, key=lambda policy: policy.policy_type != CUSTOM)
+
+
 class UserAdmin(AccountAdmin):
     def users(self, broker: str) -> list[UserInfo]:
         """Return a broker's users, with their passwords if it sends them."""
@@ -46,6 +65,32 @@ class UserAdmin(AccountAdmin):
             ListUsersRequestHeader(filter=""),
         )
         return self._ask(self._address(broker), query)
+
+    def user(self, broker: str, username: str) -> UserInfo | None:
+        """Return a user of a broker, with the password if it sends it; None if it does not exist."""
+        query = Query(
+            RequestCode.AUTH_GET_USER,
+            f"the query of user {username}",
+            lambda response: UserInfo.from_json(response.body) if response.body else None,
+            UserRequestHeader(username=username),
+        )
+        return self._ask(self._address(broker), query)
+
+    def broker_users(self, brokers: Iterable[BrokerAccess], *, failed: Failures) -> list[BrokerUsers]:
+        """Return the users and permissions of these brokers, those with equal ones together."""
+        found: list[BrokerUsers] = []
+        for broker in brokers:
+            try:
+                users, acls = self.users(broker.address), self.acls(broker.address)
+            except RocketError as error:
+                failed[broker.name] = error
+                continue
+            same = next((one for one in found if (one.users, one.acls) == (users, acls)), None)
+            if same is not None:
+                same.brokers.append(broker)
+            else:
+                found.append(BrokerUsers([broker], users, acls))
+        return found
 
     def create_user(
         self,
@@ -94,6 +139,16 @@ class UserAdmin(AccountAdmin):
         )
         return self._ask(self._address(broker), query)
 
+    def acl(self, broker: str, username: str) -> AclInfo | None:
+        """Return the permissions of a user of a broker; None without any. BrokerError if the user does not exist."""
+        query = Query(
+            RequestCode.AUTH_GET_ACL,
+            f"the query of the permissions of {username}",
+            lambda response: AclInfo.from_json(response.body) if response.body else None,
+            UpdateAclRequestHeader(subject=f"User:{username}"),
+        )
+        return self._ask(self._address(broker), query)
+
     def put_permission(
         self,
         username: str,
@@ -119,13 +174,16 @@ class UserAdmin(AccountAdmin):
     def delete_permission(
         self,
         username: str,
-        resource: str,
+        resource: str | None,
         *,
         policy_type: str = CUSTOM,
         **where: Unpack[Where],
     ) -> list[str]:
-        """Delete a user's permission on a resource; return the brokers that applied the change."""
-        code, what = RequestCode.AUTH_DELETE_ACL, f"the deletion of the permission of {username} on {resource}"
+        """Delete a user's permission on a resource, or all of its permissions; return the brokers that applied it."""
+        code, what = (
+            RequestCode.AUTH_DELETE_ACL,
+            f"the deletion of the permission of {username} on {resource or 'everything'}",
+        )
         header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource)
         return self._change(code, what, header, where)
 

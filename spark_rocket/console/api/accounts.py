@@ -8,16 +8,15 @@ Corresponds to AclController of RocketMQ's dashboard.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from spark_rocket.attributes import pick
-from spark_rocket.client.admin import AccessMode, BrokerAccess, BrokerAccounts, Failures, default_perms
+from spark_rocket.client.admin import AccessMode, BrokerAccounts, Failures, default_perms
 from spark_rocket.client.admin.base import record_failure
 from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed
 from spark_rocket.console.responses import Refused, failures_json
-from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PlainAccessConfig, UserInfo
 
 _REFRESH_MS = 10_000
@@ -48,36 +47,22 @@ class AccountApi:
         failed: Failures = {}
         access = admin.access_modes(failed=failed)
         of_mode = {mode: [one for one in access if one.mode is mode] for mode in AccessMode}
-        files: list[BrokerAccounts] = []
-        if of_mode[AccessMode.PLAIN]:
-            refused = dict(failed)  # these brokers are not queried again
-            files = admin.broker_accounts(failed=refused)
-            others = {one.name for one in access if one.mode is not AccessMode.PLAIN}
-            failed |= {name: error for name, error in refused.items() if name not in others}
+        files = admin.broker_accounts(brokers=of_mode[AccessMode.PLAIN], failed=failed)
+        users = admin.broker_users(of_mode[AccessMode.AUTH], failed=failed)
         return {
             "refresh": _REFRESH_MS,
             "own": admin.access_key,
             "off": [one.name for one in of_mode[AccessMode.OFF]],
             "files": [_file(one) for one in files],
-            "users": self._users(of_mode[AccessMode.AUTH], failed),
+            "users": [
+                {
+                    "brokers": [pick(broker, "name address") for broker in one.brokers],
+                    "users": _users(one.users, one.acls),
+                }
+                for one in users
+            ],
             "failed": failures_json(failed),
         }
-
-    def _users(self, brokers: Iterable[BrokerAccess], failed: Failures) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for broker in brokers:
-            try:
-                users = self._context.admin.users(broker.address)
-                rows = _users(users, self._context.admin.acls(broker.address))
-            except RocketError as error:
-                failed[broker.name] = error
-                continue
-            same = next((one for one in found if one["users"] == rows), None)
-            if same is None:
-                found.append({"brokers": [], "users": rows})
-                same = found[-1]
-            same["brokers"].append({"name": broker.name, "address": broker.address})
-        return found
 
     # --- ACL 1.0 ----------------------------------------------------------------------------------------------
 
