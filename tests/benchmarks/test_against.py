@@ -24,6 +24,7 @@ def test_ratios_are_those_of_pairs_and_above_1_where_this_tree_is_better() -> No
     assert "0.50 – 2.00" in as_comparison([rates])
 
 
+@pytest.mark.live
 def test_the_other_side_has_the_product_of_the_commit_and_the_benchmarks_of_this_tree() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("needs the history")

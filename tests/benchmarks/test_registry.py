@@ -167,6 +167,7 @@ def test_an_unknown_name_says_which_there_are(capsys: pytest.CaptureFixture[str]
     assert "spark.read.128" in capsys.readouterr().err
 
 
+@pytest.mark.live
 def test_unknown_commits_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     assert command.main(["--only", "plan.1000", "--against", "no-such-commit"]) == 2
     assert "no-such-commit" in capfd.readouterr().err
