@@ -75,6 +75,7 @@ def test_names_are_case_insensitive(key: str) -> None:
         ("kafka.security.protocol", "tls"),
         ("sep", "csvDelimiter"),
         ("delimiter", "csvDelimiter"),
+        ("escape", "csvEscape"),
         ("mode", "badRecords"),
     ],
 )

@@ -101,6 +101,7 @@ WRONG: dict[str, list[str]] = {
     "protobufDescriptor": ["", "/no/such/file.desc"],
     "protobufMessage": [""],
     "csvDelimiter": ["", "ab"],
+    "csvEscape": ["", "ab", "é"],
     "arrowRowsPerMessage": COUNT,
     "retryTimeout": [*DURATION, "86400001", "2d"],
 }

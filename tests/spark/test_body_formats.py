@@ -76,7 +76,7 @@ def test_large_arrow_types(mq: Rocket, spark: SparkSession, form: str, more: dic
     texts = [f'"a", {row}' for row in range(3)]
     bodies = {
         "": texts,
-        "csv": [f'"""a"", {row}"' for row in range(3)],
+        "csv": [rf'"\"a\", {row}"' for row in range(3)],
         "json": [
             json.dumps({"s": text, "b": "w78=", "l": ["x", None], "m": {"k": b64encode(text.encode()).decode()}},
                        separators=(",", ":"))

@@ -17,13 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import Decoder
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS, arrow_schema
 from spark_rocket.datasource.column_types import type_name
 from spark_rocket.datasource.ddl import parse_ddl
 from spark_rocket.errors import SchemaError
+from tests.datasource.body_formats.formats import csv_decoder
 from tests.datasource.test_ddl import SCHEMAS
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "typed-rows.md"
@@ -70,7 +70,7 @@ TYPES = {  # and how to compare values of any year
 }
 # How a string becomes a body with the columns c and s, Spark's function, and our decoder.
 FORMATS: dict[str, tuple[str, str, Callable[[pa.Schema], Decoder]]] = {
-    "csv": ("{},x", "from_csv", lambda fields: CsvDecoder(fields, ",")),
+    "csv": ("{},x", "from_csv", csv_decoder),
     "json": ('{{"c":{}}}', "from_json", JsonDecoder),
     "json strings": ('{{"c":"{}"}}', "from_json", JsonDecoder),
 }

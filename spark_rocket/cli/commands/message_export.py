@@ -233,10 +233,10 @@ def _csv(out: IO[bytes], schema: pa.Schema) -> Iterator[Write]:
     from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 
     check_types(schema, BodySettings(BodyFormat.CSV), "EXPORT")
-    out.write(lines_of(csv_lines([pa.array([name]) for name in schema.names], ",")))
+    out.write(lines_of(csv_lines([pa.array([name]) for name in schema.names], ",", '"')))
 
     def write(batch: pa.RecordBatch) -> None:
-        out.write(lines_of(csv_lines(batch.columns, ",")))
+        out.write(lines_of(csv_lines(batch.columns, ",", '"')))
 
     yield write
 

@@ -78,7 +78,7 @@ def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
         case BodyFormat.CSV:
             from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 
-            return CsvDecoder(fields, settings.csv_delimiter)
+            return CsvDecoder(fields, settings.csv_delimiter, settings.csv_escape)
         case BodyFormat.ARROW:
             from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
 

@@ -5,8 +5,13 @@ rows. Two bodies can become one row through a quote that is not closed. When the
 is its own body's. An unquoted empty value is null, so an empty body is the null of a schema of one column.
 
 Lines without a quote have as many values as delimiters plus one: lines with too few or too many values are found
-before Arrow reads them. So are lines with text behind a closing quote, which Arrow would make a part of the value. Each
-line is passed to Arrow with its end: without one an empty last value behind a quoted one would be quoted too.
+before Arrow reads them. Each line is passed to Arrow with its end: without one an empty last value behind a quoted one
+would be quoted too.
+
+Lines with quotes are read by the rules of ``from_csv``. Within quotes, the escape character (``csvEscape``) stands
+before a quote or itself, and is an ordinary character elsewhere; blanks may follow a closing quote. Arrow's parser
+knows only doubled quotes, so other lines are translated to them. A line with a quote that is not closed, or with text
+behind a closing one, is malformed: Arrow would make the text a part of the value.
 
 All values are read as strings. A column of strings is then cast at once (the fast path). If Arrow rejects the column,
 each of its values is converted by itself. So whether a value is accepted does not depend on its neighbours.
@@ -55,11 +60,11 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": 
 class CsvDecoder:
     """Decodes lines to the columns of ``fields``, in their order."""
 
-    def __init__(self, fields: pa.Schema, delimiter: str) -> None:
+    def __init__(self, fields: pa.Schema, delimiter: str, escape: str) -> None:
         self._fields = fields
         self._texts = pa.schema([(item.name, pa.string()) for item in fields])
         self._delimiter = delimiter.encode()
-        self._line = _line_pattern(delimiter)
+        self._quotes = _Quotes(delimiter, escape)
         self._parse = {"delimiter": delimiter, "ignore_empty_lines": False}
         self._convert = pyarrow.csv.ConvertOptions(
             column_types=self._texts, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False
@@ -68,18 +73,18 @@ class CsvDecoder:
     def decode(self, bodies: pa.Array) -> Decoded:
         data, edges = raw(bodies)
         used = data[edges[0] : edges[-1]]
-        ends = np.flatnonzero((used == 10) | (used == 13)) + edges[0]
-        if len(ends):
+        if ((used == 10) | (used == 13)).any():
             bodies = pa.array([body.rstrip(b"\r\n") for body in bodies.to_pylist()], pa.binary())
-            data, edges = raw(bodies)
-            ends = np.flatnonzero((data == 10) | (data == 13))
+        if (used == ord(_QUOTE)).any():
+            bodies = self._quotes.as_doubled(bodies)
+        data, edges = raw(bodies)
+        ends = np.flatnonzero((data == 10) | (data == 13))
+        ends = ends[(ends >= edges[0]) & (ends < edges[-1])]
         doubtful = np.zeros(len(bodies), np.bool_)
         doubtful[np.searchsorted(edges, ends, side="right") - 1] = True
         doubtful[edges[1:] == edges[:-1]] = True
         delimiters, quotes = (_count(data, edges, character) for character in (self._delimiter, _QUOTE))
         doubtful |= (delimiters + 1 != len(self._fields)) & (quotes == 0)
-        if quotes.any():
-            doubtful |= ~self._is_well_quoted(bodies)
         decoded = decode_together(bodies, self._texts, doubtful, self._prepare, self._one_by_one, small=1)
         bad = dict(decoded.bad)
         columns = [_values(column, item, bad) for column, item in zip(decoded.columns, self._fields, strict=True)]
@@ -88,9 +93,6 @@ class CsvDecoder:
             mask[list(bad)] = True
             columns = [pc.if_else(mask, pa.scalar(None, column.type), column) for column in columns]
         return Decoded(columns, dict(sorted(bad.items())))
-
-    def _is_well_quoted(self, bodies: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return np.asarray(pc.match_substring_regex(bodies, self._line).to_numpy(zero_copy_only=False))
 
     def _prepare(self, bodies: pa.Array) -> DecodeSpan:
         return spans_of(pc.binary_join_element_wise(bodies, b"", b"\n"), self._read)
@@ -114,16 +116,15 @@ class CsvDecoder:
         rows: list[list[pa.Array]] = []
         bad: dict[int, str] = {}
         nothing = [pa.nulls(1, pa.string())] * len(self._texts)
-        well_quoted = self._is_well_quoted(bodies)
         for index, body in enumerate(bodies.to_pylist()):
-            if not body and len(self._fields) == 1:
+            if body == b"" and len(self._fields) == 1:
                 rows.append(nothing)
                 continue
             try:
+                if body is None:
+                    raise ValueError(self._quotes.rule)
                 if not body:
                     raise ValueError("the body is empty")
-                if not well_quoted[index]:
-                    raise ValueError("a quotation mark is not closed, or there is text behind one that closes a value")
                 values = body.count(self._delimiter) + 1
                 if values != len(self._fields) and _QUOTE not in body:
                     raise ValueError(f"it has {values} values, but the schema has {len(self._fields)}")
@@ -134,11 +135,42 @@ class CsvDecoder:
         return Decoded([pa.concat_arrays(list(column)) for column in zip(*rows, strict=True)], bad)
 
 
-def _line_pattern(delimiter: str) -> str:
-    """Return a pattern for lines whose quoted values end at the closing quote."""
-    mark = rf"\x{ord(delimiter):02x}"
-    value = rf'(?:"(?:[^"]|"")*"|[^"{mark}][^{mark}]*|)'
-    return rf"\A{value}(?:{mark}{value})*\z"
+class _Quotes:
+    """The rules for quoted values with an escape character."""
+
+    def __init__(self, delimiter: str, escape: str) -> None:
+        mark, other = (rf"\x{ord(character):02x}" for character in (delimiter, escape))
+        simple = rf'"[^"{other}]*"' if escape != '"' else r'"(?:[^"]|"")*"'
+        content = rf'[^"{other}]++|{other}[\x00-\xff]' if escape != '"' else r'[^"]++|""'
+        blanks = "".join(rf"\x{code:02x}" for code in range(33) if code not in (10, 13, ord(delimiter)))
+        value = rf'"((?:{content})*+)"[{blanks}]*+'
+        plain = rf'[^"{mark}][^{mark}]*'
+        self.rule = (
+            "a quotation mark is not closed, or text follows one that closes a value; within quotes, "
+            f"{escape} escapes a quotation mark (csvEscape)"
+        )
+        self._simple = rf"\A(?:{simple}|{plain}|)(?:{mark}(?:{simple}|{plain}|))*\z"
+        self._line = re.compile(rf"(?:{value}|{plain}|)(?:{mark}(?:{value}|{plain}|))*+".encode())
+        self._value = re.compile(rf"(?:(?<={mark})|\A){value}".encode())
+        self._escaped = re.compile(rf'{other}(["{other}])'.encode()) if escape != '"' else None
+
+    def as_doubled(self, bodies: pa.Array) -> pa.Array:
+        """Return lines whose quotes are escaped by doubling them; null for a malformed line."""
+        simple = pc.match_substring_regex(bodies, self._simple)
+        if pc.all(simple).as_py():
+            return bodies
+        other = pc.invert(simple)
+        lines = [self._line_as_doubled(body) for body in bodies.filter(other).to_pylist()]
+        return pc.replace_with_mask(bodies, other, pa.array(lines, pa.binary()))
+
+    def _line_as_doubled(self, body: bytes) -> bytes | None:
+        return self._value.sub(self._value_as_doubled, body) if self._line.fullmatch(body) else None
+
+    def _value_as_doubled(self, value: re.Match[bytes]) -> bytes:
+        content = value[1]
+        if self._escaped is not None:
+            content = self._escaped.sub(lambda pair: pair[1].replace(_QUOTE, b'""'), content)
+        return b'"%s"' % content
 
 
 def _count(data: np.ndarray[Any, np.dtype[np.uint8]], edges: I64, character: bytes) -> I64:
@@ -169,13 +201,14 @@ def _text_converter(kind: pa.DataType, name: str) -> Convert:
     """Return a converter for one value, with the rules of ``_cast`` or Spark."""
     types = pa.types
     if types.is_decimal(kind) or types.is_date32(kind) or types.is_timestamp(kind):
-        return converter(kind, name)
+        known = converter(kind, name)
+        return lambda text: known(text or None)
 
     def wrong(text: str, wanted: str) -> ColumnError:
         return ColumnError(name, f"{line(text[:60])!r} is not {wanted}")
 
     def convert(text: str | None) -> Any:
-        if text is None:
+        if text is None or (not text and not types.is_string(kind)):  # "" is a string, or null
             return None
         if types.is_boolean(kind):
             if text.lower() not in _BOOLEANS:

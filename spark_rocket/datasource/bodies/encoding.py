@@ -64,7 +64,7 @@ class BodyEncoder:
         elif self._settings.format is BodyFormat.JSON:
             bodies = json_objects(columns, self._body.names)
         elif self._settings.format is BodyFormat.CSV:
-            bodies = csv_lines(columns, self._settings.csv_delimiter)
+            bodies = csv_lines(columns, self._settings.csv_delimiter, self._settings.csv_escape)
         elif self._settings.format is BodyFormat.TEXT:
             bodies = columns[0]
         else:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_rocket.datasource.bodies.far_times import DAY_MICROS, day_text, moment_text
-from spark_rocket.datasource.bodies.variants import variant_json
 from spark_rocket.datasource.column_types import is_variant
 from spark_rocket.protocol.record.arrays import array_of, binary_of, string_scalar, strings_of
 
@@ -124,15 +123,20 @@ def _with_far_years(texts: pa.Array, numbers: pa.Array, per_day: int, write: Cal
     return pc.replace_with_mask(texts, far, strings_of(map(write, numbers.filter(far).to_pylist())))
 
 
-def csv_lines(columns: list[pa.Array], delimiter: str) -> pa.Array:
-    """Return one line per row; null is an empty value, an empty string is quoted."""
+def csv_lines(columns: list[pa.Array], delimiter: str, escape: str) -> pa.Array:
+    """Return one line per row; null is an empty value, an empty string is quoted.
+
+    Within quotes, ``escape`` stands before a quote and itself.
+    """
     pieces: list[pa.Array | str] = []
     for column in columns:
         if pa.types.is_string(column.type):
             special = pc.match_substring_regex(column, rf'["\r\n\x{ord(delimiter):02x}]|^\s|\s$|^$')
             if pc.any(special).as_py():
-                quoted = _join('"', pc.replace_substring(column, '"', '""'), '"')
-                column = pc.if_else(special, quoted, column)
+                quoted = column
+                for character in dict.fromkeys((escape, '"')):
+                    quoted = pc.replace_substring(quoted, character, escape + character)
+                column = pc.if_else(special, _join('"', quoted, '"'), column)
             texts = column
         else:
             texts = plain_texts(column)
@@ -200,6 +204,8 @@ def _struct_texts(array: pa.Array) -> pa.Array:
 
 def variant_text(value: dict[str, Any]) -> str:
     """Convert a variant of an Arrow batch to JSON."""
+    from spark_rocket.datasource.bodies.variants import variant_json  # imports modules that other columns do not need
+
     return variant_json(value["value"], value["metadata"])
 
 

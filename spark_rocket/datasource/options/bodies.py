@@ -60,6 +60,7 @@ class BodySettings:
     protobuf_descriptor: bytes = b""
     protobuf_message: str = ""
     csv_delimiter: str = ","
+    csv_escape: str = "\\"
     arrow_rows: int = 1000
 
 
@@ -80,6 +81,12 @@ def delimiter(option: str, text: str) -> str:
     text = {"\\t": "\t", "tab": "\t"}.get(text, text)
     if len(text) != 1 or not text.isascii() or text in '"\r\n\0':
         raise bad_value(option, text, "one ASCII character, or `tab`")
+    return text
+
+
+def escape_character(option: str, text: str) -> str:
+    if len(text) != 1 or not text.isascii() or text in "\r\n\0":
+        raise bad_value(option, text, 'one ASCII character, such as \\ or "')
     return text
 
 
@@ -116,6 +123,7 @@ _FIELDS = {
     "protobufDescriptor": "protobuf_descriptor",
     "protobufMessage": "protobuf_message",
     "csvDelimiter": "csv_delimiter",
+    "csvEscape": "csv_escape",
     "arrowRowsPerMessage": "arrow_rows",
 }
 BODY_OPTIONS = frozenset({"bodyFormat", "badRecords", *_FIELDS})
@@ -145,7 +153,13 @@ def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | N
             remedy="Remove it, or set badRecords=column.",
         )
     fields = {field: values[option] for option, field in _FIELDS.items() if option in values}
-    return BodySettings(form, bad_records=bad, **fields)
+    settings = BodySettings(form, bad_records=bad, **fields)
+    if settings.csv_delimiter == settings.csv_escape:
+        raise OptionError(
+            f"option csvDelimiter is {settings.csv_delimiter!r}, which is also the value of csvEscape.",
+            remedy="Set csvEscape to another character.",
+        )
+    return settings
 
 
 def _check_dead_letters(bad: BadRecords, topic: str | None, topics: tuple[str, ...], pattern: str | None) -> None:

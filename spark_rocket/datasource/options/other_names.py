@@ -40,6 +40,7 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "startingOffsetsFallback": "groupOffsetsFallback",
     "sep": "csvDelimiter",
     "delimiter": "csvDelimiter",
+    "escape": "csvEscape",
     "mode": "badRecords",
 }
 _STORED = "There is no such option: a row counts as written when its broker has stored it."

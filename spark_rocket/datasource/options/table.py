@@ -17,6 +17,7 @@ from spark_rocket.datasource.options.bodies import (
     avro_schema,
     delimiter,
     descriptor_file,
+    escape_character,
     metadata_columns,
 )
 from spark_rocket.datasource.options.connection import credentials_file, key_text, pem_file
@@ -324,6 +325,10 @@ OPTIONS: tuple[Option, ...] = (
            needs=("bodyFormat=protobuf",)),
     Option("csvDelimiter", READS | WRITES, "character", delimiter, BodySettings.csv_delimiter,
            "The ASCII character between two values, or `tab`.",
+           needs=("bodyFormat=csv",)),
+    Option("csvEscape", READS | WRITES, "character", escape_character, BodySettings.csv_escape,
+           "The ASCII character before a quotation mark, and before itself, in quoted values, as in `from_csv`. "
+           '`"` reads and writes doubled quotation marks (RFC 4180).',
            needs=("bodyFormat=csv",)),
     Option("arrowRowsPerMessage", WRITES, "integer 1–1000000", number(1, 1_000_000),
            str(BodySettings.arrow_rows),

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 )
 
 from spark_rocket.datasource.bodies import codecs
+from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import Decoded, Decoder
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
@@ -67,6 +68,10 @@ def typed_rows(options: ReadOptions, schema: StructType, messages: pa.RecordBatc
     wanted = columns_of(schema, options.body)
     messages = messages.append_column(BODY_FAULT, pa.nulls(len(messages), BODY_FAULT.type))
     return list(rows_of_read(iter([messages]), options, wanted))
+
+
+def csv_decoder(fields: pa.Schema, delimiter: str = ",", escape: str = "\\") -> CsvDecoder:
+    return CsvDecoder(fields, delimiter, escape)
 
 
 def known_columns(settings: BodySettings) -> StructType:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import settings as steady
 from hypothesis import strategies as st
 
-from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import Decoder
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from tests.datasource.body_formats.formats import (
     bodies,
     check_alone,
+    csv_decoder,
 )
 
 # Arrow's parsers scale these past the last bit of a decimal128, or by a power of ten that their table lacks.
@@ -55,7 +55,7 @@ def test_decimals_have_the_written_value(text: str, kind: pa.DataType) -> None:
         (JsonDecoder(fields), fields, f'{{"de":{text},"s":"a"}}'.encode(), b'{"de":0.1,"s":"b"}'),
         (JsonDecoder(fields), fields, f'{{"de": "{hidden}","s":"a"}}'.encode(), b'{"de":0.1,"s":"b"}'),
         (JsonDecoder(nested), nested, f'{{"de":{{"x":[0,{text}]}},"s":"a"}}'.encode(), b'{"de":{"x":[]},"s":"b"}'),
-        (CsvDecoder(fields, ","), fields, f"{text},a".encode(), b",b"),
+        (csv_decoder(fields), fields, f"{text},a".encode(), b",b"),
     ]
     for decoder_, schema, body, other in made:
         for values in ([body], [other, body, other], [body, b"", other, b"?"]):
@@ -73,7 +73,7 @@ def test_invalid_decimals(text: str) -> None:
     fields = pa.schema([("de", pa.decimal128(10, 2)), ("s", pa.string())])
     found = JsonDecoder(fields).decode(bodies(json.dumps({"de": text}).encode()))
     assert "is not a decimal number" in found.bad[0]
-    found = CsvDecoder(fields, ";").decode(bodies(f"{text};a".encode()))
+    found = csv_decoder(fields, ";").decode(bodies(f"{text};a".encode()))
     assert "is not a decimal number" in found.bad[0]
 
 
@@ -91,7 +91,7 @@ def test_any_decimals(texts: list[str]) -> None:
     fields = pa.schema([("de", kind)])
     for decoder_, values in (
         (JsonDecoder(fields), [f'{{"de":{text}}}'.encode() for text in texts]),
-        (CsvDecoder(fields, ","), [text.encode() for text in texts]),
+        (csv_decoder(fields), [text.encode() for text in texts]),
     ):
         found = check_alone(decoder_, fields, values)
         assert found.columns[0].to_pylist() == [exact(text, kind) for text in texts]

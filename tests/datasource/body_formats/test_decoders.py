@@ -19,7 +19,6 @@ from pyspark.sql.types import VariantType
 from pyspark.sql.variant_utils import VariantUtils
 
 from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder, write_stream
-from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 from spark_rocket.datasource.bodies.decoding import BAD, columns_of
 from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 from spark_rocket.datasource.bodies.json_values import converter, parse_object
@@ -35,6 +34,7 @@ from tests.datasource.body_formats.formats import (
     bodies,
     check_alone,
     columns,
+    csv_decoder,
     decoder,
     known_columns,
     list_of,
@@ -238,7 +238,7 @@ def test_reasons_name_the_column() -> None:
         '{"s": {"b": "!"}}': 'the column s.b: "!" is not base64',
     }.items():
         assert JsonDecoder(fields).decode(bodies(body.encode())).bad == {0: reason}
-    lines = CsvDecoder(pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.bool_())]), ",")
+    lines = csv_decoder(pa.schema([("a", pa.int32()), ("b", pa.date32()), ("c", pa.bool_())]))
     assert lines.decode(bodies(b"1,x,true", b"1.5,x,maybe", b"1,,maybe")).bad == {
         0: 'the column b: "x" is not a date',
         1: "the column a: '1.5' is not an integer",
