@@ -247,7 +247,8 @@ class ConfigSaver:
             self._given[name] = snapshot
         waiting = self._waiting.get(name)
         if waiting is None:
-            waiting = self._waiting[name] = self._later.pop(name, None) or self._loop.create_future()
+            waiting = self._later.pop(name) if name in self._later else self._loop.create_future()
+            self._waiting[name] = waiting
             if name not in self._writing:
                 # Deferred, so that several changes in one iteration of the loop become one write.
                 self._loop.call_soon(self._begin, name)
