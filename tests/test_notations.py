@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -18,8 +20,10 @@ import pytest
 import spark_rocket
 from spark_rocket import client
 from spark_rocket.acl.rules import AclRules
+from spark_rocket.arrow import option_of
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.config_files import ConfigFile, change_properties
+from spark_rocket.cli import arguments
 from spark_rocket.cli.main import rocket
 from spark_rocket.client import aio
 from spark_rocket.client.core.client_config import ClientConfig, read_credentials
@@ -28,8 +32,10 @@ from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.errors import ClientError, ConfigError, OptionError
 from spark_rocket.namesrv.kv_config import KVConfigManager
+from spark_rocket.protocol.setting import settings_of
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.tls.settings import TlsSettings
+from spark_rocket.store.config import parse_delay_levels
 
 PACKAGE = Path(spark_rocket.__file__).parent
 
@@ -232,3 +238,220 @@ def test_no_module_splits_lists_of_servers_itself() -> None:
         and any(word in ast.unparse(node.func.value) for word in ("namesrv_addr", "nameserver", "name_server"))
     ]
     assert found == []
+
+
+# --- durations, sizes, times and numbers ------------------------------------------------------------------------------
+
+Parse = Callable[[str], Any]
+DURATIONS = {
+    "500ms": 500, "90s": 90_000, "15m": 900_000, "15min": 900_000, "15 min": 900_000, " 2H ": 7_200_000,
+    "1d": 86_400_000, "0500ms": 500, "1h30m": 5_400_000, "5 min 12 s": 312_000, "3 d 2 h": 266_400_000,
+}  # fmt: skip
+NOT_DURATIONS = (
+    "", "s", "10x", "-5s", "1.5h", "1e3s", "\u0663s", "5s12m", "1m1m", "five", "1,5h", "1 year", "9" * 19 + "s",
+    "1\u017f",
+)  # fmt: skip
+SIZES = {
+    "64k": 65_536, "64KB": 65_536, "64 KiB": 65_536, "1.5m": 3 << 19, "2M": 2 << 20, "0.5g": 1 << 29, "1.5 MiB": 3 << 19
+}  # fmt: skip
+NOT_SIZES = ("", "k", "1kk", "1bib", "-1k", "1.5", "1.5b", "1ms", "many", "1,5k", "1\u212a", "\u0663k")
+NUMBERS = {"7": 7, " 42 ": 42, "007": 7, "1,234": 1234}
+NOT_NUMBERS = ("", "-1", "1,23", "1234,567", "1.5", "\u0663", "1e3", "x", "1_000", "0x10", "7s")
+TIMES = {
+    "1769860800000": 1_769_860_800_000,
+    "2026-01-31T12:00:00Z": 1_769_860_800_000,
+    "2026-01-31T12:00Z": 1_769_860_800_000,
+    "2026-01-31 17:30:00.000+05:30": 1_769_860_800_000,
+    "20260131T120000Z": 1_769_860_800_000,
+    " 2026-01-31T12:00:00.0001Z": 1_769_860_800_001,
+    "99999999d": 0,
+    "-99999999d": 0,
+}
+NOT_TIMES = ("", "yesterday", "2026", "20260131", "1769860800", "12:00", "2026-13-01", "9" * 19, "31.1.2026", "1.5h")
+_REFUSED = (ConfigError, OptionError, click.BadParameter)
+_METAVARS = {
+    "duration": {"DURATION", "SECONDS", "[SECONDS]", "S"},
+    "size": {"BYTES", "MIB"},
+    "time": {"TIME"},
+    "number": {"N", "PORT", "OFFSET", "PHYSICAL"},
+}
+_FUTURE = ("deliver_at",)
+
+
+def _parameters() -> Iterator[tuple[str, click.Parameter, Parse]]:
+    for path, command in _commands(rocket):
+        for parameter in command.params:
+
+            def parse(text: str, parameter: click.Parameter = parameter, command: click.Command = command) -> object:
+                return parameter.type_cast_value(click.Context(command), text)
+
+            yield f"{path} {parameter.opts[-1]}", parameter, parse
+
+
+def _options(kind: str) -> Iterator[tuple[str, Parse]]:
+    for option in OPTIONS:
+        if option.type.startswith(kind):
+            yield f"option {option.name}", lambda text, option=option: option.parse(option.name, text)
+
+
+def _places(notation: str) -> list[Any]:
+    """Each place that takes the notation: of the command line by its metavar, of the data source by its type."""
+    found = [
+        (name, parse)
+        for name, parameter, parse in _parameters()
+        if parameter.metavar in _METAVARS[notation] and parameter.name not in _FUTURE
+    ]
+    found += _options({"number": "integer"}.get(notation, notation))
+    return [pytest.param(parse, id=name) for name, parse in found]
+
+
+def _outcome(parse: Parse, text: str) -> object:
+    """The value; None if it is refused, for example because it is out of the place's range."""
+    try:
+        return parse(text)
+    except _REFUSED:
+        return None
+
+
+def _refuses(parse: Parse, texts: Iterable[str], remedy: str) -> None:
+    for text in texts:
+        with pytest.raises(_REFUSED, match=remedy):
+            parse(text)
+
+
+def test_all_places_are_found() -> None:
+    """A parameter of the command line that takes a number is one of these places: none has click's own types."""
+    assert [len(_places(notation)) > least for notation, least in [("duration", 60), ("size", 7), ("time", 9)]]
+    own = (click.types.IntParamType, click.types.FloatParamType, click.DateTime)
+    assert [name for name, parameter, _ in _parameters() if isinstance(parameter.type, own)] == []
+    numeric = {place.id for notation in _METAVARS for place in _places(notation)}
+    functions = {vars(arguments)[name] for name in ("seconds", "duration", "moment", "past", "number", "limit", "port")}
+    missing = [
+        name
+        for name, parameter, _ in _parameters()
+        if getattr(parameter.type, "func", None) in functions and name not in numeric
+    ]
+    assert [name for name in missing if not name.endswith(("--queue", "--deliver-at"))] == []
+
+
+@pytest.mark.parametrize("parse", _places("duration"))
+def test_durations_have_one_notation(parse: Parse) -> None:
+    for text, ms in DURATIONS.items():
+        assert _outcome(parse, text) == _outcome(parse, f"{ms}ms"), text
+    assert any(_outcome(parse, text) is not None for text in DURATIONS)
+    _refuses(parse, NOT_DURATIONS, "500ms")
+
+
+@pytest.mark.parametrize("parse", _places("size"))
+def test_sizes_have_one_notation(parse: Parse) -> None:
+    for text, count in SIZES.items():
+        assert _outcome(parse, text) == _outcome(parse, f"{count}b"), text
+    assert any(_outcome(parse, text) is not None for text in SIZES)
+    _refuses(parse, NOT_SIZES, "64k")
+
+
+@pytest.mark.parametrize("parse", _places("number"))
+def test_numbers_have_one_notation(parse: Parse) -> None:
+    for text, number in NUMBERS.items():
+        assert _outcome(parse, text) == _outcome(parse, str(number)), text
+    _refuses(parse, NOT_NUMBERS, "use|at least|from")
+
+
+@pytest.mark.parametrize("parse", _places("time"))
+def test_times_have_one_notation(parse: Parse) -> None:
+    for text, ms in TIMES.items():
+        found = parse(text)
+        assert getattr(found, "ms", found) == ms, text
+    _refuses(parse, NOT_TIMES, "milliseconds since 1970")
+
+
+def test_times_of_queues_and_of_read_arrow_are_those_of_options() -> None:
+    for text, ms in TIMES.items():
+        given = {"nameServer": "a:1", "subscribe": "orders"}
+        by_queue = json.dumps({"orders": {"broker-a": {"0": text}}})
+        parsed = parse_read_options({**given, "startingOffsetsByTimestamp": by_queue}, Scope.READ)
+        assert [*(parsed.starting.times or {}).values()] == [ms]
+        option = option_of("starting", text)
+        assert parse_read_options({**given, option: text}, Scope.READ).starting.timestamp_ms == ms
+    for text in NOT_TIMES:
+        by_queue = json.dumps({"orders": {"broker-a": {"0": text}}})
+        with pytest.raises(OptionError, match="milliseconds since 1970"):
+            parse_read_options({**given, "startingOffsetsByTimestamp": by_queue}, Scope.READ)
+
+
+def test_delay_levels_are_durations() -> None:
+    for text, ms in DURATIONS.items():
+        if " " not in text.strip():
+            assert parse_delay_levels(f"1s {text} 2h") == [1000, ms, 7_200_000]
+    for text in NOT_DURATIONS:
+        with pytest.raises(ConfigError, match="unit s, m, h or d"):
+            parse_delay_levels(text or "x")
+
+
+SETTINGS = [
+    pytest.param(config, name, id=f"{config.__name__} {name}")
+    for config in (BrokerConfig, ProxyConfig)
+    for name, one in settings_of(config).items()
+    if one.kind == "int"
+]
+
+
+def test_settings_with_numbers_are_found() -> None:
+    assert len(SETTINGS) > 50
+
+
+@pytest.mark.parametrize(("config", "name"), SETTINGS)
+def test_settings_have_no_units(config: type[BrokerConfig | ProxyConfig], name: str) -> None:
+    """As in RocketMQ, whose brokers read the same file."""
+    for text in ("5s", "4m", "1.5", "1e3", "\u0663", "many"):
+        with pytest.raises(ConfigError, match=rf"line 1: {name}=.* needs a whole number") as refused:
+            config.from_text(f"{name}={text}", "x.conf")
+        assert "without units" in refused.value.remedy
+
+
+#: Modules that format or parse times in notations that are not ours.
+OTHER_TIMES = {
+    "broker/processors/statistics.py": "a value of Apache's response",
+    "broker/send_targets.py": "Apache's remark",
+    "datasource/bodies/far_times.py": "Spark's rows",
+    "datasource/views/view_rows.py": "Spark's rows",
+    "logs.py": "log lines, in UTC",
+    "protocol/ids.py": "the month of a message id",
+    "proxy/probe.py": "the date of a signature",
+    "store/index/index_file.py": "a file's name",
+    "store/index/index_service.py": "a file's name",
+    "units.py": "the notation",
+}
+_TIME_CALLS = {"fromisoformat", "isoformat", "strptime", "strftime", "fromtimestamp", "utcfromtimestamp", "ctime"}
+
+
+def test_no_module_formats_or_parses_times_itself() -> None:
+    found = {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TIME_CALLS
+    }
+    assert found - OTHER_TIMES.keys() == set(), "use spark_rocket.units"
+    assert OTHER_TIMES.keys() - found == set(), "these are gone"
+
+
+_UNITS = re.compile(r"\[[^\]]*(?:s[^\]]*m[^\]]*h|k[^\]]*m[^\]]*g)[^\]]*\]|\b(?:ms\|s|s\|m|kb?\|mb?)\b", re.I)
+
+
+def test_no_module_has_a_pattern_or_a_table_of_units_of_its_own() -> None:
+    """Regular expressions with units, and dictionaries from units to factors."""
+    found = set()
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            name = str(file.relative_to(PACKAGE))
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and ast.unparse(node.func) in (
+                "re.compile", "re.fullmatch", "re.match", "re.search"
+            ):  # fmt: skip
+                if _UNITS.search(ast.unparse(node.args[0])):
+                    found.add(name)
+            elif isinstance(node, ast.Dict) and all(isinstance(value, ast.Constant) for value in node.values):
+                keys = {str(key.value).lower() for key in node.keys if isinstance(key, ast.Constant)}
+                if {"s", "m", "h"} <= keys or {"k", "m", "g"} <= keys:
+                    found.add(name)
+    assert found == {"units.py"}

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from spark_rocket.units import duration_ms, size_bytes
+from spark_rocket.system import now_ms
+from spark_rocket.units import DURATION, SIZE, duration_ms, future_text, size_bytes, whole_number
+from spark_rocket.units import moment as parse_moment
 
 PATH = click.Path(path_type=Path)
+_DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}", re.A)
 
 json_option = click.option("--json", "as_json", is_flag=True, help="print JSON instead of a table")
 yes_option = click.option("--yes", is_flag=True, help="do not ask for confirmation")
@@ -64,17 +68,60 @@ def whole(low: int, high: int, what: str) -> Callable[[str], int]:
     """Return a type for integers in a range; ``what`` names the value in the error."""
 
     def convert(text: str) -> int:
-        if not text.isdecimal() or not text.isascii() or not low <= int(text) <= high:
+        value = whole_number(text)
+        if value is None or not low <= value <= high:
             raise click.BadParameter(f"invalid {what} {text!r}: use {low} to {high}")
-        return int(text)
+        return value
 
     return convert
 
 
-def port(text: str) -> int:
-    if not text.isdecimal() or not text.isascii() or int(text) > 65535:
-        raise click.BadParameter(f"invalid port {text!r}: use a number from 0 to 65535")
-    return int(text)
+port = whole(0, 65535, "port")
+
+
+def number(text: str) -> int:
+    """A type: an integer of at least 0, such as an offset."""
+    value = whole_number(text)
+    if value is None:
+        raise click.BadParameter(f"invalid number {text!r}: use an integer of at least 0")
+    return value
+
+
+def limit(text: str) -> int:
+    if not (value := number(text)):
+        raise click.BadParameter(f"invalid limit {text!r}: use at least 1")
+    return value
+
+
+def moment(text: str) -> int:
+    """A type: a time (local unless it has a zone), epoch milliseconds, or a duration ago; as epoch milliseconds."""
+    try:
+        return parse_moment(text, now_ms(), zone=None).ms
+    except ValueError as problem:
+        raise click.BadParameter(
+            f"invalid time {text!r}: use {problem} (after an = on the command line, as in --from=-2h; 2h works too)"
+        ) from None
+
+
+def past(text: str) -> int:
+    """A type: as :func:`moment`, and not in the future, where no message is stored."""
+    time = moment(text)
+    if ahead := future_text(time, now_ms()):
+        raise click.BadParameter(
+            f"invalid time {text!r}: it is {ahead}. Use a time in the past; without a zone, it is local time"
+        )
+    return time
+
+
+def delivery_time(text: str) -> int:
+    """A type: as :func:`moment`, and not in the past, when a message would be delivered at once."""
+    time = moment(text)
+    if not future_text(time, now_ms()):
+        raise click.BadParameter(
+            f"invalid delivery time {text!r}: it is not in the future. Without a zone, a time is local time; "
+            "for a duration from now, use --delay"
+        )
+    return time
 
 
 def name_servers(text: str) -> str:
@@ -96,15 +143,20 @@ def descriptor(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A type: seconds, or a duration with its unit."""
-    span = duration_ms(text)
-    try:
-        value = float(text) if span is None else span / 1000
-    except ValueError:
-        value = -1.0
+    """A type: seconds, also with decimals, or a duration with its unit."""
+    span = duration_ms(text, bare_ms=1000)
+    value = float(text) if _DECIMAL.fullmatch(text.strip()) else (span or 0) / 1000
     if not 0 < value < 1e6:
-        raise click.BadParameter(f"invalid duration {text!r}: use seconds, or 500ms, 10s, 5m or 2h, below 1,000,000 s")
+        raise click.BadParameter(f"invalid duration {text!r}: use seconds, or {DURATION}, below 1,000,000 s")
     return value
+
+
+def duration(text: str) -> int:
+    """A type: a duration with its unit, as milliseconds. Numbers are refused: brokers have delays in s and in ms."""
+    span = duration_ms(text)
+    if span is None:
+        raise click.BadParameter(f"invalid duration {text!r}: use {DURATION}")
+    return span
 
 
 def byte_size(low: int, high: int, unit: int = 1) -> Callable[[str], int]:
@@ -112,12 +164,10 @@ def byte_size(low: int, high: int, unit: int = 1) -> Callable[[str], int]:
     named = {1: "bytes", 1 << 20: "MiB"}[unit]
 
     def convert(text: str) -> int:
-        given = size_bytes(text)
-        if given is None and text.isdecimal() and text.isascii():
-            given = int(text) * unit
+        given = size_bytes(text, bare_bytes=unit)
         if given is None or given % unit or not low <= given // unit <= high:
             limits = f"from {low:,} to {high:,} {named}"
-            raise click.BadParameter(f"invalid size {text!r}: use {named} or a size such as 64k or 4m, {limits}")
+            raise click.BadParameter(f"invalid size {text!r}: use {named} or {SIZE}, {limits}")
         return given // unit
 
     return convert

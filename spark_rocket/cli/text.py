@@ -1,4 +1,4 @@
-"""Human-readable values for the command line, and a progress bar.
+"""Tables and a progress bar for the command line. ``spark_rocket.units`` formats values.
 
 Thread-safety: one thread. RocketMQ has no counterpart.
 """
@@ -8,78 +8,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
-import click
-
-from spark_rocket import units
 from spark_rocket.attributes import camel_case
-from spark_rocket.system import now_ms
+from spark_rocket.units import size_text
 
 _MIN_BAR_BYTES = 64 << 20  # smaller stores have no progress bar
 
 
-def size_text(count: int) -> str:
-    if count < 1024:
-        return f"{count:,} B"
-    power = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / (1 << 10 * power):,.1f} {('KiB', 'MiB', 'GiB', 'TiB')[power - 1]}"
-
-
-def moment_text(milliseconds: int, precision: str = "milliseconds") -> str:
-    """Format local time with its UTC offset, as ``moment`` parses it; a time outside the calendar as a number."""
-    if milliseconds < 0:
-        return "-"
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000).astimezone().isoformat(" ", precision)
-    except (ValueError, OverflowError, OSError):
-        return str(milliseconds)
-
-
-def count_text(number: int) -> str:
-    return f"{number:,}"
-
-
-def duration_text(milliseconds: int) -> str:
-    """Format a duration with at most two units: 4 s, 5 min 12 s, 3 d 2 h."""
-    if milliseconds < 1000:
-        return f"{milliseconds} ms"
-    seconds = milliseconds // 1000
-    units = (("d", seconds // 86_400), ("h", seconds // 3600 % 24), ("min", seconds // 60 % 60), ("s", seconds % 60))
-    first = next(i for i, (_, count) in enumerate(units) if count)
-    return " ".join(f"{count} {unit}" for unit, count in units[first : first + 2] if count)
-
-
-def second_text(milliseconds: int) -> str:
-    """Format local time to the second; "-" for no time."""
-    return moment_text(milliseconds, "seconds") if milliseconds > 0 else "-"
-
-
 def percent_text(ratio: float) -> str:
     return f"{100 * ratio:.0f} %"
-
-
-def number(text: str) -> int:
-    if not text.isdecimal() or not text.isascii():
-        raise click.BadParameter(f"invalid number {text!r}: use an integer of at least 0")
-    return int(text)
-
-
-def limit(text: str) -> int:
-    if not number(text):
-        raise click.BadParameter(f"invalid limit {text!r}: use at least 1")
-    return int(text)
-
-
-def moment(text: str) -> int:
-    """A type: a time (UTC unless it has a zone), epoch milliseconds, or a negative duration; as epoch milliseconds."""
-    try:
-        return units.moment(text, now_ms()).ms
-    except ValueError as problem:
-        raise click.BadParameter(
-            f"invalid time {text!r}: use {problem} (after an = on the command line, as in --from=-2h; 2h works too)"
-        ) from None
 
 
 def camel(values: dict[str, Any]) -> dict[str, Any]:

@@ -36,11 +36,12 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, TypeVar
 
 from spark_rocket.datasource.conditions import error
 from spark_rocket.model import MessageQueue
+from spark_rocket.units import moment_text
 
 V = TypeVar("V")
 
@@ -208,7 +209,7 @@ def format_positions(positions: Positions, at_most: int = 8) -> str:
 
 def format_time(ms: int) -> str:
     """Format a time for messages."""
-    return datetime.fromtimestamp(min(ms / 1000, 253_402_300_799), UTC).isoformat(" ")
+    return moment_text(ms, "milliseconds" if ms % 1000 else "seconds", UTC)
 
 
 def some(items: list[str], at_most: int = 8) -> str:

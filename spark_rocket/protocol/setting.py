@@ -108,7 +108,10 @@ class Setting:
             else:
                 problem = f"must be {self._range()}"
         else:
-            problem = "needs a whole number"
+            raise ConfigError(
+                f"{where}: {self.name}={text}: {self.name} needs a whole number.",
+                remedy="Write digits alone: settings are numbers without units, as in RocketMQ.",
+            )
         raise ConfigError(f"{where}: {self.name}={text}: {self.name} {problem}.", remedy="Correct the value.")
 
     def _range(self) -> str:

@@ -8,7 +8,6 @@ Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.protocol.setting import setting
 from spark_rocket.store.paths import StorePaths
+from spark_rocket.units import duration_ms
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MAX_LEVEL_MS = 10**17
 
 
 def delete_hours(text: str) -> frozenset[int]:
@@ -34,12 +34,13 @@ def delete_hours(text: str) -> frozenset[int]:
 
 def parse_delay_levels(text: str) -> list[int]:
     """Parse ``messageDelayLevel`` into milliseconds per level; level 1 is element 0. ConfigError if it is invalid."""
-    if not re.fullmatch(r"\s*[0-9]{1,9}[smhd](\s+[0-9]{1,9}[smhd])*\s*", text):
+    levels = [duration_ms(word) for word in text.split()]
+    if not levels or any(level is None or level > _MAX_LEVEL_MS for level in levels):
         raise ConfigError(
             f"Invalid messageDelayLevel {text!r}.",
             remedy="Give numbers with the unit s, m, h or d, separated by spaces, such as '1s 5s 1m 2h'.",
         )
-    return [int(word[:-1]) * _UNITS[word[-1]] for word in text.split()]
+    return [level for level in levels if level is not None]
 
 
 def one_directory(text: str) -> None:

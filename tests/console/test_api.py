@@ -20,6 +20,7 @@ from spark_rocket.console.sampler import Sampler
 from spark_rocket.model import TRACE_TOPIC, Message, MessageQueue
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data, trace_keys
 from spark_rocket.remoting.tls.settings import TlsSettings
+from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import running_consumer
 from tests.console.conftest import SCRIPT, Console, Page, eventually, page_of
@@ -226,8 +227,12 @@ def test_a_reset_is_previewed_and_executed(page: Page) -> None:
     assert [(row["committed"], row["target"]) for row in plan["rows"]] == [(10, 0)] * 4
     page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "earliest"})
     assert eventually(lambda: page.get("/api/groups/resetting")["group"]["lag"], lambda lag: lag == 40)
-    later = page.post("/api/groups/resetting/plan", {"topic": "orders", "to": "time", "timestamp": 2**42})
+    at = {"topic": "orders", "to": "time", "timestamp": now_ms()}
+    later = page.post("/api/groups/resetting/plan", at)
     assert (later["again"], later["skipped"]) == (0, 40)
+    for verb in ("plan", "reset"):
+        refused = page.post(f"/api/groups/resetting/{verb}", {**at, "timestamp": now_ms() + 3_600_000}, 400)
+        assert "in the future" in refused["error"]
     assert page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "nowhere", "timestamp": 1}, 400)["remedy"]
     page.delete("/api/groups/resetting", {"confirm": "resetting"})
     assert not _has(page, "resetting")

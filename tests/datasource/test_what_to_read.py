@@ -225,7 +225,7 @@ def test_a_queue_recreated_while_no_stream_ran(grown: int, caplog: pytest.LogCap
     queues.spans[q(0)], queues.began[q(0)] = (0, grown), 90_000
     wrong = (
         r"QUEUE_RECREATED\] orders/broker-a/0 was deleted and recreated, .*: its first message was stored at "
-        r"1970-01-01 00:01:30\+00:00, but message 40 .*at 1970-01-01 00:00:00.400.* The stream is at 100.*To continue"
+        r"1970-01-01T00:01:30Z, but message 40 .*at 1970-01-01T00:00:00.400Z.* The stream is at 100.*To continue"
     )
     with pytest.raises(DataLossError, match=wrong):
         StreamPlanner(queues, stream(subscribe="orders")).next_end(end, None)

@@ -30,7 +30,6 @@ import logging
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import datetime
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.replication.master_connection import HEAD_BYTES, MasterConnection, ReconnectError
@@ -42,6 +41,7 @@ from spark_rocket.remoting.tls.contexts import client_tls
 from spark_rocket.remoting.tls.problems import problem_of
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.recovery.replica import Replica
+from spark_rocket.units import moment_text
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 5.0
@@ -283,6 +283,6 @@ def _describe_record(record: bytes) -> str:
     found = scan_record(record[:size], check_crc=False).record if size <= len(record) else None
     if found is None:
         return "invalid or too long to show"
-    moment = datetime.fromtimestamp(found.store_timestamp / 1000).isoformat(sep=" ", timespec="seconds")
+    moment = moment_text(found.store_timestamp, "seconds")
     topic = str(found.topic, "utf-8", "replace")
     return f"of topic {topic}, stored by {format_address(*unpack_host(found.store_host))} at {moment}"

@@ -25,9 +25,9 @@ from spark_rocket.cli.commands import acl_users
 from spark_rocket.cli.commands.acl_users import HIDDEN, allow, deny, of_mode, one_mode, revoke, where_options
 from spark_rocket.cli.connect import Link, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import second_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
+from spark_rocket.units import second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -16,9 +16,10 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, watch_option
 from spark_rocket.cli.connect import Link, cluster_option, connection
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import camel, count_text, duration_text, percent_text, second_text
+from spark_rocket.cli.text import camel, percent_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.system import now_ms
+from spark_rocket.units import count_text, duration_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client.admin import BrokerStatus

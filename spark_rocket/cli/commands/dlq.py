@@ -14,22 +14,23 @@ import click
 
 from spark_rocket.attributes import pick
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import exclusive, json_option, whole, yes_option
+from spark_rocket.cli.arguments import exclusive, json_option, moment, past, whole, yes_option
 from spark_rocket.cli.commands import message as messages
 from spark_rocket.cli.commands.group import known_group
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import Bar, count_text, moment, second_text
+from spark_rocket.cli.text import Bar
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX
+from spark_rocket.units import count_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
     from spark_rocket.model import MessageExt
 
-_begin = click.option("--from", "begin", type=moment, metavar="TIME", help="dead letters since this time")
+_begin = click.option("--from", "begin", type=past, metavar="TIME", help="dead letters since this time")
 _end = click.option("--to", "end", type=moment, metavar="TIME", help="dead letters until this time")
 
 

@@ -20,10 +20,11 @@ from spark_rocket.cli.arguments import all_option, json_option, watch_option, wh
 from spark_rocket.cli.commands.cluster import MEMBER
 from spark_rocket.cli.connect import Link, cluster_option, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
-from spark_rocket.cli.text import camel, count_text, duration_text, second_text
+from spark_rocket.cli.text import camel
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
+from spark_rocket.units import count_text, duration_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -20,16 +20,26 @@ import click
 
 from spark_rocket.attributes import pick
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, exclusive, json_option, settings, whole, yes_option
+from spark_rocket.cli.arguments import (
+    PATH,
+    delivery_time,
+    duration,
+    exclusive,
+    json_option,
+    moment,
+    past,
+    settings,
+    whole,
+    yes_option,
+)
 from spark_rocket.cli.commands import message_show
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, moment, moment_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
-from spark_rocket.units import duration_ms
+from spark_rocket.units import count_text, moment_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Producer
@@ -58,14 +68,6 @@ def message() -> None:
 # --- sending ---------------------------------------------------------------------------------------------------------
 
 
-def duration(text: str) -> int:
-    """A type: a duration with its unit, as milliseconds. Numbers are refused: brokers have delays in s and in ms."""
-    delay = duration_ms(text)
-    if delay is None:
-        raise click.BadParameter(f"invalid duration {text!r}: use 500ms, 10s, 5m, 2h or 1d")
-    return delay
-
-
 @message.command("send", short_help="send messages from arguments, lines or a file")
 @topic_argument
 @click.argument("body", required=False)
@@ -75,8 +77,8 @@ def duration(text: str) -> int:
 @click.option("--tags", metavar="TAG", help="tag, for the consumers' tag filter")
 @click.option("--key", "--keys", "keys", multiple=True, metavar="KEY", help="key to find the message by; repeatable")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="user property; repeatable")
-@click.option("--delay", type=duration, metavar="TIME", help="delivery delay: 500ms, 10s, 5m, 2h, 1d")
-@click.option("--deliver-at", type=moment, metavar="TIME", help="delivery time: a time, or milliseconds since 1970")
+@click.option("--delay", type=duration, metavar="DURATION", help="delivery delay: 500ms, 10s, 5m, 2h, 1d")
+@click.option("--deliver-at", type=delivery_time, metavar="TIME", help="delivery time, or milliseconds since 1970")
 @click.option(
     "--delay-level", type=whole(1, 18, "delay level"), metavar="N", help="delay level 1 to 18, for brokers before 5.0"
 )
@@ -318,7 +320,7 @@ def wanted(admin: Admin, topic: str, msg_id: str) -> MessageExt:
 @message.command("query-key", short_help="list messages with a key")
 @topic_argument
 @click.argument("key")
-@click.option("--from", "begin", type=moment, metavar="TIME", default=None, help="stored at or after this time")
+@click.option("--from", "begin", type=past, metavar="TIME", default=None, help="stored at or after this time")
 @click.option("--to", "end", type=moment, metavar="TIME", default=None, help="stored at or before this time")
 @click.option(
     "--limit", type=whole(1, 10_000, "number of messages"), default="32", metavar="N", help="maximum number (32)"

@@ -17,11 +17,12 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from spark_rocket.cli.arguments import PATH, settings, whole
+from spark_rocket.cli.arguments import PATH, moment, past, settings, whole
 from spark_rocket.cli.commands.bench import Rates
 from spark_rocket.cli.connect import Link, complete_topics, connection
-from spark_rocket.cli.text import Bar, count_text, moment
+from spark_rocket.cli.text import Bar
 from spark_rocket.extras import requires
+from spark_rocket.units import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +134,7 @@ def _position(side: str, text: str | None) -> dict[str, str]:
     if text is None:
         return {}
     option = option_of(side, text)
-    return {option: text if option.endswith("Offsets") else str(moment(text))}
+    return {option: text if option.endswith("Offsets") else str((past if side == "starting" else moment)(text))}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ import click
 from spark_rocket.attributes import pick
 from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.cli import show
-from spark_rocket.cli.text import count_text, moment_text, size_text
+from spark_rocket.units import count_text, moment_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.model import MessageExt

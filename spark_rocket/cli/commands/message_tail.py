@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import exclusive, json_option, whole
+from spark_rocket.cli.arguments import exclusive, json_option, past, whole
 from spark_rocket.cli.commands import message_show
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
-from spark_rocket.cli.text import moment
 from spark_rocket.errors import RocketError
 from spark_rocket.system import now_ms
 
@@ -48,7 +47,7 @@ _MAX_CLOCK_SKEW_MS = 10_000  # queues that are found late are read from so long 
 
 def _start(text: str) -> int:
     """A type: a time, ``earliest`` as 0, or ``latest`` as -1."""
-    return {"earliest": 0, "latest": -1}[text] if text in ("earliest", "latest") else moment(text)
+    return {"earliest": 0, "latest": -1}[text] if text in ("earliest", "latest") else past(text)
 
 
 @click.command("tail")

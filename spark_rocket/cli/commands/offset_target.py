@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, bundle, exclusive, group_name
+from spark_rocket.cli.arguments import PATH, bundle, exclusive, group_name, number, past
 from spark_rocket.cli.commands.message import find_queue
-from spark_rocket.cli.text import moment, number
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:
@@ -48,9 +47,9 @@ target_options = bundle(
     click.option("--checkpoint", type=PATH, metavar="DIR", help="offsets of a query"),
     click.option(
         "--at",
-        type=moment,
+        type=past,
         metavar="TIME",
-        help="offsets of a store time: 2026-11-21T08:00 (UTC, or with +01:00), ms, or 2h (ago; also -2h)",
+        help="offsets of a store time: 2026-11-21T08:00 (local time, or with +01:00), ms, or 2h (ago; also -2h)",
     ),
     click.option("--of-group", type=group_name, metavar="GROUP", help="offsets of another group"),
     click.option("--file", type=PATH, metavar="FILE", help="offsets as JSON; - for stdin"),

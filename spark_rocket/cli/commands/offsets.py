@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import PATH, dry_run_option, group_name, yes_option
+from spark_rocket.cli.arguments import PATH, dry_run_option, group_name, limit, past, yes_option
 from spark_rocket.cli.commands.offset_rows import connected, limits_of, print_rows, rows_of, show_plan
 from spark_rocket.cli.commands.offset_target import TARGETS, OffsetTarget, only_queue, positions_of, target_options
 from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
-from spark_rocket.cli.text import limit, moment, moment_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
+from spark_rocket.units import moment_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
@@ -208,7 +208,7 @@ def _like_reset(
 
 
 def _when(text: str) -> dict[str, Any]:
-    return {text: True} if text in ("earliest", "latest") else {"at": moment(text)}
+    return {text: True} if text in ("earliest", "latest") else {"at": past(text)}
 
 
 import_offsets = _like_reset(

@@ -18,9 +18,9 @@ from spark_rocket.cli.commands.message import find_queue
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import count_text, size_text
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ClientError
+from spark_rocket.units import count_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -15,8 +15,9 @@ from spark_rocket.cli import show
 from spark_rocket.cli.arguments import yes_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.show import Column
-from spark_rocket.cli.text import camel, count_text, second_text
+from spark_rocket.cli.text import camel
 from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.units import count_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.cli.arguments import PATH, store_directory
-from spark_rocket.cli.text import Bar, camel, limit, moment, moment_text, number, print_table, size_text
+from spark_rocket.cli.arguments import PATH, limit, moment, number, past, store_directory
+from spark_rocket.cli.text import Bar, camel, print_table
 from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ConfigError, StateError
+from spark_rocket.units import moment_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
@@ -166,7 +167,7 @@ def _first_of_each_kind(problems: Iterable[StoreProblem]) -> Iterable[StoreProbl
 @click.option("-q", "--queue", type=number, metavar="ID", help="only this queue id")
 @click.option("--from-offset", type=number, metavar="N", help="first queue offset")
 @click.option("--to-offset", type=number, metavar="N", help="last queue offset (inclusive)")
-@click.option("--since", type=moment, metavar="TIME", help="stored at or after: 2026-11-21T08:00 (UTC), ms or 2h (ago)")
+@click.option("--since", type=past, metavar="TIME", help="stored at or after: 2026-11-21T08:00 (local), ms or 2h (ago)")
 @click.option("--until", type=moment, metavar="TIME", help="stored at or before")
 @click.option("-k", "--key", metavar="KEY", help="only messages with this key or unique key")
 @click.option("--at", type=number, metavar="PHYSICAL", help="only the message at this commit log offset")

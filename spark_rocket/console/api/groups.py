@@ -15,6 +15,8 @@ from spark_rocket.console.sampler import GROUPS
 from spark_rocket.console.state import GroupRecord, queue_label
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
+from spark_rocket.system import now_ms
+from spark_rocket.units import future_text
 
 _COLUMNS = ("name", "kind", "members", "lag", "rate", "topics")
 _DRAWN = 8  # queues
@@ -144,4 +146,6 @@ class GroupApi:
         moment = moments[to] if to in moments else request.number("timestamp", least=1)
         if to not in (*moments, "time"):
             raise Refused(f"Invalid reset target {to[:40]!r}.", remedy="Use earliest, latest or a time.")
+        if to == "time" and (ahead := future_text(moment, now_ms())):
+            raise Refused(f"The time of the reset is {ahead}.", remedy="Use a time in the past, or latest.")
         return request.path["group"], request.text("topic"), moment

@@ -28,7 +28,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.content import Content
@@ -41,6 +41,7 @@ from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.write.send import choose_queue
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import SendResult, SendStatus
+from spark_rocket.units import moment_text
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -105,7 +106,7 @@ class Commit:
         if before is None:
             before = Content({"unknown topics": int(records[-1].more.get("rows", 0))})
             content = Content({"unknown topics": sum(content.topics.values())})
-        at = datetime.fromtimestamp(decision.more.get("time", 0) / 1000, UTC).isoformat(timespec="seconds")
+        at = moment_text(decision.more.get("time", 0), "seconds", UTC)
         if ledger.is_stream:
             if before.topics.keys() != content.topics.keys() and before.topics and content.topics:
                 log.warning("batch %d of %s was decided at %s with %s, and is published there; this run has %s",

@@ -14,8 +14,7 @@ from spark_rocket.datasource.options.parsers import Compression, Guarantee, Posi
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.datasource.stream_offsets import format_time
 from spark_rocket.system import now_ms
-
-CLOCK_SKEW_MS = 60_000
+from spark_rocket.units import future_text
 
 
 def check_needs(values: Values) -> None:
@@ -132,7 +131,7 @@ def _check_not_future(starting: Position, *, is_stream: bool) -> None:
     latest = max(times) if is_stream else min(times)
     query, instead = ("a stream", "") if is_stream else ("a batch read", "spark.readStream with ")
     now = now_ms()
-    if latest > now + CLOCK_SKEW_MS:
+    if future_text(latest, now):
         option = "startingTimestamp" if starting.times is None else "startingOffsetsByTimestamp"
         raise error(
             "BAD_OPTION.FUTURE_TIME",

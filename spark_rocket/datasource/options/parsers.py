@@ -31,7 +31,7 @@ from spark_rocket.model import (
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.system import now_ms
-from spark_rocket.units import Moment, are_seconds, duration_ms, moment, size_bytes
+from spark_rocket.units import DURATION, SIZE, Moment, are_seconds, duration_ms, moment, size_bytes, whole_number
 
 Parser = Callable[[str, str], object]
 
@@ -147,7 +147,6 @@ def one_of(choices: type[E]) -> Callable[[str, str], E]:
     return parse
 
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _HIGHEST = 2**63 - 1
 
 
@@ -155,10 +154,10 @@ def number(lowest: int, highest: int | None = None) -> Parser:
     wanted = f"an integer from {lowest} to {highest}" if highest else f"an integer of at least {lowest}"
 
     def parse(option: str, text: str) -> int:
-        bare = text.strip()  # int() would not strip control characters
-        if not _WHOLE.fullmatch(bare) or not lowest <= int(bare) <= (highest or _HIGHEST):
+        value = whole_number(text)
+        if value is None or not lowest <= value <= (highest or _HIGHEST):
             raise bad_value(option, text, wanted)
-        return int(bare)
+        return value
 
     return parse
 
@@ -347,15 +346,13 @@ def directory(option: str, text: str) -> str:
 
 
 def _of_a_range(
-    lowest: int, highest: int | None, unit: str, with_unit: Callable[[str], int | None], wanted: str
+    lowest: int, highest: int | None, unit: str, value_of: Callable[[str, int], int | None], wanted: str
 ) -> Parser:
     """Parse a number with a unit, or a bare number in ``unit``."""
     limits = f"from {lowest} to {highest} {unit}" if highest else f"of at least {lowest} {unit}"
 
     def parse(option: str, text: str) -> int:
-        value = with_unit(text)
-        if value is None and _WHOLE.fullmatch(text.strip()):
-            value = int(text.strip())
+        value = value_of(text, 1)
         if value is None or not lowest <= value <= (highest or _HIGHEST):
             raise bad_value(option, text, f"{wanted}, {limits}")
         return value
@@ -365,13 +362,12 @@ def _of_a_range(
 
 def duration(lowest_ms: int, highest_ms: int) -> Parser:
     """Parse milliseconds: a number with a unit, or a bare number."""
-    wanted = "a duration such as 500ms, 90s, 15m, 2h or 1d, or milliseconds"
-    return _of_a_range(lowest_ms, highest_ms, "ms", duration_ms, wanted)
+    return _of_a_range(lowest_ms, highest_ms, "ms", duration_ms, f"{DURATION}, or milliseconds")
 
 
 def size(lowest: int, highest: int | None = None) -> Parser:
     """Parse bytes: a number with a unit, or a bare number."""
-    return _of_a_range(lowest, highest, "bytes", size_bytes, "a size such as 64k, 4m or 1g, or a number of bytes")
+    return _of_a_range(lowest, highest, "bytes", size_bytes, f"{SIZE}, or a number of bytes")
 
 
 def timestamp(option: str, text: str) -> Moment:
