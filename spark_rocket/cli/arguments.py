@@ -116,7 +116,7 @@ def past(text: str) -> int:
 def delivery_time(text: str) -> int:
     """A type: as :func:`moment`, and not in the past, when a message would be delivered at once."""
     time = moment(text)
-    if not future_text(time, now_ms()):
+    if time <= now_ms():
         raise click.BadParameter(
             f"invalid delivery time {text!r}: it is not in the future. Without a zone, a time is local time; "
             "for a duration from now, use --delay"

@@ -105,7 +105,7 @@ def test_offsets_are_exported_and_imported(
 def test_reset_to_a_time_a_group_or_an_end(rocket: Run, cluster: LocalCluster, queues: list[MessageQueue]) -> None:
     for where, offsets in (
         (["--at", "1h"], [0, 0]),
-        (["--at", "2999-01-01"], [10, 10]),
+        (["--at", "0s"], [10, 10]),
         (["--offset", "8", "--queue", "broker-a:1"], [10, 8]),
         (["--at=-1h"], [0, 0]),
         (["--latest"], [10, 10]),
@@ -117,6 +117,10 @@ def test_reset_to_a_time_a_group_or_an_end(rocket: Run, cluster: LocalCluster, q
     ):
         assert rocket("reset", "-g", "moved", "-t", "orders", *where, "--yes")[0] == 0
         assert committed(cluster, "moved", queues) == offsets
+    assert (
+        rocket("reset", "-g", "moved", "-t", "orders", "--at", "2999-01-01", "--yes")[0] == 2
+    )  # nothing is stored then
+    assert committed(cluster, "moved", queues) == [0, 0]
     assert rocket("reset", "-g", "follower", "-t", "orders", "--of-group", "moved", "--yes")[0] == 0
     assert committed(cluster, "follower", queues) == [0, 0]
 

@@ -328,7 +328,7 @@ def test_a_member(rocket: Run, servers: Servers) -> None:
     until(lambda: rocket("group", "lag", "team").out.startswith("team: no consumers\n"))
 
 
-@pytest.mark.parametrize(("where", "then"), [("earliest", 0), ("latest", 10), ("-1h", 0), ("2999-01-01", 10)])
+@pytest.mark.parametrize(("where", "then"), [("earliest", 0), ("latest", 10), ("-1h", 0), ("0s", 10)])
 def test_a_group_is_reset_as_by_rocket_offsets(
     rocket: Run, servers: Servers, admin: Admin, where: str, then: int
 ) -> None:

@@ -232,7 +232,7 @@ def test_a_reset_is_previewed_and_executed(page: Page) -> None:
     assert (later["again"], later["skipped"]) == (0, 40)
     for verb in ("plan", "reset"):
         refused = page.post(f"/api/groups/resetting/{verb}", {**at, "timestamp": now_ms() + 3_600_000}, 400)
-        assert "in the future" in refused["error"]
+        assert "in the future" in refused["text"]
     assert page.post("/api/groups/resetting/reset", {"topic": "orders", "to": "nowhere", "timestamp": 1}, 400)["remedy"]
     page.delete("/api/groups/resetting", {"confirm": "resetting"})
     assert not _has(page, "resetting")

@@ -156,7 +156,7 @@ def test_time_stamps(text: str, ms: int) -> None:
 def test_a_date_without_dashes_gets_a_hint_and_the_largest_time_passes() -> None:
     assert "for a date write 2026-01-31" in bad(startingTimestamp="20260131")
     largest = {"subscribe": "t", "startingTimestamp": str(2**63 - 1)}
-    with pytest.raises(OptionError, match=r"FUTURE_TIME.*9999-12-31"):
+    with pytest.raises(OptionError, match=r"FUTURE_TIME.*9223372036854775807"):
         parse_read_options(largest, BATCH)
     ends = {"subscribe": "t", "endingTimestamp": str(2**63 - 1)}
     assert parse_read_options(ends, BATCH).ending.timestamp_ms == 2**63 - 1

@@ -403,7 +403,7 @@ def test_start_times_per_queue_and_queues_without_later_messages() -> None:
     first = StreamPlanner(queues, stream(**given)).next_end(None, None)
     assert first is not None
     assert first.starts == starts
-    with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 .*stored at 1970-01-01 00:00:00.200"):
+    with pytest.raises(OffsetsError, match=r"NOTHING_SINCE.*orders/broker-a/3 .*stored at 1970-01-01T00:00:00.200"):
         batch_ranges(queues, batch(**given, startingOffsetsByTimestampStrategy="error"))
     queues.spans[q(4)] = (0, 1)
     with pytest.raises(OffsetsError, match=r"QUEUE_NOT_NAMED.*orders/broker-a/4"):
@@ -481,10 +481,10 @@ def test_a_stream_does_not_start_at_a_future_time(given: dict[str, str], monkeyp
 
     option = next(reversed(given))
     with pytest.raises(
-        OptionError, match=rf"FUTURE_TIME.*{option} is 2023-11-14 22:14:20.001.*\(now: 2023-11-14 22:13:20"
+        OptionError, match=rf"FUTURE_TIME.*{option} is 2023-11-14T22:14:20.001.*\(now: 2023-11-14T22:13:20"
     ):
         stream(**at(1_700_000_060_001))
-    with pytest.raises(OptionError, match=r"FUTURE_TIME.*9999-12-31"):
+    with pytest.raises(OptionError, match=r"FUTURE_TIME.*9223372036854775807"):
         stream(**at(2**63 - 1))
     stream(**at(1_700_000_060_000))
     if option == "startingTimestamp" and len(given) == 1:
