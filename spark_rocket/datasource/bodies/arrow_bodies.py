@@ -44,7 +44,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.datasource.bodies.decoding import BAD, I64, ColumnError, Decoded, raw, reason
+from spark_rocket.datasource.bodies.decoding import BAD, I64, BodyError, ColumnError, Decoded, raw, reason
 
 _FILE = b"ARROW1"
 _STREAM_IN_FILE = 8
@@ -85,7 +85,7 @@ class ArrowDecoder:
 
     def _read(self, buffer: pa.Buffer, left: SizeLimit) -> list[pa.RecordBatch]:
         if not buffer.size:
-            raise ValueError("the body is empty")
+            raise BodyError("the body is empty")
         promised = None
         if memoryview(buffer)[: len(_FILE)] == _FILE:
             with pa.ipc.open_file(buffer) as file:
@@ -101,7 +101,7 @@ class ArrowDecoder:
                 batch.validate(full=True)
                 found.append(self._conform(batch, left))
         if promised not in (None, len(found)):
-            raise ValueError(f"the file has {len(found)} batches, but its footer {promised}")
+            raise BodyError(f"the file has {len(found)} batches, but its footer {promised}")
         return found
 
     def _conform(self, batch: pa.RecordBatch, left: SizeLimit) -> pa.RecordBatch:
@@ -109,7 +109,7 @@ class ArrowDecoder:
         arrays = []
         for item in self._fields:
             if names.count(item.name) > 1:
-                raise ValueError(f"duplicate column {item.name}")
+                raise BodyError(f"duplicate column {item.name}")
             if item.name not in names:
                 arrays.append(nothing(batch.num_rows, item.type, left))
                 continue
@@ -147,14 +147,14 @@ class SizeLimit:
         """Take rows; ValueError if the limit is exceeded."""
         self._rows -= count
         if count < 0 or self._rows < 0:
-            raise ValueError("it claims more rows than allowed for a body of its size")
+            raise BodyError("it claims more rows than allowed for a body of its size")
 
     def bytes(self, count: int) -> None:
         """Take bytes; ValueError if the limit is exceeded."""
         self._bytes -= count
         self.spent += count
         if count < 0 or self._bytes < 0:
-            raise ValueError("it would become larger than allowed for a body of its size")
+            raise BodyError("it would become larger than allowed for a body of its size")
 
 
 def check_stream(buffer: pa.Buffer) -> None:
@@ -165,11 +165,11 @@ def check_stream(buffer: pa.Buffer) -> None:
             continue
         metadata = message.metadata.to_pybytes()
         if _OLD_COMPRESSION in metadata:
-            raise ValueError("it uses Arrow's experimental compression, which is unsupported")
+            raise BodyError("it uses Arrow's experimental compression, which is unsupported")
         try:
             rows, inflated = _claimed_size(metadata, message.body, message.type == "dictionary")
         except struct.error:
-            raise ValueError("its metadata is truncated") from None
+            raise BodyError("its metadata is truncated") from None
         left.rows(rows)
         left.bytes(inflated)
 
@@ -190,11 +190,11 @@ def _claimed_size(metadata: bytes, body: pa.Buffer | None, dictionary: bool) -> 
     for offset, length in np.frombuffer(metadata, "<i8", 2 * count, start + 4).reshape(-1, 2).tolist():
         if length:
             if offset < 0:
-                raise ValueError("a buffer lies outside the body")
+                raise BodyError("a buffer lies outside the body")
             (claim,) = struct.unpack_from("<q", data, offset)
             inflated += 0 if claim == -1 else claim
             if claim < -1:
-                raise ValueError("a buffer claims a negative length")
+                raise BodyError("a buffer claims a negative length")
     return rows, inflated
 
 
@@ -228,7 +228,7 @@ def check_type(kind: pa.DataType) -> None:
         check_type(kind.storage_type)
     elif types.is_decimal(kind):
         if not 0 <= kind.scale <= kind.precision:
-            raise ValueError(f"a decimal has {kind.precision} digits, {kind.scale} of them after the point")
+            raise BodyError(f"a decimal has {kind.precision} digits, {kind.scale} of them after the point")
     elif types.is_map(kind):
         check_type(kind.key_type)
         check_type(kind.item_type)
@@ -283,7 +283,7 @@ def _conform_member(array: pa.Array, item: pa.Field, left: SizeLimit) -> pa.Arra
     except ColumnError as error:
         raise ColumnError(f"{item.name}.{error.path}", error.problem) from None
     except (pa.ArrowException, ValueError) as error:
-        raise ColumnError(item.name, f"it is {array.type}: {error}") from None
+        raise ColumnError(item.name, f"it is {array.type}: {reason(error)}") from None
 
 
 def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
@@ -293,7 +293,7 @@ def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     for index in range(kind.num_fields):
         item = kind.field(index)
         if names.count(item.name) > 1:
-            raise ValueError(f"duplicate member {item.name}")
+            raise BodyError(f"duplicate member {item.name}")
         if item.name in names:
             members.append(_conform_member(array.field(names.index(item.name)), item, left))
         else:
@@ -306,7 +306,7 @@ def _struct(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
 def _values(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
     given, wanted = _group(array.type), _group(kind)
     if not wanted or (given != wanted and (given, wanted) not in _PAIRS):
-        raise ValueError(f"it cannot be converted to {kind} without loss")
+        raise BodyError(f"it cannot be converted to {kind} without loss")
     left.bytes(len(array) * _width(kind))
     if given in ("text", "bytes"):
         left.bytes(int(_lengths(array).sum()))
@@ -322,7 +322,7 @@ def _values(array: pa.Array, kind: pa.DataType, left: SizeLimit) -> pa.Array:
         if given == "float":
             same = pc.or_(same, pc.is_nan(array))
         if pc.all(same).as_py() is False:
-            raise ValueError(f"{array.filter(pc.invert(same))[0]} does not fit {kind}")
+            raise BodyError(f"{array.filter(pc.invert(same))[0]} does not fit {kind}")
     return found
 
 

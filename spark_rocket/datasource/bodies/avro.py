@@ -8,6 +8,14 @@ bytes    a single object
 10 …     the datum
 =======  ========================================================================
 
+=======  ========================================================================
+bytes    a datum with the header of a schema registry (``avroEncoding=confluent``)
+=======  ========================================================================
+0        00
+1 … 4    the schema's ID, big endian. It is not checked: only the registry knows it
+5 …      the datum
+=======  ========================================================================
+
 Types are those of Spark's ``from_avro``. Rejected are unions of several types (except numbers and null), recursive
 schemas, and arrays of values without bytes (a body of five bytes could have a billion of them). Dates and times of any
 year are read, as numbers that Arrow supports. A negative enum index is invalid; in a union fastavro counts from the
@@ -23,7 +31,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_rocket.datasource.bodies.decoding import BAD, reason
+from spark_rocket.datasource.bodies.decoding import BAD, BodyError, library_text, reason
 from spark_rocket.datasource.column_types import TIMESTAMP, TIMESTAMP_NTZ, list_of, type_name
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodySettings
 from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
@@ -31,6 +39,7 @@ from spark_rocket.extras import pip_install
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 _HEADER = b"\xc3\x01"
+_REGISTRY_HEADER = 5  # bytes
 _MAX_VALUES = 20_000  # columns and fields; those of a named type count at each use
 _REMEDY = "Read the body as binary, and use from_avro in the query."
 _PLAIN: dict[str, pa.DataType] = {
@@ -84,7 +93,8 @@ class AvroSchema:
             digest = fastavro.schema.fingerprint(form, "CRC-64-AVRO")
         except (*BAD, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
             raise OptionError(
-                f"option avroSchema is not an Avro schema: {reason(error)}.", remedy="Use JSON, or the path of a file."
+                f"option avroSchema is not an Avro schema: {library_text(error)}.",
+                remedy="Use JSON, or the path of a file.",
             ) from None
         except ProtocolError as error:
             raise SchemaError(error.message, remedy=_REMEDY) from None
@@ -147,20 +157,48 @@ class AvroSchema:
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Decode a body; all of its bytes must be used."""
+        has_registry_header = len(body) >= _REGISTRY_HEADER and not body[0]
         start = 0
-        if self._encoding is not AvroEncoding.RAW:
-            if body[:10] == self.header:
-                start = 10
-            elif body[:2] == _HEADER or self._encoding is AvroEncoding.SINGLE:
-                raise ValueError(
-                    f"it begins with {body[:10].hex()}, but single objects of avroSchema with {self.header.hex()}"
-                    + (" (raw datums need avroEncoding=raw)" if self._encoding is AvroEncoding.AUTO else "")
-                )
+        if self._encoding is AvroEncoding.CONFLUENT:
+            if not has_registry_header:
+                raise BodyError(f"it begins with {body[:5].hex() or 'nothing'}, but schema registry headers with 00")
+            start = _REGISTRY_HEADER
+        elif self._encoding is not AvroEncoding.RAW and body[:10] == self.header:
+            start = 10
+        try:
+            if self._encoding is AvroEncoding.SINGLE or (self._encoding is AvroEncoding.AUTO and body[:2] == _HEADER):
+                self._check_single(body)
+            return self._datum(body, start)
+        except BAD as error:
+            if not has_registry_header:
+                raise
+            number = int.from_bytes(body[1:_REGISTRY_HEADER], "big")
+            if self._encoding is AvroEncoding.CONFLUENT:
+                hint = f"does it have avroSchema? The schema registry's ID of its schema is {number}"
+            else:
+                hint = f"if it has the header of a schema registry (schema {number}), set avroEncoding=confluent"
+            raise BodyError(f"{reason(error)}; {hint}") from None
+
+    def _check_single(self, body: bytes) -> None:
+        if body[:10] != self.header:
+            raise BodyError(
+                f"it begins with {body[:10].hex()}, but single objects of avroSchema with {self.header.hex()}"
+                + (" (raw datums need avroEncoding=raw)" if self._encoding is AvroEncoding.AUTO else "")
+            )
+
+    def _datum(self, body: bytes, start: int) -> dict[str, Any]:
         file = io.BytesIO(body)
         file.seek(start)
-        value: Any = self._library.schemaless_reader(file, self._reading, None)
+        try:
+            value: Any = self._library.schemaless_reader(file, self._reading, None)
+        except (BodyError, UnicodeDecodeError, RecursionError):
+            raise
+        except EOFError:
+            raise BodyError("the datum ends too early") from None
+        except BAD:
+            raise BodyError(f"the datum is invalid before byte {file.tell()}") from None
         if file.tell() != len(body):
-            raise ValueError(f"the datum ends at byte {file.tell()} of {len(body)}")
+            raise BodyError(f"the datum ends at byte {file.tell()} of {len(body)}")
         return value  # type: ignore[no-any-return]
 
     def write(self, row: dict[str, Any]) -> bytes:
@@ -235,7 +273,7 @@ def _for_reading(schema: Any) -> Any:
 
 def _symbol(index: int, schema: Any, _: Any = None) -> str:
     if not 0 <= index < len(schema["symbols"]):
-        raise ValueError(f"invalid index {index} for an enum of {len(schema['symbols'])} symbols")
+        raise BodyError(f"invalid index {index} for an enum of {len(schema['symbols'])} symbols")
     return str(schema["symbols"][index])
 
 

@@ -94,7 +94,7 @@ def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
 
             kind = ProtobufType(settings)
             check_known(body, kind.columns, "protobufMessage")
-            return OneByOneDecoder(fields, kind.reader(fields.names), kind.errors)
+            return OneByOneDecoder(fields, kind.reader(fields.names))
     wanted = VARIANT if form is BodyFormat.VARIANT else pa.string()
     if [type_name(kind) for kind in body.types] != [type_name(wanted)]:
         raise SchemaError(

@@ -35,6 +35,7 @@ import pyarrow.csv
 from spark_rocket.datasource.bodies.decoding import (
     BAD,
     I64,
+    BodyError,
     ColumnError,
     Decoded,
     DecodeSpan,
@@ -109,7 +110,7 @@ class CsvDecoder:
             convert_options=self._convert,
         )
         if table.num_rows != count:
-            raise ValueError(f"{table.num_rows} lines instead of {count}")
+            raise BodyError(f"{table.num_rows} lines instead of {count}")
         return [column.combine_chunks() for column in table.columns]
 
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
@@ -122,12 +123,12 @@ class CsvDecoder:
                 continue
             try:
                 if body is None:
-                    raise ValueError(self._quotes.rule)
+                    raise BodyError(self._quotes.rule)
                 if not body:
-                    raise ValueError("the body is empty")
+                    raise BodyError("the body is empty")
                 values = body.count(self._delimiter) + 1
                 if values != len(self._fields) and _QUOTE not in body:
-                    raise ValueError(f"it has {values} values, but the schema has {len(self._fields)}")
+                    raise BodyError(f"it has {values} values, but the schema has {len(self._fields)}")
                 rows.append(self._read(pa.py_buffer(body + b"\n"), 1))
             except BAD as error:
                 rows.append(nothing)

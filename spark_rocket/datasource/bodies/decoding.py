@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from json import JSONDecodeError
 from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+
+from spark_rocket.datasource.column_types import type_name
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
 DecodeSpan = Callable[[int, int], list[pa.Array]]
@@ -26,7 +29,11 @@ _MAX_ROWS = 65_536
 BAD = (ValueError, OverflowError, TypeError, ArithmeticError, LookupError, EOFError, RecursionError, pa.ArrowException)
 
 
-class ColumnError(ValueError):
+class BodyError(ValueError):
+    """Says in plain words why a body is invalid."""
+
+
+class ColumnError(BodyError):
     """A value that its column cannot hold; the message names the column, or the path of its member."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -55,7 +62,28 @@ class Decoder(Protocol):
 
 
 def reason(error: BaseException) -> str:
-    """Return an error's message as one short line."""
+    """Return one short line that says why a body is invalid.
+
+    Messages of Python are replaced: they name codecs and types of Python, not what is wrong with the body.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.object[error.start]:#04x} at position {error.start} is not UTF-8"
+    if isinstance(error, JSONDecodeError):
+        return f"it is not JSON from character {error.pos} on"
+    if isinstance(error, (BodyError, pa.ArrowException)):
+        return line(str(error))
+    return next((text for kind, text in _REASONS if isinstance(error, kind)), "it is damaged")
+
+
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (EOFError, "it ends too early"),
+    (RecursionError, "it is nested too deeply"),
+    (MemoryError, "it needs more memory than there is"),
+)
+
+
+def library_text(error: BaseException) -> str:
+    """Return the message of an error of a library as one short line."""
     return line(str(error)) or type(error).__name__
 
 
@@ -101,23 +129,17 @@ def _with_column(row: dict[str, Any], fields: pa.Schema) -> ColumnError | None:
     for item in fields:
         try:
             pa.array([row.get(item.name)], item.type)
-        except (*BAD, MemoryError) as error:
-            return ColumnError(item.name, reason(error))
+        except (*BAD, MemoryError):
+            return ColumnError(item.name, f"its value does not fit {type_name(item.type)}")
     return None
 
 
 class OneByOneDecoder:
     """Decodes one body after the other, for formats whose library has no batch interface."""
 
-    def __init__(
-        self,
-        fields: pa.Schema,
-        read: Callable[[bytes], dict[str, Any]],
-        errors: tuple[type[BaseException], ...] = (*BAD, MemoryError),
-    ) -> None:
+    def __init__(self, fields: pa.Schema, read: Callable[[bytes], dict[str, Any]]) -> None:
         self._fields = fields
         self._read = read
-        self._errors = errors
 
     def decode(self, bodies: pa.Array) -> Decoded:
         rows: list[dict[str, Any] | None] = []
@@ -125,7 +147,7 @@ class OneByOneDecoder:
         for index, body in enumerate(bodies.to_pylist()):
             try:
                 rows.append(self._read(body))
-            except self._errors as error:
+            except (*BAD, MemoryError) as error:
                 rows.append(None)
                 bad[index] = reason(error)
         columns = columns_of(rows, self._fields, bad)

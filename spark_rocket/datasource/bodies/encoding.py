@@ -20,12 +20,12 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType, V
 
 from spark_rocket.datasource.bodies.arrow_bodies import write_stream
 from spark_rocket.datasource.bodies.codecs import check_known
-from spark_rocket.datasource.bodies.decoding import BAD, reason
+from spark_rocket.datasource.bodies.decoding import BAD, library_text
 from spark_rocket.datasource.bodies.rendering import csv_lines, json_objects, variant_text
 from spark_rocket.datasource.bodies.types import check_types
-from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
+from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
 from spark_rocket.datasource.spark_schema import columns_of
-from spark_rocket.errors import RowError, SchemaError
+from spark_rocket.errors import OptionError, RowError, SchemaError
 from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of
 
 
@@ -95,6 +95,12 @@ class BodyEncoder:
         if self._settings.format is BodyFormat.AVRO:
             from spark_rocket.datasource.bodies.avro import AvroSchema
 
+            if self._settings.avro_encoding is AvroEncoding.CONFLUENT:
+                raise OptionError(
+                    "option avroEncoding is confluent, which is for reads: the data source does not know the IDs of a "
+                    "schema registry.",
+                    remedy="Set avroEncoding to single or raw, or write a column body with the header and to_avro.",
+                )
             schema = AvroSchema(self._settings)
             check_known(self._columns, schema.columns, "avroSchema")
             return schema.write
@@ -124,7 +130,7 @@ class BodyEncoder:
             except (*BAD, AttributeError) as error:
                 raise RowError(
                     f"row {self._rows + index} of {self._where} cannot be written as {self._settings.format.value}: "
-                    f"{reason(error)}.",
+                    f"{library_text(error)}.",
                     remedy="Check the row against the schema, or filter it out.",
                 ) from None
         return binary_of(bodies)

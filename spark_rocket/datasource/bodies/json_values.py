@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_rocket.datasource.bodies.decoding import BAD, ColumnError, reason
+from spark_rocket.datasource.bodies.decoding import BAD, BodyError, ColumnError, reason
 from spark_rocket.datasource.column_types import is_variant
 from spark_rocket.extras import requires
 
@@ -48,7 +48,7 @@ def _decoder(constant: Callable[[str], Any]) -> json.JSONDecoder:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+    raise BodyError(f"{constant} is not JSON")
 
 
 _DECODER, STRICT = _decoder(Number), _decoder(_refuse)
@@ -76,10 +76,10 @@ _DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
 def parse_object(body: bytes) -> dict[str, Any]:
     """Parse a body that is one object; the last of duplicate members counts."""
     if not body:
-        raise ValueError("the body is empty")
+        raise BodyError("the body is empty")
     value = parse_value(body)
     if not isinstance(value, dict):
-        raise ValueError(f"the body is {_name(value)}, not an object")
+        raise BodyError(f"the body is {_name(value)}, not an object")
     return value
 
 
@@ -88,7 +88,7 @@ def parse_value(body: bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
     text = body.decode()
     value, end = decoder.raw_decode(text, _skip(text, 0))
     if _skip(text, end) != len(text):
-        raise ValueError(f"unexpected characters after the JSON value, from character {end} on")
+        raise BodyError(f"unexpected characters after the JSON value, from character {end} on")
     return value
 
 
@@ -171,11 +171,15 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
 def variant_reader() -> Convert:
     """Return a converter to variants in the form of Spark's Arrow batches. They cannot hold a member twice."""
     with requires("A column of type variant"):
+        from pyspark.errors import PySparkException
         from pyspark.sql.variant_utils import VariantUtils
 
     def variant_of(value: Any) -> dict[str, bytes]:
         _check_members(value)
-        content, metadata = VariantUtils.parse_json(write_compact(value))
+        try:
+            content, metadata = VariantUtils.parse_json(write_compact(value))
+        except (ValueError, OverflowError, PySparkException):
+            raise _wrong(value, "within the limits of variants") from None
         return {"value": bytes(content), "metadata": bytes(metadata)}
 
     return variant_of
@@ -184,14 +188,14 @@ def variant_reader() -> Convert:
 def _check_members(value: Any) -> None:
     if isinstance(value, Repeated):
         (name, _), *_ = Counter(name for name, _ in value.members).most_common(1)
-        raise ValueError(f"an object has the member {_quoted(name)} more than once, which a variant cannot store")
+        raise BodyError(f"an object has the member {_quoted(name)} more than once, which a variant cannot store")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _check_members(item)
 
 
-def _wrong(value: Any, wanted: str) -> ValueError:
+def _wrong(value: Any, wanted: str) -> BodyError:
     shown = write_compact(value)
-    return ValueError(f"{shown[:60]}{'…' if len(shown) > 60 else ''} is not {wanted}")
+    return BodyError(f"{shown[:60]}{'…' if len(shown) > 60 else ''} is not {wanted}")
 
 
 def _dict(value: Any) -> dict[str, Any]:
@@ -287,12 +291,14 @@ def _micros(value: Any, match: re.Match[str] | None, wanted: str) -> int:
         raise _wrong(value, wanted)
     year, month, day, *clocks, zone = match.groups()
     hour, minute, second, fraction = (one or other for one, other in zip(clocks[:4], clocks[4:], strict=True))
-    days = _days(int(year), int(month), int(day))
-    clock = time(int(hour or 0), int(minute or 0), int(second or 0))
+    try:
+        days = _days(int(year), int(month), int(day))
+        clock = time(int(hour or 0), int(minute or 0), int(second or 0))
+        offset = time(int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0) if zone and zone[0] in "+-" else time()
+    except ValueError:
+        raise _wrong(value, wanted) from None
     seconds = days * 86_400 + clock.hour * 3600 + clock.minute * 60 + clock.second
-    if zone and zone[0] in "+-":
-        offset = time(int(zone[1:3]), int(zone[-2:]) if len(zone) > 3 else 0)
-        seconds -= int(f"{zone[0]}1") * (offset.hour * 3600 + offset.minute * 60)
+    seconds -= (-1 if zone and zone[0] == "-" else 1) * (offset.hour * 3600 + offset.minute * 60)
     micros = seconds * 1_000_000 + int(f"{(fraction or '')[:6]:0<6}")
     if not -(1 << 63) <= micros < 1 << 63:
         raise _wrong(value, "within the years of timestamps")
@@ -310,7 +316,10 @@ def _date(value: Any) -> int:
     match = _DAY.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
     if match is None:
         raise _wrong(value, "a date")
-    days = _days(int(match[1]), int(match[2]), int(match[3]))
+    try:
+        days = _days(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError:
+        raise _wrong(value, "a date") from None
     if not -(1 << 31) <= days < 1 << 31:
         raise _wrong(value, "within the years of dates")
     return days

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_rocket.datasource.bodies.decoding import BAD, reason
+from spark_rocket.datasource.bodies.decoding import BAD, BodyError, library_text
 from spark_rocket.datasource.column_types import TIMESTAMP, list_of
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.errors import OptionError, SchemaError, StateError
@@ -65,7 +65,7 @@ class ProtobufType:
             _add(pool, files)
         except (*BAD, message.DecodeError) as error:
             raise OptionError(
-                f"option protobufDescriptor is not a complete FileDescriptorSet: {reason(error)}.",
+                f"option protobufDescriptor is not a complete FileDescriptorSet: {library_text(error)}.",
                 remedy="Create it with protoc --include_imports --descriptor_set_out=….",
             ) from None
         try:
@@ -76,7 +76,7 @@ class ProtobufType:
                 f"option protobufMessage is {settings.protobuf_message}, which is missing in the descriptor.",
                 remedy=f"Its messages: {', '.join(names[:20]) or 'none'}.",
             ) from None
-        self.errors = (*BAD, message.DecodeError, message.EncodeError)
+        self._decode_error = message.DecodeError
         self._class = message_factory.GetMessageClass(found)
         self._descriptor: Any = found
         self.columns = pa.schema(list(_struct(found, ())))
@@ -84,7 +84,15 @@ class ProtobufType:
     def reader(self, names: list[str]) -> Callable[[bytes], dict[str, Any]]:
         """Return a function that reads these fields of a body."""
         read = _message_reader([field for field in self._descriptor.fields if field.name in names])
-        return lambda body: read(self._class.FromString(body))
+
+        def read_body(body: bytes) -> dict[str, Any]:
+            try:
+                message = self._class.FromString(body)
+            except self._decode_error:
+                raise BodyError(f"it is not a message of type {self._descriptor.full_name}") from None
+            return read(message)
+
+        return read_body
 
     def write(self, row: dict[str, Any]) -> bytes:
         message = self._class()

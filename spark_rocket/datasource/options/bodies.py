@@ -38,11 +38,12 @@ class BadRecords(Enum):
 
 
 class AvroEncoding(Enum):
-    """Whether Avro bodies begin with the single-object header."""
+    """The header of Avro bodies."""
 
     AUTO = "auto"
     RAW = "raw"
     SINGLE = "single"
+    CONFLUENT = "confluent"
 
 
 @dataclass(frozen=True)

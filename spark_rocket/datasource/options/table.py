@@ -313,9 +313,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("avroSchema", READS | WRITES, "JSON or path", avro_schema, None,
            "The Avro schema, as JSON or as the path of a file on the driver.",
            needs=("bodyFormat=avro",)),
-    Option("avroEncoding", READS | WRITES, "`auto`, `raw`, `single`", one_of(AvroEncoding),
+    Option("avroEncoding", READS | WRITES, "`auto`, `raw`, `single`, `confluent`", one_of(AvroEncoding),
            BodySettings.avro_encoding.value,
-           "`raw`: raw datums. `single`: single objects with a header. `auto`: reads both, writes single objects.",
+           "`raw`: raw datums. `single`: single objects with a header. `auto`: reads both, writes single objects. "
+           "`confluent`: reads datums with the header of a schema registry.",
            needs=("bodyFormat=avro",)),
     Option("protobufDescriptor", READS | WRITES, "path", descriptor_file, None,
            "A FileDescriptorSet on the driver.",

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from spark_rocket.datasource.bodies.avro import AvroSchema
 from spark_rocket.datasource.bodies.decoding import OneByOneDecoder
+from spark_rocket.datasource.bodies.encoding import BodyEncoder
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
 from spark_rocket.datasource.spark_schema import spark_schema
 from spark_rocket.errors import OptionError, SchemaError
@@ -114,6 +115,41 @@ def test_avro_schemas_of_exponential_size(schema: Any, wanted: str) -> None:
         AvroSchema(BodySettings(BodyFormat.AVRO, avro_schema=json.dumps(schema)))
 
 
+def test_the_header_of_a_schema_registry() -> None:
+    """A header of 00 and the schema's ID: skipped with avroEncoding=confluent, and named in other reasons."""
+    confluent = AvroSchema(avro(avro_encoding=AvroEncoding.CONFLUENT))
+    datum = AvroSchema(avro(avro_encoding=AvroEncoding.RAW)).write(ORDER)
+    header = b"\0\0\0\1\7"
+    values = [
+        header + datum,
+        datum,
+        b"",
+        b"\0\0\0\1",
+        header,
+        header + datum[:-1],
+        header + datum + b"\0",
+        confluent.header,
+    ]
+    found = check_alone(OneByOneDecoder(confluent.columns, confluent.read), confluent.columns, values)
+    assert rows_of(found, confluent.columns)[0] == {**ORDER, "marks": [("k", 1)]}
+    assert [*found.bad] == [*range(1, len(values))]
+    assert found.bad[1] == f"it begins with {datum[:5].hex()}, but schema registry headers with 00"
+    assert found.bad[2] == "it begins with nothing, but schema registry headers with 00"
+    for at in (4, 5, 6):
+        assert found.bad[at].endswith("; does it have avroSchema? The schema registry's ID of its schema is 263")
+    for encoding in (AvroEncoding.AUTO, AvroEncoding.RAW, AvroEncoding.SINGLE):
+        schema = AvroSchema(avro(avro_encoding=encoding))
+        (reason,) = OneByOneDecoder(schema.columns, schema.read).decode(bodies(values[0])).bad.values()
+        assert reason.endswith(
+            "; if it has the header of a schema registry (schema 263), set avroEncoding=confluent"
+        ), reason
+
+
+def test_bodies_with_the_header_of_a_schema_registry_are_not_written() -> None:
+    with pytest.raises(OptionError, match="avroEncoding is confluent, which is for reads"):
+        BodyEncoder(avro(avro_encoding=AvroEncoding.CONFLUENT), spark_schema(AvroSchema(avro()).columns), frozenset())
+
+
 def raw_avro(kind: Any, *longs: int) -> Any:
     """The value of a record's only field, decoded from these numbers, or the reason why it is invalid."""
     record = {"type": "record", "name": "R", "fields": [{"name": "c", "type": kind}]}
@@ -137,7 +173,7 @@ def raw_avro(kind: Any, *longs: int) -> Any:
         ("timestamp-millis", -1, -1000),
         ("local-timestamp-micros", -(1 << 62), -(1 << 62)),
         ("local-timestamp-millis", 5, 5000),
-        ("timestamp-millis", 1 << 62, "too big|too large|overflow|out of bounds"),
+        ("timestamp-millis", 1 << 62, "the column c: its value does not fit timestamp"),
     ],
 )
 def test_avro_times_of_any_year(logical: str, number: int, value: int | str) -> None:

@@ -102,12 +102,12 @@ def one(body: str | bytes, fields: pa.Schema = FIELDS) -> Any:
         (b'{"i": 1}\x00', "unexpected characters after the JSON value"),
         ('{"i": 1}}', "unexpected characters after the JSON value"),
         ('{"i": 1},"i": 2', "unexpected characters after the JSON value"),
-        ('{"i": ', "Expecting value"),
-        ("{'i': 1}", "Expecting property name"),
-        (b'{"s": "\xff"}', "can't decode byte 0xff"),
-        (b'\xef\xbb\xbf{"i": 1}', "Unexpected UTF-8 BOM|Expecting value"),
-        ('{"s": "a\tb"}', "Invalid control character"),
-        ('{"s": "a\nb"}', "Invalid control character"),
+        ('{"i": ', "it is not JSON from character 6 on"),
+        ("{'i': 1}", "it is not JSON from character 1 on"),
+        (b'{"s": "\xff"}', "byte 0xff at position 7 is not UTF-8"),
+        (b'\xef\xbb\xbf{"i": 1}', "it is not JSON from character 0 on"),
+        ('{"s": "a\tb"}', "it is not JSON from character 8 on"),
+        ('{"s": "a\nb"}', "it is not JSON from character 8 on"),
         ('{"i": 1.0}', "1.0 is not an integer"),
         ('{"i": "1"}', '"1" is not an integer'),
         ('{"i": 3000000000}', "3000000000 is not within int32"),
@@ -127,11 +127,11 @@ def one(body: str | bytes, fields: pa.Schema = FIELDS) -> Any:
         ('{"n": 12}', "12 is not a timestamp without a zone"),
         ('{"d": "2026-01-31Z"}', "is not a date"),
         ('{"d": "9999999-01-01"}', "not within the years of dates"),
-        ('{"d": "2026-02-30"}', "day is out of range|must be in range"),
+        ('{"d": "2026-02-30"}', "2026-02-30\" is not a date"),
         ('{"de": 100000000}', "100000000 is not within decimal"),
         ('{"l": 1}', "1 is not an array"),
         ('{"st": []}', r"\[\] is not an object"),
-        ("[" * 5000, "recursion|Expecting"),
+        ("[" * 5000, "it is nested too deeply|it is not JSON"),
     ],
 )  # fmt: skip
 def test_json(body: str | bytes, row: dict[str, Any] | str) -> None:
@@ -249,7 +249,7 @@ def test_reasons_name_the_column() -> None:
     assert reason.startswith("the column s.x: it is double: Float value 1.5")
     bad: dict[int, str] = {}
     columns_of([{"a": 1, "b": 2**40}], pa.schema([("a", pa.int32()), ("b", pa.int32())]), bad)
-    assert bad[0].startswith("the column b: Value 1099511627776 too large")
+    assert bad == {0: "the column b: its value does not fit int"}
 
 
 @pytest.mark.parametrize("batch", [b'{"f": 1}', b'{"f": "x"}', b"{"])

@@ -1,0 +1,211 @@
+"""The reasons of invalid records are plain words: damaged bodies of every format.
+
+Bodies are truncated at each byte, and their bits and values are changed. No reason has the words of Python: names of
+its exceptions, types and codecs.
+"""
+
+from __future__ import annotations
+
+import builtins
+import random
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_rocket.datasource.bodies.arrow_bodies import write_stream
+from spark_rocket.datasource.bodies.avro import AvroSchema
+from spark_rocket.datasource.bodies.codecs import known_columns
+from spark_rocket.datasource.bodies.decoding import BAD, Decoder, reason
+from spark_rocket.datasource.bodies.protobuf import ProtobufType
+from spark_rocket.datasource.column_types import VARIANT
+from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
+from tests.datasource.body_formats.formats import FIELDS, NOISE, VALUES, avro, bodies, noon, protobuf
+from tests.datasource.body_formats.test_avro import ORDER
+
+PYTHON = re.compile(
+    r"\w+(Error|Exception|Warning)\b|codec|decode byte|out of range|<class|"
+    r"\b(NoneType|str|dict|list|bytes-like|bytearray)\b|"
+    r"\bobject\b.*\b(is not|has no)\b|argument|unpack|invalid literal|recursion|line \d+ column|must be in|digits\)|"
+    r"too big|too large|Python|PySpark|Traceback",
+)
+JSON_FIELDS = pa.schema(
+    [*FIELDS, ("x", pa.binary()), ("m", pa.map_(pa.string(), pa.decimal128(38, 18))), ("v", VARIANT)]
+)
+JSON_VALUES = {
+    "i": "1",
+    "f": "1.5",
+    "g": "2.5",
+    "b": "true",
+    "s": '"é\\n\\ud83d"',
+    "d": '"2026-01-31"',
+    "de": "12.5",
+    "l": "[1,null]",
+    "t": '"2026-01-31T12:00:00.123456+02:00"',
+    "n": '"2026-01-31 12:00:00"',
+    "st": '{"x":"2026-01-31"}',
+    "x": '"aGVs"',
+    "m": '{"k":12345.678}',
+    "v": '{"a":[1,"x",{"b":null}],"c":1e5}',
+}
+CSV_FIELDS = pa.schema([item for item in FIELDS if not pa.types.is_nested(item.type)])
+WRONG = [
+    *VALUES,
+    "9" * 5000,
+    "-" + "9" * 50,
+    "1e99999999",
+    "1e2147483648",
+    '"' + "9" * 5000 + '"',
+    '"2026-13-01"',
+    '"2026-02-30 99:00"',
+    '"2026-01-31T12:00:61"',
+    '"999999-01-01"',
+    '"!"',
+    '"QQ="',
+    "[" * 3000,
+    '{"a":' * 3000,
+    '{"a":1,"a":2}',
+    '"\\x"',
+    '"\\u12"',
+    "nul",
+]
+
+
+def json_of(values: dict[str, str]) -> bytes:
+    members = ",".join(f'"{name}":{value}' for name, value in values.items())
+    return f"{{{members}}}".encode()
+
+
+def damaged(body: bytes, rng: random.Random) -> Iterator[bytes]:
+    """Truncate, change and extend a body."""
+    yield from (body[:end] for end in range(len(body)))
+    bits = range(8 * len(body)) if len(body) < 300 else rng.sample(range(8 * len(body)), 2400)
+    for bit in bits:
+        changed = bytearray(body)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield bytes(changed)
+    for _ in range(300):
+        at = rng.randrange(len(body))
+        some = rng.choice(
+            [rng.randbytes(rng.randrange(1, 9)), b"\xff" * 10, b"\0" * 8, b"\x80" * 4, rng.choice(NOISE).encode()]
+        )
+        yield body[:at] + some + body[at + rng.choice([0, len(some)]) :]
+    yield from (rng.randbytes(rng.randrange(60)) for _ in range(100))
+
+
+def with_wrong_values() -> Iterator[bytes]:
+    for name in JSON_VALUES:
+        yield from (json_of(JSON_VALUES | {name: value}) for value in WRONG)
+
+
+def csv_lines() -> Iterator[bytes]:
+    good = ["1", "1.5", "2.5", "true", "x", "2026-01-31", "2026-01-31T12:00:00Z", "2026-01-31 12:00:00", "12.5"]
+    for at in range(len(good)):
+        for value in WRONG:
+            values = [*good[:at], value, *good[at + 1 :]]
+            yield ",".join(values).encode()
+            yield ",".join([*good[:at], value.strip('"'), *good[at + 1 :]]).encode()
+
+
+def stream() -> bytes:
+    """A body with Arrow columns of several types."""
+    strings = pa.array(["a", None, "a"]).dictionary_encode()
+    columns = {
+        "i": [1, 2, None],
+        "s": strings,
+        "de": pa.array([None, "1.5", "2"]).cast(pa.decimal128(9, 4)),
+        "l": [[1], None, []],
+    }
+    return write_stream(pa.record_batch(columns))
+
+
+def cases(form: str, rng: random.Random) -> tuple[BodySettings, pa.Schema, list[bytes]]:
+    """The settings and columns of a format, and damaged bodies."""
+    if form == "json":
+        return BodySettings(BodyFormat.JSON), JSON_FIELDS, [*damaged(json_of(JSON_VALUES), rng), *with_wrong_values()]
+    if form == "json by Arrow":  # the columns that its parser reads
+        return BodySettings(BodyFormat.JSON), FIELDS, [*damaged(json_of(JSON_VALUES), rng), *with_wrong_values()]
+    if form == "csv":
+        line = b'1,1.5,2.5,true,"a \\"quoted\\" text",2026-01-31,2026-01-31T12:00:00Z,2026-01-31 12:00:00,12.5'
+        return BodySettings(BodyFormat.CSV), CSV_FIELDS, [*damaged(line, rng), *csv_lines()]
+    if form == "text":
+        return BodySettings(BodyFormat.TEXT), pa.schema([("value", pa.string())]), [*damaged("aé€😀".encode(), rng)]
+    if form == "variant":
+        values = [*damaged(JSON_VALUES["v"].encode(), rng), *(value.encode() for value in WRONG)]
+        return BodySettings(BodyFormat.VARIANT), pa.schema([("value", VARIANT)]), values
+    if form == "arrow":
+        fields = pa.schema(
+            [("i", pa.int32()), ("s", pa.string()), ("de", pa.decimal128(5, 2)), ("l", pa.list_(pa.int8()))]
+        )
+        return BodySettings(BodyFormat.ARROW), fields, [*damaged(stream(), rng)]
+    if form == "protobuf":
+        settings = protobuf()
+        row = {
+            "id": 7,
+            "item": "é",
+            "at": noon().replace(tzinfo=None),
+            "big": 1 << 63,
+            "kind": "B",
+            "lines": [{"n": 1}],
+            "blob": b"\xff",
+        }
+        kind = ProtobufType(settings)
+        row |= {"marks": [("k", 1)], "parts": [("p", {"n": 2})], "small": 5}
+        return settings, kind.columns, [*damaged(kind.write(row), rng)]
+    settings = avro(avro_encoding=AvroEncoding(form.removeprefix("avro ")))
+    schema = AvroSchema(avro(avro_encoding=AvroEncoding.RAW))
+    datum = schema.write(ORDER)
+    prefix = {"single": schema.header, "confluent": b"\0\0\0\0\7"}.get(settings.avro_encoding.value, b"")
+    return settings, known_columns(settings), [*damaged(prefix + datum, rng)]
+
+
+FORMATS = [
+    "json",
+    "json by Arrow",
+    "csv",
+    "text",
+    "variant",
+    "arrow",
+    "protobuf",
+    "avro auto",
+    "avro raw",
+    "avro single",
+    "avro confluent",
+]
+
+
+def decoder_of(settings: BodySettings, fields: pa.Schema) -> Decoder:
+    from spark_rocket.datasource.bodies.codecs import decoder
+
+    return decoder(settings, fields)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_reasons_of_damaged_bodies_are_plain_words(form: str) -> None:
+    settings, fields, values = cases(form, random.Random(form))
+    found = decoder_of(settings, fields).decode(bodies(*values))
+    if found.count is None:
+        assert len(found.bad) > len(values) / (20 if form == "protobuf" else 4)
+    for at, text in found.bad.items():
+        # What the body has, in quotation marks or with its column, is not checked: it can be any word.
+        own_words = re.sub(r"""(["'\[{]).*(?= is not )|the column [\w.]+: """, "", text)
+        assert text, values[at]
+        assert not PYTHON.search(own_words), (text, values[at][:200])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BAD)],
+    ids=lambda kind: kind.__name__,
+)
+def test_the_words_of_exceptions_are_not_reasons(kind: type[BaseException]) -> None:
+    arguments: dict[str, Any] = {
+        "UnicodeDecodeError": ("utf-8", b"\xff", 0, 1, "its words"),
+        "UnicodeEncodeError": ("utf-8", "x", 0, 1, "its words"),
+        "UnicodeTranslateError": ("x", 0, 1, "its words"),
+    }
+    text = reason(kind(*arguments.get(kind.__name__, ("its words",))))
+    assert "words" not in text
+    assert kind.__name__ not in text
