@@ -50,10 +50,11 @@ class Link:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_verify: str | None = None
+    address_map: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every client accepts: ``Producer("group", **link.options())``."""
-        return {"name_server": self.name_server, "tls": self._tls(), **self._signing()}
+        return {"name_server": self.name_server, "tls": self._tls(), "address_map": self.address_map, **self._signing()}
 
     def _signing(self) -> dict[str, Any]:
         if self.credentials is None:
@@ -125,6 +126,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
     click.option("--tls-ca", type=PATH, metavar="FILE", help="CA certificates to verify servers with"),
     click.option("--tls-cert", type=PATH, metavar="FILE", help="client certificate, if servers require one"),
     click.option("--tls-key", type=PATH, metavar="FILE", help="private key of the client certificate"),
+    click.option("--address-map", metavar="A=B", help="reachable addresses of brokers (ROCKETMQ_ADDRESS_MAP)"),
     click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="server certificate checks (full)"),
 )
 _timeout_option = click.option(

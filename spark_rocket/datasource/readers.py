@@ -15,6 +15,7 @@ import socket
 from functools import cache
 
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.core.address_map import AddressMap
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.errors import RemotingConnectError, RocketError
@@ -30,8 +31,9 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
         error.message = prefix + error.message
         error.remedy = (
             f"Name server {reader.name_server} returned this address. Start the broker if it is down. If it runs, set "
-            "brokerIP1 to an address that driver and executors can reach, and open its port to them. If it accepts TLS "
-            "connections only, set tls=true."
+            "brokerIP1 to an address that driver and executors can reach, or map its address with the option "
+            "addressMap (ADVERTISED=REACHABLE), and open its port to them. If it accepts TLS connections only, set "
+            "tls=true."
         )
     return error
 
@@ -39,12 +41,18 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
 def reader_of(options: ReadOptions | ViewOptions) -> Reader:
     """Return this process's reader for a name server, shared by its tasks."""
     group = options.consumer_group or READER_GROUP
-    return _reader(options.name_server, group, options.request_timeout_ms, options.credentials, options.tls)
+    connection = options.credentials, options.tls, options.address_map
+    return _reader(options.name_server, group, options.request_timeout_ms, *connection)
 
 
 @cache
 def _reader(
-    name_server: str, group: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
+    name_server: str,
+    group: str,
+    request_timeout_ms: int,
+    credentials: Credentials | None,
+    tls: TlsSettings | None,
+    address_map: AddressMap,
 ) -> Reader:
     timeout = request_timeout_ms / 1000
-    return Reader(name_server, group=group, request_timeout=timeout, **connecting(credentials, tls))
+    return Reader(name_server, group=group, request_timeout=timeout, **connecting(credentials, tls, address_map))

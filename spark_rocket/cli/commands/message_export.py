@@ -121,6 +121,7 @@ def _connection_options(link: Link, given_options: dict[str, str]) -> dict[str, 
         "tlsCertFile": link.tls_cert,
         "tlsKeyFile": link.tls_key,
         "tlsVerify": link.tls_verify,
+        "addressMap": link.address_map,
     }
     has_tls = link.tls or any(value is not None for name, value in given.items() if name.startswith("tls"))
     given["tls"] = "true" if has_tls else None

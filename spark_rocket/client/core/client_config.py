@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from spark_rocket.client.core.address_map import ADDRESS_MAP_VARIABLE, NO_ADDRESS_MAP, AddressMap
 from spark_rocket.errors import ConfigError, NameServerUnreachableError
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
@@ -51,6 +52,8 @@ class Connecting(TypedDict, total=False):
     off in what the client returns; full names stay accepted (default: ``ROCKETMQ_NAMESPACE``, otherwise the ID in a
     name server like ``http://MQ_INST_1_a.example.com:80``; an empty string: none). ``namespace_v2``: a namespace that
     requests have in the fields ns and nsd instead, as those of Java's client 5.x.
+    ``address_map``: reachable addresses of brokers that advertise others, like
+    ``172.17.0.3:10911=127.0.0.1:10911,broker-b:*=10.0.0.2:*`` (default: ``ROCKETMQ_ADDRESS_MAP``).
     """
 
     access_key: str | None
@@ -59,6 +62,7 @@ class Connecting(TypedDict, total=False):
     tls: bool | TlsSettings | None
     namespace: str | None
     namespace_v2: str | None
+    address_map: str | AddressMap | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,9 @@ class ClientConfig:
     namespace: Namespace = NO_NAMESPACE
     """The namespace of names on the wire. Clients with different namespaces share nothing."""
 
+    address_map: AddressMap = NO_ADDRESS_MAP
+    """Where to reach addresses that brokers advertise. Clients with different maps share nothing."""
+
     @classmethod
     def of(
         cls,
@@ -97,6 +104,7 @@ class ClientConfig:
             connecting.get("access_key"), connecting.get("secret_key"), connecting.get("security_token"), environment
         )
         tls = as_settings(connecting.get("tls"), environment)
+        address_map = as_address_map(connecting.get("address_map"), environment)
         found = find_name_servers(name_server, environment)
         namespace = find_namespace(connecting.get("namespace"), found, environment)
         return cls(
@@ -106,7 +114,15 @@ class ClientConfig:
             credentials=credentials,
             tls=tls,
             namespace=Namespace(namespace, connecting.get("namespace_v2") or ""),
+            address_map=address_map,
         )
+
+
+def as_address_map(given: str | AddressMap | None, environment: Mapping[str, str] = os.environ) -> AddressMap:
+    """Return the given map, parsed if it is text; without one that of the environment."""
+    if isinstance(given, AddressMap):
+        return given
+    return AddressMap.of(environment.get(ADDRESS_MAP_VARIABLE, "") if given is None else given)
 
 
 def find_name_servers(given: object = None, environment: Mapping[str, str] = os.environ) -> NameServerList:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_rocket.client.core.address_map import UNREACHABLE_REMEDY
 from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.name_servers import NameServers
@@ -57,6 +58,8 @@ class ClientInstance:
             credentials=config.credentials,
             names=NameTranslation(config.namespace) if config.namespace.translates else None,
             tls=config.tls,
+            reach=config.address_map.reach,
+            remedy=UNREACHABLE_REMEDY,
         )
         self.name_servers = NameServers(
             lambda: self.remoting.requests,
@@ -204,6 +207,7 @@ def _key(config: ClientConfig) -> tuple[object, ...]:
         config.credentials,
         config.tls,
         config.namespace,
+        config.address_map,
     )
 
 

@@ -64,7 +64,7 @@ def find_ledger(options: WriteOptions, brokers: Brokers) -> Place:
     """
     with Admin(
         options.name_server, request_timeout=options.request_timeout_ms / 1000,
-        **connecting(options.credentials, options.tls),
+        **connecting(options.credentials, options.tls, options.address_map),
     ) as admin:  # fmt: skip
         return _Finder(options, brokers, admin).find()
 

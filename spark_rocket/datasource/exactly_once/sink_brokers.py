@@ -108,7 +108,7 @@ class Brokers:
         self._request_timeout = options.request_timeout_ms / 1000
         self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)
         self._checked_targets: set[tuple[str, str]] = set()
-        self._connection = connection = connecting(options.credentials, options.tls)
+        self._connection = connection = connecting(options.credentials, options.tls, options.address_map)
         self._producer = Producer(
             options.producer_group,
             name_server=options.name_server,
@@ -129,6 +129,7 @@ class Brokers:
             retry_timeout_ms=options.retry_timeout_ms,
             credentials=options.credentials,
             tls=options.tls,
+            address_map=options.address_map,
         )
 
     # --- sending ----------------------------------------------------------------------------------------------

@@ -16,10 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
 from spark_rocket.client.core.client_config import (
     DEFAULT_NAME_SERVER,
     NAME_SERVER_VARIABLE,
     Connecting,
+    as_address_map,
     find_credentials,
     read_credentials,
 )
@@ -48,6 +50,14 @@ def credentials_file(option: str, text: str) -> Credentials:
         raise error("BAD_OPTION.VALUE", option=option, value=repr(text[:200]), wanted=wanted) from None
 
 
+def address_map(option: str, text: str) -> AddressMap:
+    try:
+        return AddressMap.of(text)
+    except ConfigError as problem:
+        wanted = f"ADVERTISED=REACHABLE addresses, separated by commas. {problem.message.rstrip('.')}"
+        raise error("BAD_OPTION.VALUE", option=option, value=repr(text[:200]), wanted=wanted) from None
+
+
 def pem_file(option: str, text: str) -> str:
     """Return an absolute path. Relative paths are relative to the driver's directory."""
     if not text.strip() or "\0" in text:
@@ -59,7 +69,12 @@ def connection_of(values: Values) -> dict[str, Any]:
     """Return the connection fields of all parsed options. A store directory needs none."""
     if "storePath" in values:
         return {"name_server": "", "credentials": None, "tls": None}
-    return {"name_server": _name_server_of(values), "credentials": _credentials_of(values), "tls": _tls_of(values)}
+    return {
+        "name_server": _name_server_of(values),
+        "credentials": _credentials_of(values),
+        "tls": _tls_of(values),
+        "address_map": as_address_map(values.get("addressMap")),
+    }
 
 
 def _name_server_of(values: Values) -> str:
@@ -99,12 +114,15 @@ def refuse_secrets(options: Iterable[str]) -> None:
             raise error("BAD_OPTION.SECRET_IN_TABLE", option=name)
 
 
-def connecting(credentials: Credentials | None, tls: TlsSettings | None = None) -> Connecting:
+def connecting(
+    credentials: Credentials | None, tls: TlsSettings | None = None, address_map: AddressMap = NO_ADDRESS_MAP
+) -> Connecting:
     """Return the connection arguments of the clients. None was already looked up in the driver's environment."""
     if credentials is None:
-        return {"tls": tls or False}
+        return {"tls": tls or False, "address_map": address_map}
     return {
         "tls": tls or False,
+        "address_map": address_map,
         "access_key": credentials.access_key,
         "secret_key": credentials.secret_key,
         "security_token": credentials.security_token or None,

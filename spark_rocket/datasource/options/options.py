@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.datasource.options.parsers import LookUp, Position, matching
 from spark_rocket.datasource.stream_offsets import format_queues
@@ -59,6 +60,7 @@ class ReadOptions:
     """The body format and its settings, for typed rows."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
+    address_map: AddressMap = NO_ADDRESS_MAP
 
     def reads(self, queue: MessageQueue) -> bool:
         """Return whether this read includes a queue."""
@@ -105,6 +107,7 @@ class WriteOptions:
     """The body format and its settings, for bodies built from the other columns."""
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
+    address_map: AddressMap = NO_ADDRESS_MAP
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,4 @@ class ViewOptions:
     msg_id: str | None
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
+    address_map: AddressMap = NO_ADDRESS_MAP

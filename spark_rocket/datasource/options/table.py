@@ -20,7 +20,7 @@ from spark_rocket.datasource.options.bodies import (
     escape_character,
     metadata_columns,
 )
-from spark_rocket.datasource.options.connection import credentials_file, key_text, pem_file
+from spark_rocket.datasource.options.connection import address_map, credentials_file, key_text, pem_file
 from spark_rocket.datasource.options.parsers import (
     Compression,
     Fallback,
@@ -121,6 +121,11 @@ OPTIONS: tuple[Option, ...] = (
            "How server certificates are verified: CA and host name (`full`, the default), CA only (`ca`), or not at "
            "all (`none`).",
            needs=("tls=true",), brokers_only=True),
+    Option("addressMap", READS | WRITES | VIEWS, "addresses", address_map, None,
+           "Reachable addresses of brokers that advertise others, as `ADVERTISED=REACHABLE`, separated by commas: "
+           "`172.17.0.3:10911=127.0.0.1:10911,broker-b:*=10.0.0.2:*`. Default: the driver's environment variable "
+           "`ROCKETMQ_ADDRESS_MAP`. See [Docker](../recipes/docker.md).",
+           brokers_only=True),
     Option("requestTimeout", READS | WRITES | VIEWS, "duration 100ms–10m", duration(100, 600_000), "10s",
            "The timeout of one request.",
            brokers_only=True),

@@ -26,6 +26,7 @@ from spark_rocket.client.admin import (
     TopicInfo,
     TopicKind,
 )
+from spark_rocket.client.core.address_map import AddressMap
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions
 from spark_rocket.datasource.options.parse import parse_read_options
@@ -51,14 +52,19 @@ _QUEUE = "topic broker_name queue_id"
 
 
 def _admin_for(options: ViewOptions) -> Admin:
-    return _admin(options.name_server, options.request_timeout_ms, options.credentials, options.tls)
+    connection = options.credentials, options.tls, options.address_map
+    return _admin(options.name_server, options.request_timeout_ms, *connection)
 
 
 @cache
 def _admin(
-    name_server: str, request_timeout_ms: int, credentials: Credentials | None, tls: TlsSettings | None
+    name_server: str,
+    request_timeout_ms: int,
+    credentials: Credentials | None,
+    tls: TlsSettings | None,
+    address_map: AddressMap,
 ) -> Admin:
-    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls))
+    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls, address_map))
 
 
 def rows_of(options: ViewOptions) -> Iterator[Row]:
@@ -227,7 +233,12 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         "requestTimeout": str(options.request_timeout_ms),
         "failOnDataLoss": "false",
     }
-    own = {"credentials": options.credentials, "tls": options.tls, "consumer_group": options.consumer_group}
+    own = {
+        "credentials": options.credentials,
+        "tls": options.tls,
+        "address_map": options.address_map,
+        "consumer_group": options.consumer_group,
+    }
     reading = replace(parse_read_options(given, Scope.READ), **own)  # type: ignore[arg-type]
     try:
         spans = batch_ranges(Cluster(reading), reading)

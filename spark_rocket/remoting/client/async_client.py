@@ -42,7 +42,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting import failures
-from spark_rocket.remoting.client.connection import RemotingConnection, not_connected
+from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
 from spark_rocket.remoting.client.promise import as_future
 from spark_rocket.remoting.event_loop import CallbackThread, LoopThread
 from spark_rocket.remoting.in_flight import FutureRequest
@@ -78,11 +78,14 @@ class AsyncRemotingClient:
         on_push: PushHandler | None = None,
         on_connect: Callable[[str], None] | None = None,
         thread: Callable[[], LoopThread] | None = None,
+        reach: Callable[[str], str] = str,
+        remedy: str = REMEDY,
     ) -> None:
         """``connect_timeout`` in seconds. ``names`` puts a namespace before names of topics and groups.
 
         ``on_connect`` is called with the address of each new connection.
         ``thread`` returns the thread whose loop has the connections; default: the running loop.
+        ``reach`` returns where to connect to for an address. ``remedy``: of servers that cannot be reached.
         """
         self._connect_timeout = connect_timeout
         self._max_frame_length = max_frame_length
@@ -99,6 +102,8 @@ class AsyncRemotingClient:
         self._on_push = on_push
         self._on_connect = on_connect
         self._thread = thread
+        self._reach = reach
+        self._remedy = remedy
         self._connecting = threading.RLock()
         self._connections: dict[str, RemotingConnection] = {}
         self._pushed: dict[RemotingConnection, set[ResponseFuture]] = {}
@@ -178,6 +183,8 @@ class AsyncRemotingClient:
                 max_frame_length=self._max_frame_length,
                 names=self._names,
                 tls=self._tls,
+                target=self._reach(address),
+                remedy=self._remedy,
             )
             connection.opened.when_settled(partial(self._connected, address))
             connection.closed.when_settled(partial(self._lost, connection))
@@ -192,7 +199,7 @@ class AsyncRemotingClient:
         try:
             await asyncio.wait_for(as_future(connection.opened), seconds)
         except TimeoutError:
-            raise not_connected(connection.address, f"no response within {seconds:.1f} s") from None
+            raise connection.not_connected(f"no response within {seconds:.1f} s") from None
         except RemotingConnectError as error:
             raise copy.copy(error) from error  # a copy for each caller: tracebacks are not shared
 

@@ -54,6 +54,7 @@ RECEIVE_SIZE = 64 * 1024
 HIGH_WATER_BYTES = 16 * 1024 * 1024  # unsent bytes above which the peer counts as not reading
 SLOW_CONNECT_S = 0.5
 STALL_S = 3.0
+REMEDY = "Check the address and that the server is running."
 _READ_GRACE_S = 0.05
 
 
@@ -75,12 +76,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
         max_frame_length: int = MAX_FRAME_LENGTH,
         names: NameTranslation | None = None,
         tls: ClientTls | None = None,
+        target: str | None = None,
+        remedy: str = REMEDY,
     ) -> None:
         """``connect_timeout`` in seconds. ``post`` runs a call on the loop; default: it is called there already.
 
+        ``target``: where to connect to, if not to ``address``. ``remedy``: of errors while there is no connection.
         ``callbacks`` runs the callbacks of promises; without it they run on the loop.
         """
         self.address = address
+        self._target = target or address
+        self._remedy = remedy
         self.post = post or loop.call_soon
         self.callbacks = callbacks
         self.lost: RemotingConnectError | None = None
@@ -123,7 +129,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
     async def _open(self) -> None:
         started = time.monotonic()
         try:
-            host, port = parse_address(self.address)
+            host, port = parse_address(self._target)
             context = None if self._tls is None else self._tls.context()
             async with asyncio.timeout(self._connect_timeout):
                 if context is None:
@@ -135,11 +141,11 @@ class RemotingConnection(asyncio.BufferedProtocol):
             if seconds >= SLOW_CONNECT_S:
                 self.avoid_until = time.monotonic() + seconds
             reason = str(error) or f"no response within {self._connect_timeout:.1f} s"
-            self._end(not_connected(self.address, reason))
+            self._end(self.not_connected(reason))
         except RemotingConnectError as error:
             self._end(error)
         except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
-            failure = not_connected(self.address, str(error))
+            failure = self.not_connected(str(error))
             failure.__cause__ = error
             self._end(failure)
         except Exception as error:  # unreadable TLS files
@@ -174,7 +180,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         if transport.get_extra_info("sockname") == transport.get_extra_info("peername"):
             # A connection to a free local port may connect to itself.
-            self._end(not_connected(self.address, "no server listens on this port"), abort=True)
+            self._end(self.not_connected("no server listens on this port"), abort=True)
             return
         set_caller_options(transport.get_extra_info("socket"))
         self._heard = time.monotonic()
@@ -185,6 +191,18 @@ class RemotingConnection(asyncio.BufferedProtocol):
             if self.session.expects(request.opaque):
                 self.write(pieces)
         self._deadlines.expire()  # those for connecting have ended
+
+    def no_connection(self, seconds: float) -> RemotingConnectError:
+        """Return the error of a request whose time for connecting is over."""
+        return RemotingConnectError(f"No connection to {self._place} within {seconds:.1f} s.", remedy=self._remedy)
+
+    def not_connected(self, reason: str) -> RemotingConnectError:
+        """Return the error of a failed attempt to connect."""
+        return RemotingConnectError(f"No connection to {self._place}: {reason.removesuffix('.')}.", remedy=self._remedy)
+
+    @property
+    def _place(self) -> str:
+        return self.address if self._target == self.address else f"{self.address} (at {self._target})"
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -263,7 +281,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         """The error of a request without a response in time."""
         if self.is_open:
             return no_response(self.address, request)
-        return no_connection(self.address, request.timeout - (request.deadline - request.connect_by))
+        return self.no_connection(request.timeout - (request.deadline - request.connect_by))
 
     def abandon(self, request: Pending) -> None:
         """Ignore the response of a request, if there is none yet. From any thread."""
@@ -379,16 +397,3 @@ def _receive_buffer() -> memoryview:
     if buffer is None:
         buffer = _local.received = memoryview(bytearray(RECEIVE_SIZE))
     return buffer
-
-
-def no_connection(address: str, seconds: float) -> RemotingConnectError:
-    return RemotingConnectError(
-        f"No connection to {address} within {seconds:.1f} s.", remedy="Check the address and the server."
-    )
-
-
-def not_connected(address: str, reason: str) -> RemotingConnectError:
-    return RemotingConnectError(
-        f"No connection to {address}: {reason.removesuffix('.')}.",
-        remedy="Check the address and that the server is running.",
-    )

@@ -35,7 +35,7 @@ from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
-from spark_rocket.remoting.client.connection import RemotingConnection, no_connection
+from spark_rocket.remoting.client.connection import REMEDY, RemotingConnection
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.request import Request, Submitted
 from spark_rocket.remoting.event_loop import is_loop_thread, loop_thread
@@ -83,6 +83,8 @@ class RemotingClient:
         tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
         names: NameTranslation | None = None,
+        reach: Callable[[str], str] = str,
+        remedy: str = REMEDY,
     ) -> None:
         self._max_in_flight = max_in_flight
         self.requests = AsyncRemotingClient(
@@ -93,6 +95,8 @@ class RemotingClient:
             tls=tls,
             on_push=request_handler,
             thread=loop_thread,
+            reach=reach,
+            remedy=remedy,
         )
         """The same connections, for coroutines on the loop of ``loop_thread()``."""
         self._permits = _Permits(max_in_flight)
@@ -236,7 +240,7 @@ class RemotingClient:
         try:
             connection.opened.result(max(0.0, timeout))
         except TimeoutError:
-            raise no_connection(connection.address, timeout) from None
+            raise connection.no_connection(timeout) from None
         except RemotingConnectError as error:
             raise copy.copy(error) from error  # a copy per thread: tracebacks are not shared
 
