@@ -27,6 +27,7 @@ from spark_rocket.model import READER_GROUP
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
     from spark_rocket.client.admin import Failures
+    from spark_rocket.client.core.address_map import AddressMap
     from spark_rocket.remoting.tls.settings import TlsSettings
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
@@ -82,6 +83,12 @@ class Link:
         if self.tls_verify is not None:
             given |= {"verify": Verify(self.tls_verify), "auth_server": None}
         return replace(settings, enable=True, **given)
+
+    def addresses(self) -> AddressMap:
+        """Return the map of addresses, from the option or the environment."""
+        from spark_rocket.client.core.client_config import as_address_map
+
+        return as_address_map(self.address_map)
 
     def admin(self) -> Admin:
         from spark_rocket.client import Admin

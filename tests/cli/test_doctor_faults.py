@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.cli.commands.doctor_pipeline import clock_finding
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
+from tests.kit.addresses import ADVERTISED_HOST, address_map, unreachable_broker
 
 pytestmark = pytest.mark.live
 
@@ -164,11 +166,18 @@ def test_a_full_disk(capsys: Capsys) -> None:
 
 
 def test_a_broker_whose_advertised_address_cannot_be_reached(capsys: Capsys) -> None:
-    with LocalCluster(config={"brokerIP1": "127.0.0.99"}, in_process=True) as cluster:
+    with unreachable_broker() as cluster:
         wrong = problems(capsys, cluster.name_server, "-t", "orders")
-    (broker,) = [text for about, text in wrong.items() if about.startswith("broker ")]
-    assert "advertises 127.0.0.99:" in broker
-    assert "brokerIP1" in broker
+        (broker,) = [text for about, text in wrong.items() if about.startswith("broker ")]
+        assert f"advertises {ADVERTISED_HOST}:" in broker
+        assert "brokerIP1" in broker
+        assert f"--address-map {ADVERTISED_HOST}:" in broker
+        with Admin(cluster.name_server, address_map=address_map(cluster)) as admin:
+            admin.create_topic("orders", 1)
+        _, found = findings(capsys, cluster.name_server, "-t", "orders", "--address-map", address_map(cluster))
+        assert not [each for each in found if each["grade"] == "wrong"]
+        (text,) = [each["text"] for each in found if each["about"].startswith("broker broker-a (")]
+        assert re.fullmatch(rf"reachable at 127\.0\.0\.1:\d+; advertises {ADVERTISED_HOST}:\d+", text)
 
 
 def test_no_broker(capsys: Capsys) -> None:

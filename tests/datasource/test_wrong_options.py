@@ -82,6 +82,7 @@ WRONG: dict[str, list[str]] = {
     "tlsCaFile": ["", " ", "a\0"],
     "tlsCertFile": ["", "a\0"],
     "tlsKeyFile": ["", "a\0"],
+    "addressMap": ["a:1", "a:1=b", "a:*=b:1", "a:1=b:1,a:1=c:1"],
     "tlsVerify": ["", "some"],
     "requestTimeout": [*DURATION, "0", "99", "600001", "11m", "5ms"],
     "dedupeWindow": COUNT,

@@ -141,5 +141,6 @@ def _findings(
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import Reading, ask_executors
 
+        targets = [link.addresses().target(address) for address in addresses]
         reading = None if topic is None else Reading(topic, group, link.options())
-        yield from check_executors(lambda: ask_executors(addresses, reading, **spark))
+        yield from check_executors(lambda: ask_executors(targets, reading, **spark))

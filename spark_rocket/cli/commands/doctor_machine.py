@@ -132,7 +132,8 @@ def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Find
                 about,
                 "wrong",
                 f"cannot reach {address}: {problem}",
-                "Open the port between them; brokers must advertise (brokerIP1) an address that executors can reach.",
+                "Open the port between them. Brokers must advertise (brokerIP1) an address that executors can reach, or "
+                "--address-map and the option addressMap must name one.",
             )
         if not unreachable:
             yield Finding(about, "ok", "reaches the name servers and all brokers")

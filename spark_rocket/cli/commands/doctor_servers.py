@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.cli.commands.doctor_finding import Finding, guarded, reach
 from spark_rocket.cli.connect import Link
+from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.protocol.durability import durability
 from spark_rocket.remoting.address import is_loopback
@@ -33,7 +34,7 @@ def check_servers(link: Link, found: Callable[[str], None]) -> Iterator[Finding]
         for broker in brokers:
             found(broker.address)
             about = f"broker {broker.name} ({'master' if broker.is_master else 'slave'})"
-            finding = check_address(about, broker.address, servers)
+            finding = check_address(about, broker.address, servers, link.addresses())
             if finding.grade != "wrong" and (error := broker.failure) is not None:
                 finding = Finding(about, "wrong", error.message, error.remedy)
             yield finding
@@ -104,16 +105,23 @@ def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding
         yield Finding(about, "warning", f"retains messages for {hours} hours (fileReservedTime), less than 72", remedy)
 
 
-def check_address(about: str, address: str, name_servers: Sequence[str]) -> Finding:
-    problem = reach(address)
+def check_address(
+    about: str, address: str, name_servers: Sequence[str], address_map: AddressMap = NO_ADDRESS_MAP
+) -> Finding:
+    target = address_map.target(address)
+    problem = reach(target)
     is_remote = not all(is_loopback(server.rpartition(":")[0]) for server in name_servers)
     if problem:
+        at = "" if target == address else f" at {target} (--address-map)"
         return Finding(
             about,
             "wrong",
-            f"advertises {address}, which cannot be reached: {problem}",
-            "Check that it runs and that its setting brokerIP1 is its address for clients.",
+            f"advertises {address}, which cannot be reached{at}: {problem}",
+            "Check that it runs and that its setting brokerIP1 is its address for clients. If you cannot change that, "
+            f"map the address: --address-map {address}=REACHABLE, option addressMap of a pipeline.",
         )
+    if target != address:
+        return Finding(about, "ok", f"reachable at {target}; advertises {address}")
     if is_loopback(address.rpartition(":")[0]) and is_remote:
         return Finding(
             about,

@@ -1,6 +1,6 @@
 """Addresses that brokers advertise, and how they are reached from here: Docker, NAT, tunnels.
 
-Entries are separated by commas::
+Entries are separated as name servers are, by commas, semicolons or blanks::
 
     172.17.0.3:10911=127.0.0.1:10911    one address
     broker-a:*=tunnel.example.org:*     all ports of a host, which stay the same
@@ -13,10 +13,12 @@ Immutable. Java's clients have nothing like it: there ``brokerIP1`` is set at th
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from spark_rocket.errors import ConfigError, RemotingConnectError
 from spark_rocket.remoting.address import format_address, parse_address
+from spark_rocket.remoting.name_server_list import check_address
 
 ADDRESS_MAP_VARIABLE = "ROCKETMQ_ADDRESS_MAP"
 UNREACHABLE_REMEDY = (
@@ -25,6 +27,8 @@ UNREACHABLE_REMEDY = (
     f" {ADDRESS_MAP_VARIABLE}, like 172.17.0.3:10911=127.0.0.1:10911, or set the broker's brokerIP1."
 )
 _ANY = "*"
+_SEPARATORS = re.compile(r"[;,\s]+")
+_EQUALS = re.compile(r"\s*=\s*")
 _REMEDY = (
     "Write ADVERTISED=REACHABLE, like 172.17.0.3:10911=127.0.0.1:10911 or broker-a:*=127.0.0.1:*, several with commas."
 )
@@ -38,10 +42,10 @@ class AddressMap:
 
     @classmethod
     def of(cls, text: str) -> AddressMap:
-        """Parse entries separated by commas. ConfigError for an invalid one, or two for one address."""
+        """Parse the notation above. ConfigError for an invalid entry, or two for one address."""
         found: dict[str, str] = {}
-        for part in filter(None, map(str.strip, text.split(","))):
-            advertised, separator, reachable = (each.strip() for each in part.partition("="))
+        for part in filter(None, _SEPARATORS.split(_EQUALS.sub("=", text))):
+            advertised, separator, reachable = part.partition("=")
             if not separator or advertised.endswith(":*") != reachable.endswith(":*"):
                 raise ConfigError(f"Invalid entry {part!r} of the address map.", remedy=_REMEDY)
             key, value = _normal(advertised, part), _normal(reachable, part)
@@ -52,7 +56,7 @@ class AddressMap:
     def __str__(self) -> str:
         return ",".join(f"{advertised}={reachable}" for advertised, reachable in self.entries)
 
-    def reach(self, address: str) -> str:
+    def target(self, address: str) -> str:
         """Return the address to connect to."""
         if not self.entries:
             return address
@@ -70,10 +74,14 @@ class AddressMap:
 
 def _normal(text: str, entry: str) -> str:
     any_port = text.endswith(":*")
+    address = f"{text.removesuffix(_ANY)}1" if any_port else text
     try:
-        host, port = parse_address(f"{text.removesuffix(_ANY)}1" if any_port else text)
-    except RemotingConnectError as error:
-        raise ConfigError(f"Invalid entry {entry!r} of the address map: {error.message}", remedy=_REMEDY) from None
+        check_address(address)
+        host, port = parse_address(address)
+    except (ConfigError, RemotingConnectError):
+        raise ConfigError(
+            f"Invalid entry {entry!r} of the address map: {text!r} is not host:port.", remedy=_REMEDY
+        ) from None
     return _any_port(host) if any_port else format_address(host, port)
 
 

@@ -86,7 +86,6 @@ class ClientConfig:
     """The TLS settings of connections; None: no TLS. Clients with different settings share nothing."""
     namespace: Namespace = NO_NAMESPACE
     """The namespace of names on the wire. Clients with different namespaces share nothing."""
-
     address_map: AddressMap = NO_ADDRESS_MAP
     """Where to reach addresses that brokers advertise. Clients with different maps share nothing."""
 
@@ -122,7 +121,12 @@ def as_address_map(given: str | AddressMap | None, environment: Mapping[str, str
     """Return the given map, parsed if it is text; without one that of the environment."""
     if isinstance(given, AddressMap):
         return given
-    return AddressMap.of(environment.get(ADDRESS_MAP_VARIABLE, "") if given is None else given)
+    if given is not None:
+        return AddressMap.of(given)
+    try:
+        return AddressMap.of(environment.get(ADDRESS_MAP_VARIABLE, ""))
+    except ConfigError as error:
+        raise ConfigError(f"Variable {ADDRESS_MAP_VARIABLE}: {error.message}", remedy=error.remedy) from None
 
 
 def find_name_servers(given: object = None, environment: Mapping[str, str] = os.environ) -> NameServerList:

@@ -58,7 +58,7 @@ class ClientInstance:
             credentials=config.credentials,
             names=NameTranslation(config.namespace) if config.namespace.translates else None,
             tls=config.tls,
-            reach=config.address_map.reach,
+            target_of=config.address_map.target,
             remedy=UNREACHABLE_REMEDY,
         )
         self.name_servers = NameServers(

@@ -124,7 +124,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("addressMap", READS | WRITES | VIEWS, "addresses", address_map, None,
            "Reachable addresses of brokers that advertise others, as `ADVERTISED=REACHABLE`, separated by commas: "
            "`172.17.0.3:10911=127.0.0.1:10911,broker-b:*=10.0.0.2:*`. Default: the driver's environment variable "
-           "`ROCKETMQ_ADDRESS_MAP`. See [Docker](../recipes/docker.md).",
+           "`ROCKETMQ_ADDRESS_MAP`. See [addresses](../guides/connect.md#map-addresses-that-spark-cannot-reach).",
            brokers_only=True),
     Option("requestTimeout", READS | WRITES | VIEWS, "duration 100ms–10m", duration(100, 600_000), "10s",
            "The timeout of one request.",

@@ -78,14 +78,14 @@ class AsyncRemotingClient:
         on_push: PushHandler | None = None,
         on_connect: Callable[[str], None] | None = None,
         thread: Callable[[], LoopThread] | None = None,
-        reach: Callable[[str], str] = str,
+        target_of: Callable[[str], str] = str,
         remedy: str = REMEDY,
     ) -> None:
         """``connect_timeout`` in seconds. ``names`` puts a namespace before names of topics and groups.
 
         ``on_connect`` is called with the address of each new connection.
         ``thread`` returns the thread whose loop has the connections; default: the running loop.
-        ``reach`` returns where to connect to for an address. ``remedy``: of servers that cannot be reached.
+        ``target_of`` returns where to connect to for an address. ``remedy``: of servers that cannot be reached.
         """
         self._connect_timeout = connect_timeout
         self._max_frame_length = max_frame_length
@@ -102,7 +102,7 @@ class AsyncRemotingClient:
         self._on_push = on_push
         self._on_connect = on_connect
         self._thread = thread
-        self._reach = reach
+        self._target_of = target_of
         self._remedy = remedy
         self._connecting = threading.RLock()
         self._connections: dict[str, RemotingConnection] = {}
@@ -183,7 +183,7 @@ class AsyncRemotingClient:
                 max_frame_length=self._max_frame_length,
                 names=self._names,
                 tls=self._tls,
-                target=self._reach(address),
+                target=self._target_of(address),
                 remedy=self._remedy,
             )
             connection.opened.when_settled(partial(self._connected, address))

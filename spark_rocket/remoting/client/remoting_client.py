@@ -83,7 +83,7 @@ class RemotingClient:
         tls: TlsSettings | None = None,
         credentials: Credentials | None = None,
         names: NameTranslation | None = None,
-        reach: Callable[[str], str] = str,
+        target_of: Callable[[str], str] = str,
         remedy: str = REMEDY,
     ) -> None:
         self._max_in_flight = max_in_flight
@@ -95,7 +95,7 @@ class RemotingClient:
             tls=tls,
             on_push=request_handler,
             thread=loop_thread,
-            reach=reach,
+            target_of=target_of,
             remedy=remedy,
         )
         """The same connections, for coroutines on the loop of ``loop_thread()``."""
