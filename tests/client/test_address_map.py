@@ -1,4 +1,4 @@
-"""Maps of advertised addresses: their notation, and clients of every kind with a broker that is reachable by one only."""
+"""Maps of advertised addresses: their notation, and clients of every kind with a broker that needs one."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_queries(spark: SparkSession, cluster: LocalCluster, run: Callable[..., 
     paid = spark.read.format("rocket").options(**at, subscribe="paid").load()
     assert sorted(row[0] for row in paid.selectExpr("cast(body as string)").collect()) == sorted(bodies)
     brokers = spark.read.format("rocket").options(**at, view="brokers").load().collect()
-    assert [row.broker_name for row in brokers]
+    assert [(row.brokerName, row.error) for row in brokers] == [("broker-a", None)]
 
 
 def test_without_a_map(spark: SparkSession, cluster: LocalCluster) -> None:

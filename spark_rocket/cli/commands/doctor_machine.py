@@ -132,8 +132,8 @@ def check_executors(ask: Callable[[], list[dict[str, object]]]) -> Iterator[Find
                 about,
                 "wrong",
                 f"cannot reach {address}: {problem}",
-                "Open the port between them. Brokers must advertise (brokerIP1) an address that executors can reach, or "
-                "--address-map and the option addressMap must name one.",
+                "Open the port between them. Brokers must advertise (brokerIP1) an address that executors can reach. "
+                "Otherwise name it in --address-map, and in the option addressMap.",
             )
         if not unreachable:
             yield Finding(about, "ok", "reaches the name servers and all brokers")
