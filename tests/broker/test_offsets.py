@@ -60,6 +60,13 @@ def test_committed_offsets_are_found(wire: Wire, topic: str, group: str) -> None
     assert wire.committed(group, topic) == 3
 
 
+def test_numbers_are_kept_beyond_the_queues_of_a_topic(wire: Wire, topic: str, group: str) -> None:
+    """As with Apache's brokers: the exactly-once sink keeps what a query remembers there."""
+    assert wire.commit(group, topic, 1 << 62, queue_id=(1 << 31) - 1).code == 0
+    assert wire.committed(group, topic, (1 << 31) - 1) == 1 << 62
+    assert wire.commit(group, topic, 7, queue_id=-1).code == ResponseCode.SYSTEM_ERROR
+
+
 def test_a_negative_commit_means_none(wire: Wire, topic: str, group: str) -> None:
     wire.commit(group, topic, 7)
     assert wire.commit(group, topic, -1).code == 0

@@ -14,6 +14,7 @@ from spark_rocket.datasource.exactly_once import publish
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.exactly_once.records import PREPARED
+from spark_rocket.datasource.exactly_once.registers import Registers
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
@@ -89,6 +90,15 @@ def test_rows_are_visible_when_their_epoch_is_committed(cluster: LocalCluster, r
         commit_epoch(given, [staged], is_stream=True)
     commit_epoch(given, [stage(given, Epoch("happy", 1), rows(10, "again"))], is_stream=True)
     assert sorted(stored(reader, topic)) == sorted([*map(str, range(10)), *(f"b{number}" for number in range(10))])
+
+
+def test_a_query_remembers_its_batch_at_the_broker(cluster: LocalCluster, reader: Reader) -> None:
+    given = options(cluster, cluster.create_topic("remembers"))
+    brokers, epoch = brokers_for(given), Epoch("remembers", 4)
+    commit_epoch(given, [stage(given, epoch, rows(1))], is_stream=True)
+    (ledger,) = reader.queues(given.ledger_topic)
+    assert Registers(brokers, ledger, "remembers").read().batch == 4
+    assert Registers(brokers, ledger, "another").read().batch is None
 
 
 def test_a_topic_created_by_the_first_row(cluster: LocalCluster, reader: Reader) -> None:

@@ -26,7 +26,6 @@ from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import RETRY_PREFIX
-from spark_rocket.protocol.wire.bodies.route import MAX_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import CloneGroupOffsetRequestHeader
@@ -79,9 +78,8 @@ class OffsetProcessor(Processor):
         if (groups.find(group) if self.config.is_slave else groups.get(group)) is None:
             raise RefusedError(f"Group {group} not exist!", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         self.topics.known(topic, f"Topic {topic} not exist!")
-        if not 0 <= queue_id < MAX_QUEUES:
-            problem = "it is negative" if queue_id < 0 else f"at most {MAX_QUEUES - 1}"
-            raise RefusedError(f"QueueId is invalid, {problem}", ResponseCode.SYSTEM_ERROR)
+        if queue_id < 0:  # beyond the topic's queues applications keep numbers, also with Apache's brokers
+            raise RefusedError("QueueId is invalid, it is negative", ResponseCode.SYSTEM_ERROR)
         if self.offsets.has_reset(group, topic, queue_id):
             return RemotingCommand.response(request, 0, "Offset has been previously reset")
         self.offsets.commit(group, topic, queue_id, header.commit_offset)

@@ -121,7 +121,7 @@ OPTIONS: tuple[Option, ...] = (
            "How server certificates are verified: CA and host name (`full`, the default), CA only (`ca`), or not at "
            "all (`none`).",
            needs=("tls=true",), brokers_only=True),
-    Option("addressMap", READS | WRITES | VIEWS, "addresses", address_map, None,
+    Option("addressMap", READS | WRITES | VIEWS, "address map", address_map, None,
            "Reachable addresses of brokers that advertise others, as `ADVERTISED=REACHABLE`, separated by commas: "
            "`172.17.0.3:10911=127.0.0.1:10911,broker-b:*=10.0.0.2:*`. Default: the driver's environment variable "
            "`ROCKETMQ_ADDRESS_MAP`. See [addresses](../guides/connect.md#map-addresses-that-spark-cannot-reach).",
