@@ -14,7 +14,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import wraps
 from numbers import Integral, Real
@@ -58,28 +58,45 @@ def checked(function: F) -> F:
     """Return a method that checks its arguments by their annotations."""
     hints: dict[str, tuple[Any, frozenset[type]]] | None = None
     positional: list[str] = []
+    known: set[tuple[type, ...]] = set()  # types of positional arguments that need no further check
 
-    @wraps(function)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def check_each(arguments: Iterable[tuple[str, Any]]) -> bool:
+        """Check arguments; return whether their types alone are sufficient."""
         nonlocal hints
         if hints is None:  # at the first call: all modules are loaded then
             positional[:] = list(inspect.signature(function).parameters)[1:]
             hints = {name: (hint, _exact_types(name, hint)) for name, hint in hints_of(function).items()}
-        for name, value in zip(positional, args, strict=False):
-            if name in hints and type(value) not in hints[name][1]:
-                check(name, value, hints[name][0])
-        for name, value in kwargs.items():
-            if name in hints and type(value) not in hints[name][1]:
-                check(name, value, hints[name][0])
+        sufficient = True
+        for name, value in arguments:
+            if name in hints:
+                (hint, exact), kind = hints[name], type(value)
+                if kind is float:
+                    sufficient = False  # it may be NaN
+                if kind not in exact or (kind is float and value != value):
+                    check(name, value, hint)
+                    sufficient = False
+        return sufficient
+
+    @wraps(function)
+    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if (kinds := tuple(map(type, args))) not in known and check_each(_named(positional, args)):
+            known.add(kinds)
+        if kwargs:
+            check_each(kwargs.items())
         return function(self, *args, **kwargs)
 
     return typing.cast(F, call)
 
 
+def _named(names: list[str], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    yield from zip(names, args, strict=False)
+
+
 def _exact_types(name: str, hint: Any) -> frozenset[type]:
     """Return types whose values need no further check, because sends are frequent."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    plain = {kind for kind in kinds if isinstance(kind, type) and get_origin(kind) is None and kind is not float}
+    plain = {kind for kind in kinds if isinstance(kind, type) and get_origin(kind) is None}
+    plain |= {int} if float in kinds else set()
     return frozenset(plain - {int} if name.endswith(_TIMES) else plain)
 
 

@@ -1,8 +1,8 @@
 """Event loops: which one is used, and the thread whose loop serves all blocking clients of a process.
 
 :class:`LoopThread` runs one loop on one daemon thread. Other threads pass it calls with :meth:`LoopThread.post`: each
-is appended to a queue, and the loop is woken only if it is not already. So a thread that posts faster than the loop
-runs causes one wake-up for many calls.
+is appended to a queue, and the loop is woken only if it is not already (:class:`Inbox`). So a thread that posts faster
+than the loop runs causes one wake-up for many calls.
 
 Callbacks of users must not run on the loop, because one that blocks would stop all connections. They run on a
 :class:`CallbackThread`, in order; each connection has its own.
@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from spark_rocket.errors import StateError
 
@@ -123,6 +123,40 @@ def run_callback(callback: Callable[[Any], object], value: Any) -> None:
         thread.submit(partial(callback, value))
 
 
+class Inbox(Generic[T]):
+    """A queue of items that other threads put and one reader takes. ``wake`` is called if the reader may be idle.
+
+    ``put`` may be interrupted at any point, also by a signal handler that puts an item itself and waits for it: whoever
+    finds that nobody has woken the reader since it looked last wakes it. So the reader may be woken in vain, and is
+    never left asleep.
+    """
+
+    __slots__ = ("_append", "_looks", "_wake", "_woken", "items")
+
+    def __init__(self, wake: Callable[[], object]) -> None:
+        self.items: deque[T] = deque()
+        self._append = self.items.append
+        self._wake = wake
+        self._looks = 0  # of the reader
+        self._woken = -1  # the number of looks when the reader was woken last
+
+    def put(self, item: T) -> None:
+        try:
+            self._append(item)
+            looks = self._looks  # after the append
+            if self._woken != looks:
+                self._wake()
+                self._woken = looks  # after the wake-up
+        except BaseException:  # an interrupt between the lines: the reader must still be woken
+            self._wake()
+            raise
+
+    def look(self) -> deque[T]:
+        """Return the items, to be taken by the reader. Each item that is put from now on wakes it again."""
+        self._looks += 1
+        return self.items
+
+
 class LoopThread:
     """An event loop on a daemon thread of its own."""
 
@@ -130,8 +164,7 @@ class LoopThread:
         self.loop = new_event_loop()
         self.callbacks = CallbackThread("rocket-callbacks")
         """Runs the callbacks that belong to no connection."""
-        self._calls: deque[Callable[[], object]] = deque()
-        self._is_woken = False
+        self._inbox: Inbox[Callable[[], object]] = Inbox(partial(self.loop.call_soon_threadsafe, self._run_calls))
         self.is_stopped = False
         self._thread = threading.Thread(target=self._run, name="rocket-client", daemon=True)
         self._thread.start()
@@ -150,19 +183,7 @@ class LoopThread:
 
     def post(self, call: Callable[[], object]) -> None:
         """Run a call on the loop soon, after the calls posted before. Its errors are logged."""
-        try:
-            self._calls.append(call)
-            if not self._is_woken:
-                self._is_woken = True
-                self.loop.call_soon_threadsafe(self._run_calls)
-        except BaseException:  # an interrupt between the lines: the loop must still be woken
-            self.loop.call_soon_threadsafe(self._run_calls)
-            raise
-
-    def wake(self) -> None:
-        """Wake the loop for posted calls, even if another thread is about to do it."""
-        if self._calls:
-            self.loop.call_soon_threadsafe(self._run_calls)
+        self._inbox.put(call)
 
     def call_at(self, when: float, call: Callable[[], object]) -> None:
         """Run a short call on the loop at ``when`` (``time.monotonic``) or soon after."""
@@ -173,16 +194,22 @@ class LoopThread:
         if not self.is_alive() or self.is_current():
             coroutine.close()
             raise StateError("The event loop of the clients has ended with the interpreter, or this is its thread.")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            begun.append(self.loop.create_task(coroutine))
+            begun[0].add_done_callback(ended.put)
+
         try:
-            return future.result()
+            self.post(begin)
+            return ended.get().result()
         except BaseException:
-            future.cancel()
+            self.post(lambda: [task.cancel() for task in begun])
             raise
 
     def _run_calls(self) -> None:
-        self._is_woken = False  # first: a call that is appended from now on wakes the loop again
-        calls = self._calls
+        calls = self._inbox.look()
         while calls:
             _logged(calls.popleft())
 
@@ -216,12 +243,6 @@ def loop_thread() -> LoopThread:
             if found is None:
                 found = _current = LoopThread()
     return found
-
-
-def wake_loop() -> None:
-    """Wake the loop, if there is one: a waiting signal handler may have interrupted the thread that was about to."""
-    if _current is not None:
-        _current.wake()
 
 
 def has_loop_ended() -> bool:

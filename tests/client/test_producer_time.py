@@ -263,12 +263,12 @@ def test_permits_in_flight(mq: FakeCluster, produce: Produce, block: bool) -> No
 def test_permits_released_one_by_one() -> None:
     """Waiting threads are woken for many permits at once, but do not miss few free ones."""
     places = InFlight(16, block=True)
-    places.taken(16)
+    places.taken += 16
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(places.await_place, time.monotonic() + 20, lambda: True)
         loop_thread().post(lambda: places.release(1))
         waiting.result(20)
-    places.taken(1)
+    places.taken += 1
     with pytest.raises(RemotingTooMuchRequestError, match="16"):
         places.await_place(time.monotonic() + 0.03, lambda: True)
     loop_thread().post(lambda: places.release(16))

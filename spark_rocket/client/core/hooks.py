@@ -65,7 +65,10 @@ class SendHook:
         """Called before an attempt."""
 
     def after(self, context: SendContext) -> None:
-        """Called after an attempt. For async sends it runs on the thread that reads the connection: do not block."""
+        """Called after an attempt: on the waiting thread, or for async sends on a thread of the producer's hooks.
+
+        The send settles, or is retried, when all hooks have returned.
+        """
 
 
 ForbiddingHook: TypeAlias = Callable[[SendContext], None]

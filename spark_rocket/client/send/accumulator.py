@@ -108,20 +108,24 @@ class Accumulator:
     ) -> Promise[SendResult] | None:
         """Collect a message when there is a free slot in flight; None if it must be sent alone."""
         unique_key, encoded = piece
-        self._in_flight.await_place(deadline, self._pipeline.may_wait)
+        in_flight = self._in_flight
+        handed = len(in_flight.handed)
+        if handed + in_flight.taken >= in_flight.limit:
+            in_flight.await_place(deadline, self._pipeline.may_wait)
         if len(encoded) > self._max_bytes:
             return None
-        if not self._fits():  # if all that were handed over are large
-            self._in_flight.wait(lambda: self._fits() or not self._in_flight.handed, deadline)
+        if self._total + (handed + 1) * self._max_bytes > self._total_max_bytes:  # if all are large
+            in_flight.wait(lambda: self._fits(len(in_flight.handed)), deadline)
             if self._total + len(encoded) > self._total_max_bytes:
                 return None
         promise: Promise[SendResult] = Promise()
         entry = message, unique_key, encoded, promise
-        self._in_flight.hand_over(partial(self._collect, key, entry, timeout, deadline))
+        in_flight.hand_over(partial(self._collect, key, entry, timeout, deadline))
         return promise
 
-    def _fits(self) -> bool:
-        return self._total + (self._in_flight.handed + 1) * self._max_bytes <= self._total_max_bytes
+    def _fits(self, handed: int) -> bool:
+        """Whether another message may be handed over, or the loop has taken all."""
+        return not handed or self._total + (handed + 1) * self._max_bytes <= self._total_max_bytes
 
     def completed(self, size: int) -> None:
         """Release the bytes of a batch that has ended."""
@@ -151,7 +155,7 @@ class Accumulator:
         elif deadline < batch.deadline:
             batch.timeout, batch.deadline = timeout, deadline
         size = len(entry[2])
-        self._in_flight.taken(1)
+        self._in_flight.taken += 1
         self._total += size
         batch.size += size
         batch.entries.append(entry)

@@ -51,7 +51,7 @@ from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.request import LOOP_MARGIN_S, Submitted
-from spark_rocket.remoting.event_loop import CallbackThread, callbacks_on, is_loop_thread, loop_thread, wake_loop
+from spark_rocket.remoting.event_loop import CallbackThread, Inbox, callbacks_on, is_loop_thread, loop_thread
 from spark_rocket.remoting.session import Pieces
 
 logger = logging.getLogger(__name__)
@@ -69,25 +69,25 @@ class InFlight:
         self.limit = limit
         self._wake_at = limit - limit // 8  # waiting threads are woken for many free slots, not for each
         self._block = block
-        self._handed: deque[Callable[[], object]] = deque()  # by callers; each takes one message
-        self._taken = 0  # messages of the loop
+        self._inbox: Inbox[Callable[[], object]] = Inbox(lambda: loop_thread().post(self.take))
+        self.hand_over = self._inbox.put
+        """Pass a message to the loop, which calls the argument, in order."""
+        self.handed = self._inbox.items
+        """What callers have handed over, and the loop has not taken yet. Each counts as one message."""
+        self.taken = 0
+        """The messages that the loop has taken. Only the loop changes it."""
         self._waiting: deque[Callable[[None], object]] = deque()
         self._sends: dict[Send, None] = {}
 
     @property
     def count(self) -> int:
-        return len(self._handed) + self._taken
-
-    @property
-    def handed(self) -> int:
-        """The messages that the loop has not taken yet."""
-        return len(self._handed)
+        return len(self.handed) + self.taken
 
     # --- callers ----------------------------------------------------------------------------------------------
 
     def await_place(self, deadline: float, may_wait: Callable[[], bool]) -> None:
         """Wait for a free slot. RemotingTooMuchRequestError if none is free in time."""
-        if self.count < self.limit:
+        if len(self.handed) + self.taken < self.limit:
             return
         if not (self._block and may_wait() and self.wait(lambda: self.count < self.limit, deadline)):
             raise RemotingTooMuchRequestError(
@@ -95,22 +95,12 @@ class InFlight:
                 remedy="Send slower, or raise the producer's max_in_flight.",
             )
 
-    def hand_over(self, take: Callable[[], object]) -> None:
-        """Pass a message to the loop, which calls ``take``, in order."""
-        try:
-            self._handed.append(take)
-            loop_thread().post(self.take)
-        except BaseException:  # an interrupt between the lines
-            loop_thread().post(self.take)
-            raise
-
     def wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait for a condition of the counts; False if it is not true in time. Slots may be freed one by one."""
         if is_loop_thread():
             self.take()
             return condition()
         loop_thread().post(self.take)
-        wake_loop()
         woken: SimpleQueue[None] = SimpleQueue()
         self._waiting.append(woken.put)
         while not condition():
@@ -128,21 +118,19 @@ class InFlight:
 
     def take(self) -> None:
         """Take what callers have handed over. A message counts as handed over until it counts as taken."""
-        handed = self._handed
+        handed = self._inbox.look()
         while handed:
             try:
                 handed[0]()
             except BaseException:  # including SystemExit of a callback
                 logger.exception("message not taken")
             handed.popleft()
-        self._wake()
-
-    def taken(self, messages: int) -> None:
-        self._taken += messages
+        if self._waiting:
+            self._wake()
 
     def release(self, messages: int) -> None:
-        self._taken -= messages
-        if self.count <= self._wake_at:
+        self.taken -= messages
+        if self._waiting and self.count <= self._wake_at:
             self._wake()
 
     def _wake(self) -> None:
@@ -296,8 +284,9 @@ class Send(Submitted):
         if self._pipeline.closed:
             self._failed(closed())
             return
-        self._pipeline.in_flight.taken(self.places)
-        self._pipeline.in_flight.add(self)
+        in_flight = self._pipeline.in_flight
+        in_flight.taken += self.places
+        in_flight.add(self)
         begin()
 
     def attempt(self) -> Callable[[], object]:
@@ -476,7 +465,6 @@ class SyncSend(Send):
         try:
             in_flight.add(self)
             self.attempt()()
-            wake_loop()
             while self._outcome is None:
                 self._handle_next()  # a nested try would have a line that no handler covers in Python 3.11
         except BaseException as cause:

@@ -300,7 +300,7 @@ class Producer(Client):
     ) -> Future[SendResult]:
         """Send and return a future; use ``add_done_callback`` for a callback.
 
-        Callbacks run on the thread that reads the connection: they must be short and must not wait for another send.
+        Callbacks run on a thread of their own, in order for each connection: they may send, wait and close.
         The future cannot be cancelled. The call may block up to ``timeout``: for the route, and while
         ``max_in_flight`` messages are in flight.
         """

@@ -21,7 +21,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from spark_rocket.remoting.event_loop import run_callback, wake_loop
+from spark_rocket.remoting.event_loop import run_callback
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,6 @@ class Promise(Future[T]):
         """Return the outcome. TimeoutError if there is none in time."""
         settled: SimpleQueue[object] = SimpleQueue()
         self.when_settled(settled.put)
-        wake_loop()
         until = None if timeout is None else time.monotonic() + timeout
         while self._outcome is None:
             try:
@@ -154,7 +153,7 @@ class Promise(Future[T]):
 def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
     """Settle many promises with their values."""
     for promise, value in zip(promises, values, strict=True):
-        promise.resolve(value)
+        promise._settle(value, None)
 
 
 def as_future(promise: Future[T]) -> asyncio.Future[T]:
