@@ -14,7 +14,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from functools import wraps
 from numbers import Integral, Real
@@ -58,38 +58,28 @@ def checked(function: F) -> F:
     """Return a method that checks its arguments by their annotations."""
     hints: dict[str, tuple[Any, frozenset[type]]] | None = None
     positional: list[str] = []
-    known: set[tuple[type, ...]] = set()  # types of positional arguments that need no further check
+    first: frozenset[type] = frozenset()  # types of the first argument that need no further check
 
-    def check_each(arguments: Iterable[tuple[str, Any]]) -> bool:
-        """Check arguments; return whether their types alone are sufficient."""
-        nonlocal hints
+    def check_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal hints, first
         if hints is None:  # at the first call: all modules are loaded then
             positional[:] = list(inspect.signature(function).parameters)[1:]
             hints = {name: (hint, _exact_types(name, hint)) for name, hint in hints_of(function).items()}
-        sufficient = True
-        for name, value in arguments:
+            if positional and positional[0] in hints:
+                first = hints[positional[0]][1] - {float}  # which may be NaN
+        for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
             if name in hints:
                 (hint, exact), kind = hints[name], type(value)
-                if kind is float:
-                    sufficient = False  # it may be NaN
                 if kind not in exact or (kind is float and value != value):
                     check(name, value, hint)
-                    sufficient = False
-        return sufficient
 
     @wraps(function)
     def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if (kinds := tuple(map(type, args))) not in known and check_each(_named(positional, args)):
-            known.add(kinds)
-        if kwargs:
-            check_each(kwargs.items())
+        if kwargs or len(args) != 1 or type(args[0]) not in first:  # one argument is the most frequent case
+            check_all(args, kwargs)
         return function(self, *args, **kwargs)
 
     return typing.cast(F, call)
-
-
-def _named(names: list[str], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
-    yield from zip(names, args, strict=False)
 
 
 def _exact_types(name: str, hint: Any) -> frozenset[type]:

@@ -164,7 +164,7 @@ class LoopThread:
         self.loop = new_event_loop()
         self.callbacks = CallbackThread("rocket-callbacks")
         """Runs the callbacks that belong to no connection."""
-        self._inbox: Inbox[Callable[[], object]] = Inbox(partial(self.loop.call_soon_threadsafe, self._run_calls))
+        self._inbox: Inbox[Callable[[], object]] = Inbox(self._wake)
         self.is_stopped = False
         self._thread = threading.Thread(target=self._run, name="rocket-client", daemon=True)
         self._thread.start()
@@ -207,6 +207,9 @@ class LoopThread:
         except BaseException:
             self.post(lambda: [task.cancel() for task in begun])
             raise
+
+    def _wake(self) -> None:
+        self.loop.call_soon_threadsafe(self._run_calls)
 
     def _run_calls(self) -> None:
         calls = self._inbox.look()

@@ -129,8 +129,9 @@ def test_a_one_way_send_reports_nothing(mq: FakeCluster, make: Make) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 def test_a_send_without_a_response_times_out(mq: FakeCluster, make: Make, how: str) -> None:
-    respond(mq, lambda request: None)
     producer = make(retry_times_when_send_failed=0, retry_times_when_send_async_failed=0)
+    done(producer, how)  # the route is cached
+    respond(mq, lambda request: None)
     with pytest.raises(RemotingTimeoutError):
         done(producer, how, timeout=0.2)
     settled(producer, [])

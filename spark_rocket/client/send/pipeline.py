@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from spark_rocket.client.core.hooks import Hooks, SendContext
 from spark_rocket.client.core.instance import ClientInstance
@@ -243,6 +244,7 @@ class Send(Submitted):
     """
 
     promise: Promise[SendResult]
+    _first: Callable[[], object]  # the call that makes the first attempt
     places = 1
     mode = "async"
 
@@ -274,20 +276,21 @@ class Send(Submitted):
         self.promise = Promise()
         in_flight = self._pipeline.in_flight
         in_flight.await_place(self._until, self._pipeline.may_wait)
-        in_flight.hand_over(partial(self._taken, self.attempt()))
+        self._first = self.attempt()
+        in_flight.hand_over(self._taken)
         return self.promise
 
     def _retries_of(self, policy: RetryPolicy) -> int:
         return policy.async_retries
 
-    def _taken(self, begin: Callable[[], object]) -> None:
+    def _taken(self) -> None:
         if self._pipeline.closed:
             self._failed(closed())
             return
         in_flight = self._pipeline.in_flight
         in_flight.taken += self.places
         in_flight.add(self)
-        begin()
+        self._first()
 
     def attempt(self) -> Callable[[], object]:
         """Prepare an attempt, and return the call that makes it. May block."""
@@ -357,7 +360,7 @@ class Send(Submitted):
             pipeline.stats.sent(out.topic, out.count, len(out.body), spent)
         else:
             pipeline.stats.failed(out.topic, spent)
-        self._hooked(result, error, partial(self._conclude, result, error))
+        self._hooked(self._conclude, result, error)
 
     def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:
         if result is not None and result.status is SendStatus.SEND_OK:
@@ -401,14 +404,16 @@ class Send(Submitted):
     def _begin(self, begin: Callable[[], object]) -> None:
         loop_thread().post(begin)
 
-    def _hooked(self, result: SendResult | None, error: Exception | None, then: Callable[[], object]) -> None:
-        """Call the hooks after an attempt, if there are any, then ``then``."""
+    def _hooked(
+        self, then: Callable[[SendResult | None, Any], object], result: SendResult | None, error: Exception | None
+    ) -> None:
+        """Call the hooks after an attempt, if there are any, then ``then(result, error)``."""
         context, self._context = self._context, None
         if context is None:
-            then()
+            then(result, error)
         else:
             context.result, context.error, context.broker_address = result, error, self._address
-            self._run_hooks(context, then)
+            self._run_hooks(context, partial(then, result, error))
 
     def _run_hooks(self, context: SendContext, then: Callable[[], object]) -> None:
         assert self._pipeline.hooks is not None
@@ -421,11 +426,11 @@ class Send(Submitted):
     def end(self, result: SendResult | None, error: Exception | None) -> None:
         """End the send, after its hooks."""
         if self._pipeline.in_flight.has(self):
-            self._hooked(result, error, partial(self._settle, result, error))
+            self._hooked(self._settle, result, error)
 
     def close(self) -> None:
         """End the send now, without waiting for its hooks."""
-        self._hooked(None, closed(), lambda: None)
+        self._hooked(lambda *_: None, None, closed())
         self._settle(None, closed())
 
     def _settle(self, result: SendResult | None, error: Exception | None) -> None:

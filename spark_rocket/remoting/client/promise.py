@@ -43,8 +43,7 @@ class Promise(Future[T]):
     _outcome: _Outcome | None = None
     _calls: deque[Callable[[Future[T]], object]] | None = None  # when settled
 
-    def __init__(self) -> None:
-        pass  # see __getattr__
+    __init__ = object.__init__  # see __getattr__
 
     def __getattr__(self, name: str) -> Any:
         state = vars(Future())
