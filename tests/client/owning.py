@@ -139,7 +139,7 @@ class Owner:
         self.brokers_of_group.ask("read", every)
         return any(queue in self.brokers_of_group.offsets for queue in every)
 
-    def commit(self, offsets: dict[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
+    def commit(self, offsets: dict[MessageQueue, int], seconds: float = 0.0) -> dict[MessageQueue, RocketError]:
         failed: dict[MessageQueue, RocketError] = {}
         for queue, offset in offsets.items():
             try:

@@ -17,7 +17,7 @@ Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
 
 class ReaderFake:
-    def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
+    def commit_to_slave(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> bool:
         return False
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ReaderFake:
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         return self.offsets.get(queue)
 
-    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, timeout: float = 0.0) -> None:
         if queue in self.away:
             raise RemotingConnectError("no connection")
         self.known = True

@@ -48,23 +48,23 @@ def commit_each(
         in_flight -= 1
         try:
             if not response.result():  # the broker does not know the group
-                _left(deadline)
-                reader.commit_offset(group, queue, offsets[queue])
+                reader.commit_offset(group, queue, offsets[queue], timeout=_left(deadline))
         except RocketError as error:
             failed[queue] = error
         for other in later.pop((queue.broker_name, queue.topic), ()):
             in_flight += begin(other)
     for queues in later.values():  # those whose first one was not sent in time
-        failed |= {queue: _late() for queue in queues}
+        failed |= {queue: late_commit() for queue in queues}
     return failed
 
 
 def _left(deadline: float) -> float:
+    """Return the rest of a timeout. RemotingTimeoutError if there is none."""
     left = deadline - time.monotonic()
     if left <= 0:
-        raise _late()
+        raise late_commit()
     return left
 
 
-def _late() -> RemotingTimeoutError:
+def late_commit() -> RemotingTimeoutError:
     return RemotingTimeoutError("The timeout was exceeded by brokers that do not respond.")

@@ -47,8 +47,13 @@ class OffsetStore(ABC):
         """Return whether the group has an offset in one of the queues. Raises errors of queries, if none has."""
 
     @abstractmethod
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
-        """Store offsets and wait; return the errors of those that failed."""
+    def commit(
+        self, offsets: Mapping[MessageQueue, int], seconds: float | None = None
+    ) -> dict[MessageQueue, RocketError]:
+        """Store offsets and wait for brokers; return the errors of those that failed.
+
+        ``seconds``: default is ``PERSIST_SECONDS``.
+        """
 
     def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets, as many as possible; failures are logged, and the caller retries later."""
@@ -83,13 +88,17 @@ class RemoteOffsetStore(OffsetStore):
                 unknown.append(queue)
         return found or any(map(self.read, unknown))  # from slaves
 
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
-        """Commit all offsets in parallel within a few seconds, even if brokers hang."""
-        deadline = time.monotonic() + PERSIST_SECONDS
-        failed = commit_each(self._reader, self.group, offsets, PERSIST_SECONDS)
+    def commit(
+        self, offsets: Mapping[MessageQueue, int], seconds: float | None = None
+    ) -> dict[MessageQueue, RocketError]:
+        """Commit all offsets in parallel, even if brokers hang."""
+        seconds = PERSIST_SECONDS if seconds is None else seconds
+        deadline = time.monotonic() + seconds
+        failed = commit_each(self._reader, self.group, offsets, seconds)
         for queue in [queue for queue, error in failed.items() if isinstance(error, UNAVAILABLE_ERRORS)]:
             # The next owner of the queue starts there. The master gets the offset later: commits are repeated.
-            if time.monotonic() < deadline and self._reader.commit_to_slave(self.group, queue, offsets[queue]):
+            left = deadline - time.monotonic()
+            if left > 0 and self._reader.commit_to_slave(self.group, queue, offsets[queue], left):
                 del failed[queue]
         return failed
 
@@ -117,7 +126,9 @@ class LocalOffsetStore(OffsetStore):
     def has_any(self, queues: Iterable[MessageQueue]) -> bool:
         return any(self.read(queue) is not None for queue in queues)
 
-    def commit(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, RocketError]:
+    def commit(
+        self, offsets: Mapping[MessageQueue, int], seconds: float | None = None
+    ) -> dict[MessageQueue, RocketError]:
         with self._lock:
             known = self._load()
             known.update(offsets)

@@ -35,10 +35,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from spark_rocket.client.consume.allocation import QueueShare
-from spark_rocket.client.consume.offset_store import OffsetStore
+from spark_rocket.client.consume.commits import late_commit
+from spark_rocket.client.consume.offset_store import PERSIST_SECONDS, OffsetStore
 from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue
 from spark_rocket.client.consume.puller import Puller, PullReceiver, PullSettings
 from spark_rocket.client.consume.queue_locks import QueueLocks
@@ -142,7 +143,7 @@ class OwnedQueues:
         self._retry_pending = False
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._committing = threading.Lock()
+        self._committing = threading.RLock()
         self._locking = threading.Lock()
 
     # --- state ------------------------------------------------------------------------------------------------
@@ -409,13 +410,19 @@ class OwnedQueues:
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit these offsets, or all positions, and wait: in parallel, with one timeout. Raises the first error."""
-        with self._committing:
+        deadline = time.monotonic() + PERSIST_SECONDS
+        try:
+            if not self._committing.acquire(timeout=PERSIST_SECONDS):  # a broker does not respond to a commit
+                raise late_commit()
             offsets = self.positions() if offsets is None else offsets
-            failed = self._offsets.commit(offsets)
+            failed = self._offsets.commit(offsets, max(0.0, deadline - time.monotonic()))
             with self._lock:
                 for queue, offset in offsets.items():
                     if queue in self._table.wanted and queue not in failed:
                         self._table.wanted[queue].marked = offset
+        finally:
+            with suppress(RuntimeError):  # not acquired
+                self._committing.release()
         for error in failed.values():
             raise error
 

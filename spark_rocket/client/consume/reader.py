@@ -18,6 +18,7 @@ Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.D
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from spark_rocket.client.consume.pull import (
     with_broker,
 )
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
+from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.routes import ORDER_NAMESPACE, TopicRoute, order_queues
 from spark_rocket.errors import (
@@ -305,7 +307,9 @@ class Reader(Client):
         """Return whether the group has committed an offset in the queue."""
         return self._async(queue, lambda: self._of_master(queue, queries.has_offset(group, queue)))
 
-    def commit_offset(self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False) -> None:
+    def commit_offset(
+        self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False, timeout: float | None = None
+    ) -> None:
         """Commit that the group has consumed all messages before ``offset``.
 
         A 5.x broker accepts commits only of known groups. With ``autoCreateSubscriptionGroup``, the default, a pull
@@ -314,21 +318,22 @@ class Reader(Client):
         if offset < 0:
             raise ClientError(f"Invalid offset {offset} of {queue.name}.", remedy="Offsets start at 0.")
         query = queries.commit(group, queue, offset)
+        deadline = time.monotonic() + (timeout or self._timeout)
         if oneway:
             request = RemotingCommand.request(query.code, with_broker(queue, query.ext), oneway=True)
-            self.remoting.invoke_oneway(self.address(queue), request, self._timeout)
-        elif not self._ask(queue, query):
+            self.remoting.invoke_oneway(self._master(queue, deadline), request, left(deadline))
+        elif not self._ask(queue, query, left(deadline)):
             pull = queries.store_time(group, queue, offset)
-            self._ask(queue, replace(pull, what=f"the first pull of group {group} for"))
-            self._ask(queue, replace(query, allowed=queries.SUCCESS))
+            self._ask(queue, replace(pull, what=f"the first pull of group {group} for"), left(deadline))
+            self._ask(queue, replace(query, allowed=queries.SUCCESS), left(deadline))
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
         """Commit once, with a future: False if the broker does not know the group."""
         return self._async(queue, lambda: self._of_master(queue, queries.commit(group, queue, offset), timeout))
 
-    def commit_to_slave(self, group: str, queue: MessageQueue, offset: int) -> bool:
+    def commit_to_slave(self, group: str, queue: MessageQueue, offset: int, timeout: float | None = None) -> bool:
         """Commit while the master is unavailable; False if no slave accepted it. Commit to the master later as well."""
-        committed = self._ask_slave(queue, queries.commit(group, queue, offset))
+        committed = self._ask_slave(queue, queries.commit(group, queue, offset), timeout)
         return committed is True
 
     def slave_max_offset(self, queue: MessageQueue) -> int | None:
@@ -395,19 +400,26 @@ class Reader(Client):
         return _Exchange(address, queue, query, pull_seconds(options, self._timeout), queue.topic)
 
     def _of_master(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> _Exchange[T]:
-        """Build a query to the master: a slave that lags behind would return an outdated end."""
-        return _Exchange(self.address(queue), queue, query, timeout or self._timeout, queue.topic)
+        """Build a query to the master: a slave that lags behind would return an outdated end.
 
-    def _ask(self, queue: MessageQueue, query: BrokerQuery[T]) -> T:
-        return self._now(self._of_master(queue, query))
+        ``timeout`` covers the search for its address.
+        """
+        deadline = time.monotonic() + (timeout or self._timeout)
+        return _Exchange(self._master(queue, deadline), queue, query, left(deadline), queue.topic)
 
-    def _ask_slave(self, queue: MessageQueue, query: BrokerQuery[T]) -> T | None:
+    def _master(self, queue: MessageQueue, deadline: float) -> str:
+        return self.instance().routes.master(queue, left(deadline))
+
+    def _ask(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> T:
+        return self._now(self._of_master(queue, query, timeout))
+
+    def _ask_slave(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> T | None:
         """Return the response of a slave of the queue's broker; None if none is available."""
         address = self.instance().routes.slave(queue)
         if address is None:
             return None
         try:
-            return self._now(_Exchange(address, queue, query, self._timeout, topic=None))
+            return self._now(_Exchange(address, queue, query, timeout or self._timeout, topic=None))
         except RocketError as error:
             logger.info("query of a slave failed: %s", error)
             return None

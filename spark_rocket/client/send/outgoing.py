@@ -14,7 +14,6 @@ Corresponds to DefaultMQProducerImpl.sendKernelImpl, MessageBatch and MQClientAP
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
@@ -47,8 +46,6 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageResponseHeader
 from spark_rocket.system import now_ms
-
-logger = logging.getLogger(__name__)
 
 #: Bytes of a stored message beside its body and properties, with UNIQ_KEY, WAIT and what brokers add.
 STORED_OVERHEAD = FIXED_SIZE + 64 + 96
@@ -150,13 +147,8 @@ class Outgoing:
             raise
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        status = _STORED[response.code]
-        if status is not SendStatus.SEND_OK:
-            logger.warning(
-                "message for topic %s stored by broker %s: status %s", self.topic, queue.broker_name, status.name
-            )
         return SendResult(
-            status,
+            _STORED[response.code],
             self.msg_id,
             offset_msg_id,
             queue,

@@ -30,11 +30,12 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.hooks import Hooks, SendContext
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
-from spark_rocket.client.send.router import FaultStrategy, QueueChoice, Router, left
+from spark_rocket.client.send.router import FaultStrategy, QueueChoice, Router
 from spark_rocket.client.send.stats import SendStats
 from spark_rocket.errors import (
     ClientError,
@@ -48,6 +49,7 @@ from spark_rocket.errors import (
     StateError,
     TopicNotFoundError,
 )
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
@@ -189,6 +191,8 @@ class Pipeline:
     hooks: Hooks | None
     stats: SendStats
     closed: bool = False
+    statuses: dict[str, SendStatus] = field(default_factory=dict)  # of the last message that each broker stored
+    often: RateLimited = field(default_factory=partial(RateLimited, logger, 60.0))
     hook_thread: CallbackThread = field(default_factory=partial(CallbackThread, "rocket-hooks"))
 
     def send_oneway(
@@ -229,6 +233,15 @@ class Pipeline:
 
     def may_wait(self) -> bool:
         return not self.instance.remoting.is_loop_thread()
+
+    def stored(self, broker: str, status: SendStatus) -> None:
+        """Log a broker's first message with another status than the one before."""
+        if self.statuses.get(broker, SendStatus.SEND_OK) is not status:
+            self.statuses[broker] = status
+            if status is SendStatus.SEND_OK:
+                logger.info("broker %s stores messages with SEND_OK again", broker)
+            else:
+                self.often.warning((broker, status), "broker %s stores messages with status %s", broker, status.name)
 
     def refused(self, response: RemotingCommand, address: str, topic: str) -> ClientError:
         error = error_of(response, f"Broker {address}", f"the send to {topic}", topic)
@@ -347,6 +360,7 @@ class Send(Submitted):
                 if response.code not in STORED_CODES:
                     raise pipeline.refused(response, self._address, queue.topic)
                 result = out.result(queue, response)
+                pipeline.stored(queue.broker_name, result.status)
             except RocketError as failure:
                 error = failure
             except Exception as failure:

@@ -32,6 +32,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar, Unpack
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE, ClientConfig, Connecting
+from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.hooks import ForbiddingHook, Hooks, SendHook
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.lifecycle import Client
@@ -46,7 +47,6 @@ from spark_rocket.client.send.router import (
     QueueChoice,
     Router,
     Selector,
-    left,
     select_by_random,
     select_by_sharding_key,
 )

@@ -20,10 +20,11 @@ import uuid
 from concurrent.futures import CancelledError, Future
 from functools import partial
 
+from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import REPLY
-from spark_rocket.client.send.router import left
 from spark_rocket.errors import ClientError, RemotingConnectError, RequestTimeoutError
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import (
     CLUSTER,
     CORRELATION_ID,
@@ -45,6 +46,7 @@ from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
+_often = RateLimited(logger)
 
 _ARRIVE_TIME = "ARRIVE_TIME"
 
@@ -132,8 +134,11 @@ class Replies:
         reply = reply_of(request)
         future = self._pending.pop(reply.properties.get(CORRELATION_ID, ""), None)
         if future is None:
-            logger.warning(
-                "dropped a reply of broker %s: no pending request %s", address, reply.properties.get(CORRELATION_ID)
+            _often.warning(
+                address,
+                "dropped a reply of broker %s: no pending request %s",
+                address,
+                reply.properties.get(CORRELATION_ID),
             )
         else:
             future.resolve(reply)

@@ -28,6 +28,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypedDict
 
+from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
@@ -113,11 +114,6 @@ class FaultStrategy:
         better = best_first[turn % max(1, len(best_first) // 2)]
         own = [queue for queue in queues if queue.broker_name == better]
         return own[turn % len(own)]
-
-
-def left(deadline: float) -> float:
-    """Return the remaining seconds; never 0, so that the called function raises its own timeout error."""
-    return max(0.001, deadline - time.monotonic())
 
 
 class Router:

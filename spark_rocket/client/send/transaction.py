@@ -36,16 +36,18 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
+from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.trace import decided
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.client.send.request_reply import register_and_wait
-from spark_rocket.client.send.router import left
 from spark_rocket.errors import ClientError, RocketError
+from spark_rocket.logs import RateLimited
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
     DELAY,
@@ -67,6 +69,7 @@ from spark_rocket.protocol.wire.headers.producer import CheckTransactionStateReq
 from spark_rocket.remoting.client.remoting_client import RequestHandler
 
 logger = logging.getLogger(__name__)
+_often = RateLimited(logger)
 
 MAX_PENDING_CHECKS = 2_000
 """Further checks are dropped: the broker repeats them."""
@@ -164,7 +167,8 @@ class TransactionProducer(Producer):
         status other than SEND_OK, nothing is executed and the transaction is rolled back. ``timeout`` covers everything
         before the local transaction.
         """
-        deadline = time.monotonic() + (self._send_timeout if timeout is None else timeout)
+        seconds = self._send_timeout if timeout is None else timeout
+        deadline = time.monotonic() + seconds
         instance = self._start(wait=False, deadline=deadline).instance
         half = self._half(instance, message)
         sent = self.send(half, timeout=left(deadline))
@@ -174,7 +178,9 @@ class TransactionProducer(Producer):
             what = f"local transaction of {half.properties[UNIQ_KEY]}"
             state, error = _state_of(lambda: self._listener.execute_local_transaction(half, arg), what)
         else:
-            logger.warning("rolled back transaction %s: message stored with %s", sent.msg_id, sent.status.name)
+            text = "rolled back transaction %s: broker %s stores messages with status %s"
+            broker = sent.queue.broker_name
+            _often.warning(("status", broker, sent.status), text, sent.msg_id, broker, sent.status.name)
         header = EndTransactionRequestHeader(
             producer_group=self.group,
             tran_state_table_offset=sent.queue_offset,
@@ -185,7 +191,7 @@ class TransactionProducer(Producer):
             transaction_id=sent.transaction_id,
             broker_name=sent.queue.broker_name,
         )
-        self._end(lambda: instance.routes.master(sent.queue, self._send_timeout), half, header, state, error)
+        self._end(partial(instance.routes.master, sent.queue), half, header, state, error, seconds)
         stored = {field.name: getattr(sent, field.name) for field in fields(sent)}
         return TransactionSendResult(**stored, local_transaction_state=state, local_exception=error)
 
@@ -198,18 +204,20 @@ class TransactionProducer(Producer):
 
     def _end(
         self,
-        find_broker: Callable[[], str],
+        find_broker: Callable[[float], str],
         message: Message,
         header: EndTransactionRequestHeader,
         state: LocalTransactionState,
         error: Exception | None,
+        seconds: float,
     ) -> None:
         """Send the result of a transaction to the broker, one-way. A failure is logged: the broker checks later."""
+        deadline = time.monotonic() + seconds
         request = RemotingCommand.request(RequestCode.END_TRANSACTION, header.to_ext(), oneway=True)
         if error is not None:
             request.remark = f"the listener raised {type(error).__name__}: {error}"
         try:
-            address = find_broker()
+            address = find_broker(left(deadline))
             if self.tracer is not None:
                 event = decided(
                     self.group,
@@ -221,9 +229,10 @@ class TransactionProducer(Producer):
                     check=header.from_transaction_check,
                 )
                 self.tracer.append(event)
-            self.instance().remoting.invoke_oneway(address, request, self._send_timeout)
+            self.instance().remoting.invoke_oneway(address, request, left(deadline))
         except RocketError as failure:
-            logger.warning("result of transaction %s not sent, it will be checked: %s", header.msg_id, failure)
+            text = "result of transaction %s not sent, it will be checked: %s"
+            _often.warning(("result", header.broker_name), text, header.msg_id, failure)
 
     # --- checks of brokers ------------------------------------------------------------------------------------
 
@@ -231,7 +240,8 @@ class TransactionProducer(Producer):
         """Handle a check: the listener is called and the result sent on another thread."""
         checks = self._checks
         if checks is None or not self._pending_checks.acquire(blocking=False):
-            logger.warning("dropped check of broker %s for transaction %s: too many pending", address, message.msg_id)
+            text = "dropped check of broker %s for transaction %s: too many pending"
+            _often.warning(("check", address), text, address, message.msg_id)
             return
         try:
             job = checks.submit(self._check, address, header, message)
@@ -253,7 +263,7 @@ class TransactionProducer(Producer):
             transaction_id=header.transaction_id,
             broker_name=header.broker_name,
         )
-        self._end(lambda: address, message, result, state, error)
+        self._end(lambda _: address, message, result, state, error, self._send_timeout)
 
     def _find_routes(self, deadline: float | None = None) -> None:
         routes = self.instance().routes
@@ -295,6 +305,7 @@ def _check_handler(members: Membership, namespace: Namespace) -> RequestHandler:
         if isinstance(producer, TransactionProducer):
             producer.check(address, header, message)
         else:
-            logger.warning("ignored check of broker %s: no transaction producer of group %r", address, group)
+            text = "ignored check of broker %s: no transaction producer of group %r"
+            _often.warning(("group", address, group), text, address, group)
 
     return handle
