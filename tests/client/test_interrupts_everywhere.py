@@ -52,14 +52,16 @@ def mq(mq: FakeCluster) -> FakeCluster:
     return mq
 
 
-def at_line(number: int, act: Callable[[], object], call: Callable[[], Any]) -> tuple[bool, Any]:
+def at_line(
+    number: int, act: Callable[[], object], call: Callable[[], Any], parts: tuple[str, ...] = PARTS
+) -> tuple[bool, Any]:
     """Call ``act`` before the line with a number; return whether there is such a line, and the result of the call."""
     left = number
     reached = False
 
     def line(frame: FrameType, event: str, arg: object) -> Any:
         nonlocal left, reached
-        if not any(part in frame.f_code.co_filename for part in PARTS):
+        if not any(part in frame.f_code.co_filename for part in parts):
             return None if event == "call" else line
         if event == "line":
             left -= 1
