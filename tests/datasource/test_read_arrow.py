@@ -282,6 +282,7 @@ def test_an_interrupt_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
         reader.read_all()
     thread.join()
     release.set()
+    del reader  # if the signal came between two batches, the reader could go on
     no_threads_left()
 
 
