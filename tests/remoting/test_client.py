@@ -164,8 +164,8 @@ def test_a_peer_that_does_not_read(peer: Peer, client: RemotingClient, monkeypat
     assert any(isinstance(error, RemotingTimeoutError) for error in errors)
     with pytest.raises(RemotingConnectError, match=peer.address):
         waiting.result(10)
-    with server, suppress(ConnectionResetError):  # the connection has ended; the last request may have opened another
-        while server.recv(1 << 20):
+    with server.socket, suppress(ConnectionResetError):  # it has ended; the last request may have opened another
+        while server.socket.recv(1 << 20):
             pass
 
 
