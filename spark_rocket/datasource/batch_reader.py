@@ -38,7 +38,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, columns: pa.
     if not isinstance(partition, TaskPartition):
         return iter(())
     settle_worker()
-    return hide_traceback_while(batch_tasks.read(partition.task, options, columns))
+    return hide_traceback_while(batch_tasks.read(partition.task, options, columns), options.namespace)
 
 
 class RocketBatchReader(PickledByValue, DataSourceReader):

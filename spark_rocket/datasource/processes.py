@@ -8,7 +8,8 @@ registered later. A streaming query has a file directory per session, which hold
 --py-files are in its parent. If the package is missing, the error names the machine, its Python and the remedy.
 
 Errors: Spark prints the complete traceback of a data source's error, and the error itself last. A ``RocketError``
-names the option, queue or topic and the remedy, so its traceback is only logged, at DEBUG. Other errors keep theirs.
+names the option, queue or topic and the remedy, so its traceback is only logged, at DEBUG. Names in its
+message have no namespace. Other errors stay as they are.
 
 Safe from any thread. Corresponds to nothing in RocketMQ.
 """
@@ -26,6 +27,7 @@ from pyspark import cloudpickle
 
 from spark_rocket.errors import RocketError
 from spark_rocket.extras import requires
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,19 +43,28 @@ def hide_traceback(method: Callable[P, T]) -> Callable[P, T]:
             with requires('format("rocket")', "arrow"):
                 return method(*args, **kwargs)
         except RocketError as error:
-            log.debug("%s", error, exc_info=True)
-            raise error.with_traceback(None) from None
+            options = getattr(args[0], "_options", None)  # of a reader or writer
+            raise _shown(error, getattr(options, "namespace", NO_NAMESPACE)) from None
 
     return called
 
 
-def hide_traceback_while(values: Iterator[T]) -> Iterator[T]:
+def hide_traceback_while(values: Iterator[T], namespace: Namespace) -> Iterator[T]:
     """Drop the traceback of a RocketError. For the rows that a task reads."""
     try:
         yield from values
     except RocketError as error:
-        log.debug("%s", error, exc_info=True)
-        raise error.with_traceback(None) from None
+        raise _shown(error, namespace) from None
+
+
+def _shown(error: RocketError, namespace: Namespace) -> RocketError:
+    """Return an error for Spark: without its traceback, and without the namespace in the names of its message.
+
+    The remedy keeps it, because its commands must work without that option.
+    """
+    log.debug("%s", error, exc_info=True)
+    error.message = namespace.unwrap_text(error.message)
+    return error.with_traceback(None)
 
 
 @cache

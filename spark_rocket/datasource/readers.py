@@ -21,6 +21,7 @@ from spark_rocket.datasource.options.options import ReadOptions, ViewOptions
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 
@@ -40,8 +41,8 @@ def explained(error: RocketError, queue: MessageQueue, reader: Reader) -> Rocket
 
 def reader_of(options: ReadOptions | ViewOptions) -> Reader:
     """Return this process's reader for a name server, shared by its tasks."""
-    group = options.consumer_group or READER_GROUP
-    connection = options.credentials, options.tls, options.address_map
+    group = options.consumer_group or options.namespace.wrap(READER_GROUP)
+    connection = options.credentials, options.tls, options.address_map, options.namespace
     return _reader(options.name_server, group, options.request_timeout_ms, *connection)
 
 
@@ -53,6 +54,7 @@ def _reader(
     credentials: Credentials | None,
     tls: TlsSettings | None,
     address_map: AddressMap,
+    namespace: Namespace,
 ) -> Reader:
-    timeout = request_timeout_ms / 1000
-    return Reader(name_server, group=group, request_timeout=timeout, **connecting(credentials, tls, address_map))
+    arguments = connecting(credentials, tls, address_map, namespace)
+    return Reader(name_server, group=group, request_timeout=request_timeout_ms / 1000, **arguments)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_rocket.datasource.column_types import TIMESTAMP, type_name
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.errors import SchemaError
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.arrays import array_of
 
 _TEXT, _INT = pa.string(), pa.int32()
@@ -50,9 +51,14 @@ class Projection:
 
     columns: tuple[str, ...]
     target: pa.Schema
+    namespace: Namespace = NO_NAMESPACE
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give decoded columns their target types. Only columns of another type are copied."""
+        """Give decoded columns their target types, and names without the namespace. Only other columns are copied."""
+        if self.namespace:
+            from spark_rocket.protocol.record.namespaced import unwrapped_batch
+
+            batch = unwrapped_batch(batch, self.namespace)
         if batch.schema.equals(self.target):
             return batch
         arrays = [retype(batch.column(name), field.type) for name, field in zip(self.columns, self.target, strict=True)]
@@ -103,9 +109,9 @@ def owner_of(body: BodySettings | None) -> str:
     return {BodyFormat.JSON: "JSON", BodyFormat.CSV: "CSV"}.get(body.format, f"bodyFormat={body.format.value}")
 
 
-def project(schema: pa.Schema) -> Projection:
+def project(schema: pa.Schema, namespace: Namespace = NO_NAMESPACE) -> Projection:
     """Check the columns that a user selects and return the projection for them."""
-    return Projection(known_columns(schema, MESSAGE_SCHEMA, owner_of(None)), schema)
+    return Projection(known_columns(schema, MESSAGE_SCHEMA, owner_of(None)), schema, namespace)
 
 
 def known_columns(schema: pa.Schema, known: pa.Schema, owner: str) -> tuple[str, ...]:

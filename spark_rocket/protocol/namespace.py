@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from spark_rocket.errors import ConfigError
 from spark_rocket.model import (
+    BAD_RECORD_TOPIC,
     DLQ_PREFIX,
     PRODUCER_GROUP,
     RETRY_PREFIX,
@@ -34,7 +35,7 @@ from spark_rocket.model import (
 )
 
 SEPARATOR = "%"
-NAME_PROPERTIES = frozenset({"RETRY_TOPIC", PRODUCER_GROUP, "REAL_TOPIC", "DLQ_ORIGIN_TOPIC"})
+NAME_PROPERTIES = frozenset({"RETRY_TOPIC", PRODUCER_GROUP, "REAL_TOPIC", "DLQ_ORIGIN_TOPIC", BAD_RECORD_TOPIC})
 """Properties of messages whose values are names of topics and groups."""
 _REPLY_TOPIC = "_REPLY_TOPIC"  # CLUSTER_REPLY_TOPIC, which brokers create
 _PREFIXES = (RETRY_PREFIX, DLQ_PREFIX)
@@ -80,7 +81,7 @@ class Namespace:
         return short if self.wrap(short) == name else name
 
     def has(self, name: str) -> bool:
-        """Whether the name on the wire belongs to this namespace, or to the system."""
+        """Whether the name on the wire belongs to this namespace, or to the system; to the empty one all belong."""
         _, rest = _parts(name)
         return rest.startswith(self.prefix) or is_system_name(rest)
 

@@ -74,6 +74,8 @@ WRONG: dict[str, list[str]] = {
     "sendBatchSize": [*COUNT, "100001"],
     "sendBatchBytes": [*SIZE, "1023", "4194305", "5m"],
     "maxRequestsInFlight": [*COUNT, "1025"],
+    "namespace": ["a b", "MQ_INST_1_a%", "ü"],
+    "namespaceV2": ["a b", "a%b"],
     "accessKey": ["", "1\n"],
     "secretKey": ["", "1\0", " "],
     "securityToken": ["", "1\t"],

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_rocket.client.admin import Admin, Failures
 from spark_rocket.datasource.conditions import error as condition
@@ -64,9 +64,39 @@ def find_ledger(options: WriteOptions, brokers: Brokers) -> Place:
     """
     with Admin(
         options.name_server, request_timeout=options.request_timeout_ms / 1000,
-        **connecting(options.credentials, options.tls, options.address_map),
+        **connecting(options.credentials, options.tls, options.address_map, options.namespace),
     ) as admin:  # fmt: skip
         return _Finder(options, brokers, admin).find()
+
+
+def with_existing_ledger(options: WriteOptions) -> WriteOptions:
+    """Return the options with the names of the ledger that the cluster has: with the namespace, otherwise without it.
+
+    A query that ran with full names and an earlier ledger continues with that one: it is never created a second time.
+    """
+    namespace = options.namespace
+    without = replace(
+        options,
+        staging_topic=namespace.unwrap(options.staging_topic),
+        ledger_topic=namespace.unwrap(options.ledger_topic),
+        ledger_group=namespace.unwrap(options.ledger_group),
+    )
+    if without.ledger_topic == options.ledger_topic:
+        return options
+    with Admin(
+        options.name_server, request_timeout=options.request_timeout_ms / 1000,
+        **connecting(options.credentials, options.tls, options.address_map, namespace),
+    ) as admin:  # fmt: skip
+        if _has_ledger(admin, options) or not _has_ledger(admin, without):
+            return options
+    log.info("the ledger %s without namespace %s exists, and is used", without.ledger_topic, namespace.name)
+    return without
+
+
+def _has_ledger(admin: Admin, options: WriteOptions) -> bool:
+    entries = Entries(admin, options.ledger_topic, options.name_server)
+    found = entries.read() is not None
+    return found or bool(SinkTopics(admin, options.name_server).queues(options.ledger_topic, entries.silent))
 
 
 class _Finder:

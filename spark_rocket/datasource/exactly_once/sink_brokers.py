@@ -108,7 +108,8 @@ class Brokers:
         self._request_timeout = options.request_timeout_ms / 1000
         self._expected_topics = (options.topic, options.staging_topic, options.ledger_topic)
         self._checked_targets: set[tuple[str, str]] = set()
-        self._connection = connection = connecting(options.credentials, options.tls, options.address_map)
+        connection = connecting(options.credentials, options.tls, options.address_map, options.namespace)
+        self._connection = connection
         self._producer = Producer(
             options.producer_group,
             name_server=options.name_server,
@@ -130,6 +131,7 @@ class Brokers:
             credentials=options.credentials,
             tls=options.tls,
             address_map=options.address_map,
+            namespace=options.namespace,
         )
 
     # --- sending ----------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def warn_of_settings(options: WriteOptions, brokers: Collection[str]) -> None:
     hours = options.staging_retention_ms / 3_600_000
     with Admin(
         options.name_server, request_timeout=options.request_timeout_ms / 1000,
-        **connecting(options.credentials, options.tls, options.address_map),
+        **connecting(options.credentials, options.tls, options.address_map, options.namespace),
     ) as admin:  # fmt: skip
         for broker in sorted(brokers):
             try:

@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from spark_rocket.datasource.exactly_once.commit import Commit
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch
-from spark_rocket.datasource.exactly_once.place import find_ledger
+from spark_rocket.datasource.exactly_once.place import find_ledger, with_existing_ledger
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.sink_topics import warn_of_settings
 from spark_rocket.datasource.exactly_once.staging import Staged, stage_rows
@@ -68,18 +68,22 @@ def _stage(batches: Iterator[pa.RecordBatch], options: WriteOptions, epoch: Epoc
     return stage_rows(batches, brokers_for(options), options, epoch)
 
 
-def check_topics(options: WriteOptions) -> None:
-    """Find the sink's topics, or create them, before the first task."""
+def check_topics(options: WriteOptions) -> WriteOptions:
+    """Find the sink's topics, or create them, before the first task. Returns the options with their names."""
+    deadline = Timing.of(options).deadline()
+    options = deadline.call(lambda: with_existing_ledger(options), "to find the ledger")
     brokers = brokers_for(options)
-    Timing.of(options).deadline().call(lambda: find_ledger(options, brokers), "to find the ledger")
+    deadline.call(lambda: find_ledger(options, brokers), "to find the ledger")
+    return options
 
 
 class ExactlyOnceWriter(RocketWriter):
     """A batch write: one epoch, named by ``writeId``."""
 
+    @hide_traceback
     def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
         super().__init__(options, schema, only_read)
-        check_topics(options)
+        self._options = check_topics(options)
 
     @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]
@@ -97,9 +101,10 @@ class ExactlyOnceWriter(RocketWriter):
 class ExactlyOnceStreamWriter(RocketStreamWriter):
     """A stream: an epoch for each micro-batch."""
 
+    @hide_traceback
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        check_topics(options)
+        self._options = check_topics(options)
 
     @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:  # type: ignore[override]

@@ -11,8 +11,9 @@ from enum import Enum
 from pathlib import Path
 
 from spark_rocket.datasource.conditions import error
-from spark_rocket.datasource.options.parsers import Values, bad_value
+from spark_rocket.datasource.options.parsers import Values, bad_value, matching
 from spark_rocket.errors import OptionError
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 
 
 class BodyFormat(Enum):
@@ -137,7 +138,12 @@ _REQUIRED = {
 }
 
 
-def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | None = None) -> BodySettings | None:
+def body_settings(
+    values: Values,
+    topics: tuple[str, ...] = (),
+    pattern: str | None = None,
+    namespace: Namespace = NO_NAMESPACE,
+) -> BodySettings | None:
     """Return the settings of parsed options, or None without ``bodyFormat``. Raises OptionError on contradictions."""
     form: BodyFormat | None = values.get("bodyFormat")
     if form is None:
@@ -147,7 +153,11 @@ def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | N
             example = f'.option("{name}", …): {what}'
             raise error("BAD_OPTION.REQUIRES", option="bodyFormat", value=form.value, needed=name, example=example)
     bad: BadRecords = values.get("badRecords", BadRecords.FAIL)
-    _check_dead_letters(bad, values.get("deadLetterTopic"), topics, pattern)
+    dead_letters: str | None = values.get("deadLetterTopic")
+    is_read = dead_letters is not None and (
+        dead_letters in topics or (pattern is not None and bool(matching(pattern, [dead_letters], namespace)))
+    )
+    _check_dead_letters(bad, dead_letters, is_read=is_read)
     if values.is_given("badRecordColumn") and bad is not BadRecords.COLUMN:
         raise OptionError(
             f"option badRecordColumn requires badRecords=column, not badRecords={bad.value}.",
@@ -163,7 +173,7 @@ def body_settings(values: Values, topics: tuple[str, ...] = (), pattern: str | N
     return settings
 
 
-def _check_dead_letters(bad: BadRecords, topic: str | None, topics: tuple[str, ...], pattern: str | None) -> None:
+def _check_dead_letters(bad: BadRecords, topic: str | None, *, is_read: bool) -> None:
     if (bad is BadRecords.DEAD_LETTER) != (topic is not None):
         raise OptionError(
             "option deadLetterTopic is missing for badRecords=deadLetter."
@@ -171,7 +181,7 @@ def _check_dead_letters(bad: BadRecords, topic: str | None, topics: tuple[str, .
             else f"option deadLetterTopic requires badRecords=deadLetter, not badRecords={bad.value}.",
             remedy='Set both: .option("badRecords", "deadLetter").option("deadLetterTopic", "orders-bad").',
         )
-    if topic is not None and (topic in topics or (pattern is not None and re.fullmatch(pattern, topic))):
+    if is_read:
         raise OptionError(
             f"option deadLetterTopic is {topic}, which this query also reads: it would read its bad records again.",
             remedy="Use a topic that the query does not read.",

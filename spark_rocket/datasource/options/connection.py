@@ -20,15 +20,19 @@ from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
 from spark_rocket.client.core.client_config import (
     DEFAULT_NAME_SERVER,
     NAME_SERVER_VARIABLE,
+    NAMESPACE_VARIABLE,
     Connecting,
     as_address_map,
     find_credentials,
+    find_namespace,
     read_credentials,
 )
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Values, bad_value, name_servers
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, key_problem
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
+from spark_rocket.remoting.name_server_list import NameServerList, parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsSettings, as_settings
 
 _SECRETS = ("secretKey", "securityToken")
@@ -58,6 +62,15 @@ def address_map(option: str, text: str) -> AddressMap:
         raise error("BAD_OPTION.VALUE", option=option, value=repr(text[:200]), wanted=wanted) from None
 
 
+def namespace_name(option: str, text: str) -> Namespace:
+    """Parse the name of a namespace; an empty text is none."""
+    try:
+        return Namespace(text.strip())
+    except ConfigError:
+        wanted = "the ID of an instance, like MQ_INST_1234567890_AbCdEf: letters, digits, - and _, or an empty text"
+        raise bad_value(option, text, wanted) from None
+
+
 def pem_file(option: str, text: str) -> str:
     """Return an absolute path. Relative paths are relative to the driver's directory."""
     if not text.strip() or "\0" in text:
@@ -68,13 +81,29 @@ def pem_file(option: str, text: str) -> str:
 def connection_of(values: Values) -> dict[str, Any]:
     """Return the connection fields of all parsed options. A store directory needs none."""
     if "storePath" in values:
-        return {"name_server": "", "credentials": None, "tls": None}
+        return {"name_server": "", "credentials": None, "tls": None, "namespace": namespace_of(values)}
     return {
         "name_server": _name_server_of(values),
         "credentials": _credentials_of(values),
         "tls": _tls_of(values),
         "address_map": as_address_map(values.get("addressMap")),
+        "namespace": namespace_of(values),
     }
+
+
+def namespace_of(values: Values) -> Namespace:
+    """Return the namespace: of the option, of the environment, or of the endpoint."""
+    servers = NameServerList() if "storePath" in values else parse_name_servers(_name_server_of(values))
+    given: Namespace | None = values.get("namespace")
+    v2: Namespace | None = values.get("namespaceV2")
+    try:
+        name = find_namespace(None if given is None else given.name, servers)
+        return Namespace(name, "" if v2 is None else v2.name)
+    except ConfigError as problem:  # of the environment
+        raise error(
+            "BAD_OPTION.VALUE", option=NAMESPACE_VARIABLE, value=repr(os.environ.get(NAMESPACE_VARIABLE)),
+            wanted=problem.remedy,
+        ) from None  # fmt: skip
 
 
 def _name_server_of(values: Values) -> str:
@@ -115,15 +144,23 @@ def refuse_secrets(options: Iterable[str]) -> None:
 
 
 def connecting(
-    credentials: Credentials | None, tls: TlsSettings | None = None, address_map: AddressMap = NO_ADDRESS_MAP
+    credentials: Credentials | None,
+    tls: TlsSettings | None = None,
+    address_map: AddressMap = NO_ADDRESS_MAP,
+    namespace: Namespace = NO_NAMESPACE,
 ) -> Connecting:
-    """Return the connection arguments of the clients. None was already looked up in the driver's environment."""
-    if credentials is None:
-        return {"tls": tls or False, "address_map": address_map}
-    return {
+    """Return the connection arguments of the clients. None was already looked up in the driver's environment.
+
+    The clients do not translate names: options have those on the wire.
+    """
+    found: Connecting = {
         "tls": tls or False,
         "address_map": address_map,
-        "access_key": credentials.access_key,
-        "secret_key": credentials.secret_key,
-        "security_token": credentials.security_token or None,
+        "namespace": "",
+        "namespace_v2": namespace.v2,
     }
+    if credentials is not None:
+        found["access_key"] = credentials.access_key
+        found["secret_key"] = credentials.secret_key
+        found["security_token"] = credentials.security_token or None
+    return found

@@ -1,6 +1,9 @@
 """The options of a read, a write and a view, as typed values. ``parse.py`` makes them.
 
-A field of an option has no default here: that is in ``table.py``.
+A field of an option has no default here: that is in ``table.py``. Names of topics and groups are those on the wire,
+with the namespace: so plans, checkpoints and the ledger of the exactly-once sink do not depend on the option
+``namespace``. Columns (``schema.Projection``) and errors (``processes.py``) have the names without it.
+
 They are pickled for the executors. Immutable, so safe from any thread. Corresponds to nothing in RocketMQ.
 """
 
@@ -14,6 +17,7 @@ from spark_rocket.datasource.options.parsers import LookUp, Position, matching
 from spark_rocket.datasource.stream_offsets import format_queues
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 
@@ -61,13 +65,14 @@ class ReadOptions:
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     address_map: AddressMap = NO_ADDRESS_MAP
+    namespace: Namespace = NO_NAMESPACE
 
     def reads(self, queue: MessageQueue) -> bool:
         """Return whether this read includes a queue."""
         if self.assigned is not None:
             return queue in self.assigned
         if self.topic_pattern is not None:
-            return bool(matching(self.topic_pattern, [queue.topic]))
+            return bool(matching(self.topic_pattern, [queue.topic], self.namespace))
         return queue.topic in self.topics
 
     @property
@@ -108,6 +113,7 @@ class WriteOptions:
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     address_map: AddressMap = NO_ADDRESS_MAP
+    namespace: Namespace = NO_NAMESPACE
 
 
 @dataclass(frozen=True)
@@ -125,3 +131,4 @@ class ViewOptions:
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     address_map: AddressMap = NO_ADDRESS_MAP
+    namespace: Namespace = NO_NAMESPACE

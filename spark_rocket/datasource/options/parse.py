@@ -16,19 +16,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
 from spark_rocket.datasource.conditions import BY_CASE, error
 from spark_rocket.datasource.options.bodies import BODY_OPTIONS, BodySettings, body_settings
 from spark_rocket.datasource.options.checks import check_needs, check_read, check_store, check_write
-from spark_rocket.datasource.options.connection import connection_of
+from spark_rocket.datasource.options.connection import connection_of, namespace_of
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions, WriteOptions
 from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, unknown_option
-from spark_rocket.datasource.options.parsers import Guarantee, Values
+from spark_rocket.datasource.options.parsers import Guarantee, Position, Values
 from spark_rocket.datasource.options.selection import ending_position, look_up_of, starting_position, topics_to_read
 from spark_rocket.datasource.options.table import OPTIONS, READS, VIEWS, WRITES, Scope
+from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.namespace import Namespace
 
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 # Spark adds these to the options of a source.
@@ -37,12 +39,19 @@ SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode"})
 _COMBINED = frozenset({
     # connection.py
     "accessKey", "secretKey", "securityToken", "credentialsFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify",
+    "namespace", "namespaceV2",
     # selection.py
     "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "groupOffsetsFallback", "endingOffsets", "endingTimestamp",
     "endingOffsetsByTimestamp", "lookupKeys", "lookupMsgIds",
     "deliveryGuarantee",
     *BODY_OPTIONS,
+})  # fmt: skip
+
+# Options with names of topics and groups.
+_NAMES = frozenset({
+    "subscribe", "assign", "startingOffsets", "startingOffsetsByTimestamp", "endingOffsets", "endingOffsetsByTimestamp",
+    "consumerGroup", "producerGroup", "topic", "deadLetterTopic", "stagingTopic", "ledgerTopic", "ledgerGroup",
 })  # fmt: skip
 
 
@@ -59,7 +68,7 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         "ending": ending_position(values),
         "is_stream": scope is Scope.READ_STREAM,
         "look_up": look_up_of(values),
-        "body": body_settings(values, topics, pattern),
+        "body": body_settings(values, topics, pattern, namespace_of(values)),
     }
     options = ReadOptions(**_same_named(ReadOptions, READS, values) | own | connection_of(values))
     check_read(options)
@@ -153,7 +162,30 @@ def _parse(raw: Mapping[str, str], scope: Scope, direction: frozenset[Scope]) ->
     given = parse_given(raw, frozenset({scope}))
     values = Values({**_defaults(direction), **given}, given.given)
     check_needs(values)
-    return values
+    return _with_wire_names(values)
+
+
+def _with_wire_names(values: Values) -> Values:
+    """Put the namespace before the names in options."""
+    namespace = namespace_of(values)
+    if not namespace:
+        return values
+    found = {name: _renamed(value, namespace) if name in _NAMES else value for name, value in values.items()}
+    return Values(found, values.given)
+
+
+def _renamed(value: Any, namespace: Namespace) -> Any:
+    if isinstance(value, str):
+        return namespace.wrap(value)
+    if isinstance(value, MessageQueue):
+        return replace(value, topic=namespace.wrap(value.topic))
+    if isinstance(value, tuple):
+        return tuple(dict.fromkeys(_renamed(each, namespace) for each in value))
+    if isinstance(value, Mapping):
+        return {_renamed(key, namespace): each for key, each in value.items()}
+    if isinstance(value, Position):
+        return replace(value, offsets=_renamed(value.offsets, namespace), times=_renamed(value.times, namespace))
+    return value
 
 
 @cache

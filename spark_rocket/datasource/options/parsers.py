@@ -29,6 +29,7 @@ from spark_rocket.model import (
     is_legal_name,
 )
 from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.system import now_ms
 from spark_rocket.units import DURATION, SIZE, Moment, are_seconds, duration_ms, moment, size_bytes, whole_number
@@ -268,15 +269,20 @@ def topic_pattern(option: str, text: str) -> str:
     return text
 
 
-def matching(pattern: str, topics: Iterable[str]) -> list[str]:
-    """Return the matching user topics. Retry and DLQ topics match only if the pattern begins with their ``%``."""
+def matching(pattern: str, topics: Iterable[str], namespace: Namespace = NO_NAMESPACE) -> list[str]:
+    """Return the matching user topics. Retry and DLQ topics match only if the pattern begins with their ``%``.
+
+    With a namespace: those of it whose name with or without it matches.
+    """
     matches = re.compile(pattern).fullmatch
     groups = pattern.lstrip("^(?:").startswith("%")
-    return sorted(
-        topic
-        for topic in topics
-        if matches(topic) and (is_user_topic(topic) or (groups and topic.startswith("%"))) and topic != BENCHMARK_TOPIC
-    )
+    found = []
+    for topic in topics:
+        name = namespace.unwrap(topic)
+        is_wanted = is_user_topic(name) or (groups and name.startswith("%"))
+        if is_wanted and name != BENCHMARK_TOPIC and namespace.has(topic) and (matches(name) or matches(topic)):
+            found.append(topic)
+    return sorted(found)
 
 
 _QUEUES_EXAMPLE = '{"topic": {"broker-a": [0, 1]}}'

@@ -20,7 +20,7 @@ from spark_rocket.datasource.options.bodies import (
     escape_character,
     metadata_columns,
 )
-from spark_rocket.datasource.options.connection import address_map, credentials_file, key_text, pem_file
+from spark_rocket.datasource.options.connection import address_map, credentials_file, key_text, namespace_name, pem_file
 from spark_rocket.datasource.options.parsers import (
     Compression,
     Fallback,
@@ -90,6 +90,14 @@ OPTIONS: tuple[Option, ...] = (
     Option("nameServer", READS | WRITES | VIEWS, "addresses", name_servers, None,
            "Name servers as `host:port`, separated by `;`, or the URL of an address server. Default: the environment "
            f"variable `NAMESRV_ADDR` of the driver, then `{DEFAULT_NAME_SERVER}`.",
+           brokers_only=True),
+    Option("namespace", READS | WRITES | VIEWS, "string", namespace_name, None,
+           "The ID of a managed instance, which names of topics and groups have on the wire. Default: the driver's "
+           "environment variable `ROCKETMQ_NAMESPACE`, then the ID in a name server like "
+           "`http://MQ_INST_1_a.example.com:80`. An empty text: none. See "
+           "[namespaces](../guides/connect.md#namespaces)."),
+    Option("namespaceV2", READS | WRITES | VIEWS, "string", namespace_name, None,
+           "A namespace that requests have in the fields `ns` and `nsd` instead, as with Java's client 5.x.",
            brokers_only=True),
     Option("accessKey", READS | WRITES | VIEWS, "string", key_text, None,
            "The access key for signed requests. Default: the driver's environment variables `ROCKETMQ_ACCESS_KEY` "

@@ -77,7 +77,7 @@ class WhatToRead:
         topics: Iterable[str] = self._topics
         if self._pattern is not None:
             there = {*self._queues.topics(), *self._queues.configured()}
-            topics = sorted({*matching(self._pattern, there), *known})
+            topics = sorted({*matching(self._pattern, there, self._options.namespace), *known})
         routes: dict[str, Route] = {}
         missing: dict[str, TopicNotFoundError] = {}
         for topic in topics:
@@ -174,7 +174,7 @@ class WhatToRead:
 
     def nothing_matches(self) -> RocketError:
         """Return the error for a pattern without a matching topic."""
-        users = matching(".*", self._queues.topics())
+        users = matching(".*", self._queues.topics(), self._options.namespace)
         return error(
             "BAD_OFFSETS.NO_TOPIC_MATCHES",
             pattern=self._pattern,

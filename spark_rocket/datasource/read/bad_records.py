@@ -57,6 +57,7 @@ from spark_rocket.model import (
     TAGS,
     MessageQueue,
 )
+from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -91,7 +92,7 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
     from spark_rocket.datasource.write.task import send_rows
 
     indexes = sorted(bad)
-    letters = _build_dead_letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes])
+    letters = _build_dead_letters(batch.take(pa.array(indexes)), [bad[index] for index in indexes], options.namespace)
     write = internal_write(
         name_server=options.name_server,
         topic=topic,
@@ -105,6 +106,8 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
         compress_above=_DEFAULT_MAX_BODY_BYTES + 1,
         credentials=options.credentials,
         tls=options.tls,
+        address_map=options.address_map,
+        namespace=options.namespace,
     )
     try:
         # The position of the first one identifies the rows: a retry of the same dead letters uses the same ids.
@@ -125,13 +128,13 @@ def send_dead_letters(batch: pa.RecordBatch, bad: dict[int, str], options: ReadO
                     raise
 
 
-def _build_dead_letters(messages: pa.RecordBatch, reasons: list[str]) -> pa.RecordBatch:
+def _build_dead_letters(messages: pa.RecordBatch, reasons: list[str], namespace: Namespace) -> pa.RecordBatch:
     tags: list[str | None] = []
     keys: list[str | None] = []
     properties: list[list[tuple[str, str]]] = []
     for message, reason in zip(messages.select([*POSITION_COLUMNS, *COPIED_COLUMNS]).to_pylist(), reasons, strict=True):
         fixed = {
-            BAD_RECORD_TOPIC: message["topic"],
+            BAD_RECORD_TOPIC: namespace.wrap(message["topic"]),
             BAD_RECORD_BROKER: message["brokerName"],
             BAD_RECORD_QUEUE: str(message["queueId"]),
             BAD_RECORD_OFFSET: str(message["queueOffset"]),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def projection_of(options: ReadOptions, schema: pa.Schema) -> Projection:
     """Return the message columns that a read requires; SchemaError if the schema is invalid."""
     if options.body is None:
-        return project(schema)
+        return project(schema, options.namespace)
     from spark_rocket.datasource.read.typed_rows import TypedRows
 
     return TypedRows(options, options.body, schema).projection

@@ -60,7 +60,8 @@ class TypedRows:
         self._names = self._layout.body.names
         self._decoder = decoder(settings, self._layout.body)
         self._nulls = NullChecker(self._layout.body)
-        topics = ", ".join(options.topics) or options.topic_pattern or "the store directory"
+        topics = ", ".join(map(options.namespace.unwrap, options.topics))
+        topics = topics or options.topic_pattern or "the store directory"
         self._hints = column_hints(settings.format, tuple(self._names), topics)
         self._counter = BadRecordCounter(options, settings)
         self._target = schema
@@ -70,7 +71,8 @@ class TypedRows:
         self._bad_text = bad_column is not None and pa.types.is_string(schema.field(bad_column).type)
         needed = {"body", *self._layout.metadata.values(), *self._counter.needed()}
         message = project(pa.schema([field for field in MESSAGE_SCHEMA if field.name in needed]))
-        self.projection = Projection((*message.columns, BODY_FAULT.name), message.target.append(BODY_FAULT))
+        target = message.target.append(BODY_FAULT)
+        self.projection = Projection((*message.columns, BODY_FAULT.name), target, options.namespace)
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

@@ -29,7 +29,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pyspark.sql.streaming.listener import (
@@ -43,11 +43,12 @@ from pyspark.sql.streaming.listener import (
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.client_config import Connecting
+from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
 from spark_rocket.extras import requires
 from spark_rocket.model import READER_GROUP, MessageQueue
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.record import view_record
 
 if TYPE_CHECKING:
@@ -68,13 +69,18 @@ class QueryLag:
     seconds: dict[MessageQueue, float] = field(default_factory=dict)
 
 
-def lags(sources: Sequence[SourceProgress]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]] | None:
-    """Return the lag and the next offset of each queue of the rocket sources; None if the progress has none."""
+def lags(
+    sources: Sequence[SourceProgress], namespace: Namespace = NO_NAMESPACE
+) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]] | None:
+    """Return the lag and the next offset of each queue of the rocket sources; None if the progress has none.
+
+    Topics are those on the wire; the results have them without the namespace.
+    """
     behind: dict[MessageQueue, int] = {}
     following: dict[MessageQueue, int] = {}
     is_known = False
     for source in sources:
-        end, latest = _positions(source.endOffset), _positions(source.latestOffset)
+        end, latest = _positions(source.endOffset, namespace), _positions(source.latestOffset, namespace)
         if end is None or latest is None:
             continue
         is_known = True
@@ -86,12 +92,14 @@ def lags(sources: Sequence[SourceProgress]) -> tuple[dict[MessageQueue, int], di
     return (behind, following) if is_known else None
 
 
-def _positions(text: str) -> Positions | None:
+def _positions(text: str, namespace: Namespace) -> Positions | None:
     try:
         offset = parse_stream_offset(json.loads(text))
     except (ValueError, OffsetsError):
         return None  # not a rocket source, or no offset
-    return offset.ends if isinstance(offset, StreamOffset) else None
+    if not isinstance(offset, StreamOffset):
+        return None
+    return {replace(queue, topic=namespace.unwrap(queue.topic)): end for queue, end in offset.ends.items()}
 
 
 class RocketLagListener(StreamingQueryListener):
@@ -100,7 +108,8 @@ class RocketLagListener(StreamingQueryListener):
     ``port`` (0 selects a free one) serves Prometheus at ``http://host:port/metrics``; without it, the lag is only
     logged. ``name_server`` is that of the streams; the default is ``NAMESRV_ADDR``, as for the option. With
     ``seconds=False`` no broker receives requests; otherwise they name ``consumer_group``, which is that of the streams
-    or ``spark_rocket_reader``. ``access_key`` and ``secret_key`` are those of a client. Call ``close`` after
+    or ``spark_rocket_reader``. ``access_key``, ``secret_key`` and
+    ``namespace`` are those of a client. Call ``close`` after
     ``spark.streams.removeListener``.
     """
 
@@ -118,6 +127,7 @@ class RocketLagListener(StreamingQueryListener):
     ) -> None:
         self._name_server = name_server
         self._connecting = connecting
+        self._namespace = ClientConfig.of(name_server, **connecting).namespace
         self._seconds = seconds
         self._group = consumer_group or READER_GROUP
         self._timeout = request_timeout
@@ -141,7 +151,7 @@ class RocketLagListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
-        found = lags(progress.sources)
+        found = lags(progress.sources, self._namespace)
         if found is None:
             return
         behind, following = found

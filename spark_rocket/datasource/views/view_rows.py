@@ -40,6 +40,7 @@ from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX, MessageQueue
 from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.wire.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from spark_rocket.remoting.tls.settings import TlsSettings
@@ -52,7 +53,7 @@ _QUEUE = "topic broker_name queue_id"
 
 
 def _admin_for(options: ViewOptions) -> Admin:
-    connection = options.credentials, options.tls, options.address_map
+    connection = options.credentials, options.tls, options.address_map, options.namespace
     return _admin(options.name_server, options.request_timeout_ms, *connection)
 
 
@@ -63,17 +64,32 @@ def _admin(
     credentials: Credentials | None,
     tls: TlsSettings | None,
     address_map: AddressMap,
+    namespace: Namespace,
 ) -> Admin:
-    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **connecting(credentials, tls, address_map))
+    arguments = connecting(credentials, tls, address_map, namespace)
+    arguments["namespace"] = namespace.name  # its answers are rows
+    return Admin(name_server, request_timeout=request_timeout_ms / 1000, **arguments)
 
 
 def rows_of(options: ViewOptions) -> Iterator[Row]:
     """Yield a view's rows with all columns."""
     admin, failed = _admin_for(options), Failures()
+    options = _with_short_names(options)
     for topic in options.topics:
         admin.topic_route(topic)  # raises if the topic does not exist
     yield from _ROWS[options.view](admin, options, failed)
     _report(options, failed, admin.cluster_info().broker_addr_table.keys() <= failed.keys())
+
+
+def _with_short_names(options: ViewOptions) -> ViewOptions:
+    """Return the options with the names that rows have."""
+    unwrap = options.namespace.unwrap
+    return replace(
+        options,
+        topics=tuple(map(unwrap, options.topics)),
+        consumer_group=options.consumer_group and unwrap(options.consumer_group),
+        producer_group=options.producer_group and unwrap(options.producer_group),
+    )
 
 
 def _report(options: ViewOptions, failed: Failures, is_nothing: bool) -> None:
@@ -193,7 +209,7 @@ def _messages(options: ViewOptions) -> Iterator[pa.RecordBatch]:
     reader = reader_of(options)
     index = BrokerIndex(reader, options.request_timeout_ms / 1000)
     failed, has_responded = Failures(), False
-    columns = project(MESSAGE_SCHEMA)
+    columns = project(MESSAGE_SCHEMA, options.namespace)
     for topic in options.topics:
         brokers = {queue.broker_name: queue for queue in reader.refresh(topic)}
         for name, queue in sorted(brokers.items()):
@@ -232,11 +248,13 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         "nameServer": options.name_server,
         "requestTimeout": str(options.request_timeout_ms),
         "failOnDataLoss": "false",
+        "namespace": options.namespace.name,
     }
     own = {
         "credentials": options.credentials,
         "tls": options.tls,
         "address_map": options.address_map,
+        "namespace": options.namespace,
         "consumer_group": options.consumer_group,
     }
     reading = replace(parse_read_options(given, Scope.READ), **own)  # type: ignore[arg-type]
@@ -246,13 +264,13 @@ def _dead_letters(options: ViewOptions, schema: pa.Schema) -> Iterator[pa.Record
         return  # the group never had a dead letter
     reader = reader_of(options)
     for span in spans:
-        for batch in read_range(span, reading, project(MESSAGE_SCHEMA), reader):
+        for batch in read_range(span, reading, project(MESSAGE_SCHEMA, options.namespace), reader):
             properties = batch.column("properties")
             first = [
                 pc.coalesce(*(pc.map_lookup(properties, pa.scalar(name), "first") for name in names))
                 for names in (("RETRY_TOPIC", "DLQ_ORIGIN_TOPIC"), ("ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_MESSAGE_ID"))
             ]
-            groups = pa.repeat(pa.scalar(group), batch.num_rows)
+            groups = pa.repeat(pa.scalar(options.namespace.unwrap(group)), batch.num_rows)
             others = [batch.column(name) for name in schema.names[3:]]
             yield pa.RecordBatch.from_arrays([groups, *first, *others], schema=schema)
 

@@ -65,6 +65,7 @@ from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, string_scalar, strings_of
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.encoder import RowsPlan, hex_strings, plan_rows, value_offsets
+from spark_rocket.protocol.record.namespaced import renamed
 from spark_rocket.protocol.record.properties import PROPERTIES_LIMIT
 
 I64 = np.ndarray[Any, np.dtype[np.int64]]
@@ -329,7 +330,7 @@ class RowEncoder:
         if column.null_count:
             row = int(numpy_of(column.is_null()).argmax())
             raise self._error(row, "topic is null.", "Set it, or use the option topic.")
-        encoded = column.dictionary_encode()
+        encoded = renamed(column, self._options.namespace.wrap).dictionary_encode()
         codes = numpy_of(encoded.indices)
         for code, topic in enumerate(encoded.dictionary.to_pylist()):
             yield topic, everything if len(encoded.dictionary) == 1 else np.flatnonzero(codes == code)

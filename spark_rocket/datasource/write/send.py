@@ -57,7 +57,7 @@ class Sink:
             else options.compress_above - 1,
             compress_type="zlib" if options.compression == "none" else options.compression,
             member=False,  # tasks are short-lived: brokers need not register them
-            **connecting(options.credentials, options.tls, options.address_map),
+            **connecting(options.credentials, options.tls, options.address_map, options.namespace),
         )
 
     def queues_of(self, topic: str) -> list[MessageQueue]:

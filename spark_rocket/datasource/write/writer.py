@@ -248,12 +248,13 @@ def _log_total(what: str, messages: Sequence[WriterCommitMessage | None]) -> Non
 class RocketWriter(PickledByValue, DataSourceArrowWriter):
     """``df.write``. The write's name comes from ``writeId`` or is generated here, once for all tasks."""
 
+    @hide_traceback
     def __init__(self, options: WriteOptions, schema: StructType, only_read: Sequence[str] = ()) -> None:
         """``schema`` has the columns to write; columns in ``only_read`` are also present and must be null."""
+        self._options = options
         check_columns(schema, options)
         if options.topic is not None:
             sink_for(options).queues_of(options.topic)
-        self._options = options
         self._schema = schema
         self._only_read = tuple(only_read)
         self._name = options.write_id or uuid.uuid4().hex
@@ -274,8 +275,8 @@ class RocketStreamWriter(PickledByValue, StreamArrowWriter):
     """``df.writeStream``. The query's id and the batch number make duplicates of retried batches detectable."""
 
     def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_columns(schema, options)
         self._options = options
+        check_columns(schema, options)
         self._schema = schema
 
     @hide_traceback

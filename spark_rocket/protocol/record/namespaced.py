@@ -5,6 +5,8 @@ Thread-safety: pure functions. Corresponds to NamespaceUtil.withoutNamespace of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,10 +24,16 @@ def unwrapped_batch(batch: pa.RecordBatch, namespace: Namespace) -> pa.RecordBat
     return batch
 
 
-def _topics(column: pa.Array, namespace: Namespace) -> pa.Array:
+def renamed(column: pa.Array, rename: Callable[[str], str]) -> pa.Array:
+    """Return a column of names with other names; each is renamed once."""
     coded = column.dictionary_encode()
-    names = pa.array([namespace.unwrap(name) for name in coded.dictionary.to_pylist()], pa.string())
-    return names.take(coded.indices)
+    before = coded.dictionary.to_pylist()
+    names = list(map(rename, before))
+    return column if names == before else pa.array(names, pa.string()).take(coded.indices)
+
+
+def _topics(column: pa.Array, namespace: Namespace) -> pa.Array:
+    return renamed(column, namespace.unwrap)
 
 
 def _properties(column: pa.MapArray, namespace: Namespace) -> pa.MapArray:
