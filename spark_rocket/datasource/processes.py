@@ -43,13 +43,13 @@ def hide_traceback(method: Callable[P, T]) -> Callable[P, T]:
             with requires('format("rocket")', "arrow"):
                 return method(*args, **kwargs)
         except RocketError as error:
-            options = getattr(args[0], "_options", None)  # of a reader or writer
+            options = getattr(args[0] if args else None, "_options", None)  # of a reader or writer
             raise _shown(error, getattr(options, "namespace", NO_NAMESPACE)) from None
 
     return called
 
 
-def hide_traceback_while(values: Iterator[T], namespace: Namespace) -> Iterator[T]:
+def hide_traceback_while(values: Iterator[T], namespace: Namespace = NO_NAMESPACE) -> Iterator[T]:
     """Drop the traceback of a RocketError. For the rows that a task reads."""
     try:
         yield from values

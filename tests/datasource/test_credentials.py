@@ -42,6 +42,8 @@ def test_sources_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert parse_view_options({"view": "topics", **KEYS}).credentials == ALICE
     assert connecting(ALICE) == {
         "tls": False,
+        "namespace": "",  # names of options have it, and the environment was looked up
+        "namespace_v2": "",
         "access_key": "alice-key",
         "secret_key": "al1ce-s3cr3t",
         "security_token": None,
