@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_rocket.client.core.address_map import NO_ADDRESS_MAP
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.parse import parse_read_options, parse_view_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
@@ -42,13 +43,14 @@ def test_sources_of_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert parse_view_options({"view": "topics", **KEYS}).credentials == ALICE
     assert connecting(ALICE) == {
         "tls": False,
+        "address_map": NO_ADDRESS_MAP,
         "namespace": "",  # names of options have it, and the environment was looked up
         "namespace_v2": "",
         "access_key": "alice-key",
         "secret_key": "al1ce-s3cr3t",
         "security_token": None,
     }
-    assert connecting(None) == {"tls": False}
+    assert connecting(None).keys() == {"tls", "address_map", "namespace", "namespace_v2"}
 
 
 @pytest.mark.parametrize(
