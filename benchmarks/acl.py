@@ -1,6 +1,7 @@
 """The cost of access control: the same client on a cluster that checks every request, and on one without checks.
 
-The client signs and the broker verifies; on two cores both affect the rate.
+The client signs and the broker verifies; on two cores both affect the rate. The rows of CPU measure the broker alone,
+for both kinds of accounts: a bare client sends frames that were signed before, in the same way with and without.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from benchmarks import frames
 from benchmarks.lab import Lab
+from benchmarks.load import pipeline
+from benchmarks.processes import cpu_seconds
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.client import Producer, Reader
 from spark_rocket.model import Message
+from spark_rocket.protocol.auth import Credentials, RequestSigner
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 
 SIZE = 128
 SENT = {"sync": 10_000, "async": 40_000, "accumulated": 200_000}
 PULLS = 4_000
 KEYS: dict[str, Any] = {"access_key": "bench-key", "secret_key": "bench-secret"}
+
+IN_FLIGHT = 64
+SECONDS = 1.5
+USER = {"access_key": "bench-user", "secret_key": "bench-user-secret"}
+PERMISSIONS = {"Topic:*": ["Pub", "Sub"], "Group:*": ["Sub"]}
 
 Run = Callable[[LocalCluster, dict[str, Any]], float]
 
@@ -83,3 +94,52 @@ def _pair(lab: Lab, topic: str, measure: Run) -> Pair:
     for cluster in (lab.cluster, guarded(lab)):
         cluster.create_topic(topic, 1)
     return Pair(lambda: measure(guarded(lab), KEYS), lambda: measure(lab.cluster, {}))
+
+
+@cache
+def with_account(lab: Lab, acl: str) -> LocalCluster:
+    """A cluster with an account that is not an administrator."""
+    cluster = lab.keep(LocalCluster(data_dir=lab.folder / f"acl-{acl}", acl=acl, **KEYS))
+    cluster.set_account(**USER, permissions=PERMISSIONS)
+    return cluster
+
+
+@benchmark(
+    "acl.cpu.send1",
+    "acl.cpu.send2",
+    "acl.cpu.pull1",
+    "acl.cpu.pull2",
+    unit="requests/s of CPU",
+    ceiling="the same without access control",
+    target=0.9,
+)
+def cpu(lab: Lab, what: str) -> Pair:
+    """Sends of 128 bytes, and pulls of 32 messages, with ACL 1.0 or 2.0."""
+    guarded_cluster = with_account(lab, {"1": "1.0", "2": "2.0"}[what[-1]])
+    topic = f"acl-cpu-{what}"
+
+    def rate_of(cluster: LocalCluster, signer: RequestSigner | None) -> Callable[[], float]:
+        cluster.create_topic(topic, 1)
+        port = int(cluster.broker_address.rpartition(":")[2])
+        send, pull = (
+            _signed(frame, signer) for frame in (frames.send(topic, 0, frames.payload(SIZE)), frames.pull(topic, 0, 0))
+        )
+        pipeline(port, [send], 32, seconds=0)
+        frame = send if what.startswith("send") else pull
+
+        def rate() -> float:
+            before = cpu_seconds(cluster.pid)
+            done = pipeline(port, [frame], IN_FLIGHT, seconds=SECONDS)["requests"]
+            return float(done / (cpu_seconds(cluster.pid) - before))
+
+        return rate
+
+    return Pair(rate_of(guarded_cluster, RequestSigner(Credentials(*USER.values()))), rate_of(lab.cluster, None))
+
+
+def _signed(frame: bytes, signer: RequestSigner | None) -> bytes:
+    if signer is None:
+        return frame
+    request = RemotingCommand.decode(memoryview(frame)[4:])
+    signer.sign(request)
+    return request.encode()

@@ -27,10 +27,11 @@ import hmac
 import re
 from binascii import b2a_base64
 from calendar import timegm
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import NamedTuple
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
 
 from spark_rocket.errors import ConfigError, ProtocolError
 from spark_rocket.protocol.buffers import Buffer
@@ -80,11 +81,34 @@ class SecretKey:
 
 def signed_content(ext_fields: Mapping[str, str], version: int = V4_9_3 + 1) -> bytes:
     """Return the signed part of a request's fields, before the body. ``version`` is that of the sender."""
-    names = ext_fields.keys() - {SIGNATURE}
-    if version <= V4_9_3:
-        names -= {UNIQUE_KEY_QUERY}
-    order = sorted(names, key=None if "".join(names).isascii() else _java_order)
-    return _bytes("".join([ext_fields[name] for name in order]))
+    names = tuple(ext_fields)
+    values = (_VALUES if version > V4_9_3 else _VALUES_OF_OLD).get(names)
+    if values is None:
+        values = _values_in_order(names, version)
+    return _bytes("".join(values(ext_fields)))
+
+
+_Values: TypeAlias = Callable[[Mapping[str, str]], Iterable[str]]
+_VALUES: dict[tuple[str, ...], _Values] = {}
+"""The signed values in their order, by the names of a request: clients send few different combinations of names."""
+_VALUES_OF_OLD: dict[tuple[str, ...], _Values] = {}
+_MAX_CACHED_NAMES = 256
+_MAX_CACHED_CHARACTERS = 512
+
+
+def _values_in_order(names: tuple[str, ...], version: int) -> _Values:
+    ignored = {SIGNATURE} if version > V4_9_3 else {SIGNATURE, UNIQUE_KEY_QUERY}
+    signed = [name for name in names if name not in ignored]
+    text = "".join(signed)
+    order = sorted(signed, key=None if text.isascii() else _java_order)
+    # itemgetter returns a tuple for two names or more, and for one name its value, which is joined to the same text.
+    values: _Values = itemgetter(*order) if order else lambda fields: ()
+    if len(text) <= _MAX_CACHED_CHARACTERS:  # names are of the peer's choice
+        cache = _VALUES if version > V4_9_3 else _VALUES_OF_OLD
+        if len(cache) >= _MAX_CACHED_NAMES:
+            cache.clear()
+        cache[names] = values
+    return values
 
 
 def _java_order(name: str) -> bytes:

@@ -65,25 +65,24 @@ class AccessControl(Refusals):
 
     def _guard(self, code: int, handler: Handler) -> Handler:
         row = BROKER_REQUESTS.get(code)
-        names = row.decided_by if row is not None else None
+        decided_by = row.decided_by if row is not None else None
+        names = None if decided_by is None else (ACCESS_KEY, *decided_by)
         first = str(code)
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            if names is not None:
+                granted = channel.attributes.get(_GRANTED)
+                if granted is not None and granted.rules is self.rules:
+                    subject = granted.subjects.get((first, *map(request.ext_fields.get, names)))
+                    if subject is not None and is_signed_by(request, subject.key):
+                        return handler(channel, request)
             try:
-                if names is None:
-                    self.check(channel, request, code, row)
-                else:
-                    ext = request.ext_fields
-                    key = (first, ext.get(ACCESS_KEY), *[ext.get(name) for name in names])
-                    granted = channel.attributes.get(_GRANTED)
-                    subject = granted.subjects.get(key) if granted is not None and granted.rules is self.rules else None
-                    if subject is None or not is_signed_by(request, subject.key):
-                        subject = self.check(channel, request, code, row)
-                        if subject is not None:
-                            self._remember(channel, key, subject)
+                subject = self.check(channel, request, code, row)
             except RefusedError as error:
                 self.log_refusal(channel.remote_addr, error)
                 raise
+            if subject is not None and names is not None:
+                self._remember(channel, (first, *map(request.ext_fields.get, names)), subject)
             return handler(channel, request)
 
         return guarded
