@@ -406,6 +406,20 @@ CONDITIONS: tuple[Condition, ...] = (
         "Use the addresses of name servers, not of a proxy, in nameServer, or set the entry: {commands}.",
     ),
     Condition(
+        "EXACTLY_ONCE.NO_ENTRIES",
+        "nameServer {name_server} stores no entry {entry}, which records the place of the ledger: it is a proxy, or "
+        "a managed instance ({problem}).",
+        "Use the addresses of name servers. If you cannot, have the ledger topic and the staging topic created, and "
+        "name a broker with the ledger topic in ledgerBroker: its queue ledgerQueue (0) becomes the ledger.",
+    ),
+    Condition(
+        "EXACTLY_ONCE.LEDGER_PLACE",
+        "{queue}, which ledgerTopic, ledgerBroker and ledgerQueue name, is not the ledger: {problem}.",
+        "Set these options as they were before: a second ledger would decide micro-batches again. If no query has used "
+        "the ledger yet, name a ledger topic and a staging topic ({staging}) that were never used, or delete and "
+        "create both.",
+    ),
+    Condition(
         "EXACTLY_ONCE.LEDGER_REPLACED",
         "{queue} is not the ledger that the entry of the name servers names: {problem}.",
         "Restore the store of the broker. If it is permanently lost, compare the last micro-batch of each query with "

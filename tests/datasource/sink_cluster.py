@@ -5,7 +5,8 @@ only while ``Driver.step`` waits for it, and pauses at its next request, so a hi
 result. Between two steps anything can happen: another driver runs, a broker stops, a name server loses its entries,
 time passes. A driver that is not stepped is a process that is suspended, at that request.
 
-What is simulated: routes (those of brokers that run), logs, offsets, topics, entries. Nothing is lost by a broker that
+What is simulated: routes (those of brokers that run), logs, offsets, topics, entries. All queries share their first
+slot of registers. Nothing is lost by a broker that
 stops. A batch is one append. A send that was suspended for longer than ``requestTimeout`` is not stored: that is the
 sink's documented limit (a driver that is suspended between its last check and a send).
 """
@@ -13,14 +14,16 @@ sink's documented limit (a driver that is suspended between its last check and a
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Self
 
 import pyarrow as pa
 
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.registers import slots_of as own_slots_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.exactly_once.writer import commit_epoch
@@ -66,6 +69,7 @@ class World:
         self.nodes = {"a": Node(topics=dict.fromkeys(TARGETS, 1))}
         self.servers = {address: Server() for address in SERVERS}
         self.log: dict[MessageQueue, list[Stored]] = {}
+        self.first: dict[MessageQueue, int] = {}
         self.offsets: dict[tuple[str, MessageQueue], int] = {}
 
     def route(self, topic: str) -> dict[str, int]:
@@ -89,7 +93,7 @@ class SimBrokers(FakeBrokers):
     """The requests of one driver to brokers."""
 
     def __init__(self, world: World, driver: Driver) -> None:
-        super().__init__(log=world.log, offsets=world.offsets)
+        super().__init__(log=world.log, first=world.first, offsets=world.offsets)
         self.world = world
         self.driver = driver
         self.name_server = ";".join(SERVERS)
@@ -342,10 +346,15 @@ def write_rows(driver: Driver, options: WriteOptions, epoch: Epoch, bodies: list
 
 def patched(monkeypatch: Any) -> None:
     """Let the sink's code use the cluster of its driver."""
-    from spark_rocket.datasource.exactly_once import place, publish, sink_topics, writer
+    from spark_rocket.datasource.exactly_once import place, publish, registers, sink_topics, writer
 
     for module in (place, sink_topics):
         monkeypatch.setattr(module, "Admin", SimAdmin)
     monkeypatch.setattr(writer, "brokers_for", lambda options: local.driver.brokers)
     monkeypatch.setattr(Timing, "of", classmethod(lambda cls, options: local.driver.timing()))
     monkeypatch.setattr(publish, "LANES", 1)
+    monkeypatch.setattr(registers, "slots_of", slots_of)
+
+
+def slots_of(query: str) -> Iterator[int]:
+    return chain([600], own_slots_of(query))

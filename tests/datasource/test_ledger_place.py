@@ -11,8 +11,9 @@ import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
+from spark_rocket.datasource.exactly_once.first_record import Place
 from spark_rocket.datasource.exactly_once.manifest import Epoch
-from spark_rocket.datasource.exactly_once.place import Place, find_ledger
+from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.replace import replace_ledger
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows

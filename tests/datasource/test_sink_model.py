@@ -2,7 +2,8 @@
 
 In a history brokers stop, return and join, name servers stop and lose their entries, drivers are killed and suspended
 at any request and lose any response, several run on one checkpoint, checkpoints are new, and a writeId is used again
-for other topics and other rows. At all times, a row is visible at most once, and an epoch's rows are those
+for other topics and other rows. Registers are lost, rewound and those of earlier versions, and the ledger's records
+expire. At all times, a row is visible at most once, and an epoch's rows are those
 of one attempt. At the end everything runs again, and each query and write is repeated. Then each epoch that was
 reported as complete has all its rows once, and a write has them or an error that names the cause.
 
@@ -11,10 +12,11 @@ Hypothesis shortens a history that fails. ``SINK_HISTORIES`` and ``SINK_SEED`` s
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -24,7 +26,10 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.records import PREPARED
+from spark_rocket.datasource.exactly_once.registers import fingerprint_of, former_group
 from spark_rocket.datasource.exactly_once.writer import check_topics
+from spark_rocket.model import MessageQueue
 from tests.datasource.sink_cluster import (
     LEDGER,
     STAGING,
@@ -34,12 +39,14 @@ from tests.datasource.sink_cluster import (
     World,
     patched,
     sink_options,
+    slots_of,
     write_rows,
 )
 
 HISTORIES = int(os.environ.get("SINK_HISTORIES", 100))
 SEED = int(os.environ.get("SINK_SEED", 1))
 _ROWS, _BATCHES, _DRIVERS = 3, 2, 3
+GROUP = "ROCKET_SINK_LEDGER"
 
 TOPICS = st.sampled_from(TARGETS)
 NUMBERS = st.integers(0, 2)
@@ -57,6 +64,10 @@ EVENTS = st.one_of(
     st.tuples(st.just("join"), st.just("b")),
     st.tuples(st.sampled_from(["wipe", "cut", "repair"]), st.integers(0, 1)),
     st.tuples(st.just("wait"), st.sampled_from([1, 5, 60])),
+    st.tuples(st.just("age"), NUMBERS),
+    st.tuples(st.just("forget"), st.sampled_from([(0,), (1,), (0, 1)])),
+    st.tuples(st.just("rewind"), NUMBERS),
+    st.just(("expire",)),
 )
 
 
@@ -88,6 +99,9 @@ class History:
     writes: list[Write] = field(default_factory=list)
     attempts: count[int] = field(default_factory=count)
     loses_entries: bool = False
+    snapshots: list[dict[tuple[str, MessageQueue], int]] = field(default_factory=list)
+    expired: dict[str, int] = field(default_factory=dict)
+    """The last batch of each query that was decided before the ledger's records expired."""
 
     # --- events -----------------------------------------------------------------------------------------------
 
@@ -171,6 +185,79 @@ class History:
     def on_wait(self, seconds: int) -> None:
         self.world.now += seconds
 
+    # --- registers --------------------------------------------------------------------------------------------
+
+    def on_age(self, number: int) -> None:
+        """The query was run by an earlier version until now."""
+        if not self.queries:
+            return
+        self.kill_all()
+        name, offsets = self.queries[number % len(self.queries)].name, self.world.offsets
+        for position, batch, value in self.registers(name):
+            queue = MessageQueue(LEDGER, batch.broker_name, 0)
+            offsets[former_group(LEDGER, name), queue] = offsets.pop((GROUP, position), 0)
+            offsets[former_group(LEDGER, name), replace(queue, queue_id=1)] = value & (1 << 40) - 1
+            del offsets[GROUP, batch]
+
+    def on_forget(self, kinds: tuple[int, ...]) -> None:
+        """The broker loses positions (0), batches (1) or both."""
+        lost = [place for place in self.world.offsets if place[0] == GROUP and place[1].queue_id % 2 in kinds]
+        self.replace_offsets({place: value for place, value in self.world.offsets.items() if place not in lost})
+
+    def on_rewind(self, number: int) -> None:
+        """The broker returns with offsets that it saved earlier."""
+        self.snapshots.append(dict(self.world.offsets))
+        self.replace_offsets(self.snapshots[number % len(self.snapshots)])
+
+    def replace_offsets(self, offsets: dict[tuple[str, MessageQueue], int]) -> None:
+        """Not if it is undetectable: what a query remembers and its expired record are both lost."""
+        before = dict(self.world.offsets)
+        self.world.offsets.clear()
+        self.world.offsets.update(offsets)
+        if any(self.remembered(name) < batch for name, batch in self.expired.items()):
+            self.world.offsets.clear()
+            self.world.offsets.update(before)
+
+    def on_expire(self) -> None:
+        """All drivers are down until the records have expired. Batch writes remember nothing."""
+        decided = self.decided()
+        if self.writes or any(self.remembered(name) < batch for name, batch in decided.items()):
+            return
+        self.kill_all()
+        decided = self.decided()
+        if all(self.remembered(name) >= batch for name, batch in decided.items()):
+            self.world.first |= {queue: len(log) for queue, log in self.world.log.items() if queue.topic == LEDGER}
+            self.expired |= decided
+
+    def kill_all(self) -> None:
+        for driver in self.drivers:
+            driver.kill()
+
+    def decided(self) -> dict[str, int]:
+        """The last decided batch of each query."""
+        decided: dict[str, int] = {}
+        for queue, log in self.world.log.items():
+            for record in (json.loads(stored.body) for stored in log if queue.topic == LEDGER):
+                if record["kind"] == PREPARED and record["query"] != "nightly":
+                    decided[record["query"]] = max(record["batch"], decided.get(record["query"], 0))
+        return decided
+
+    def registers(self, name: str) -> list[tuple[MessageQueue, MessageQueue, int]]:
+        """The first slot of a query: its two queues, and the batch's value."""
+        for slot in slots_of(name):
+            for (group, queue), value in self.world.offsets.items():
+                if (group, queue.queue_id, value >> 41) == (GROUP, 2 * slot + 1, fingerprint_of(name)):
+                    return [(replace(queue, queue_id=2 * slot), queue, value)]
+        return []
+
+    def remembered(self, name: str) -> int:
+        former = former_group(LEDGER, name)
+        batches = [value & (1 << 40) - 1 for _, _, value in self.registers(name)]
+        batches += [
+            value for (group, queue), value in self.world.offsets.items() if (group, queue.queue_id) == (former, 1)
+        ]
+        return max(batches, default=0) - 1
+
     def is_undetectable(self) -> bool:
         """The documented limit: no entry is left, and all brokers that have the sink's topics are stopped."""
         own = [node for node in self.world.nodes.values() if LEDGER in node.topics or STAGING in node.topics]
@@ -244,7 +331,12 @@ class History:
         for query in self.queries:
             driver = Driver(self.world, partial(self.run_query, query))
             driver.run()
+            if query.name in self.expired and driver.error and driver.error.code == "EXACTLY_ONCE.LEDGER_EXPIRED":
+                assert query.committed == self.expired[query.name], "its last decided batch was complete"
+                continue
             assert driver.error is None, driver.error
+            former = former_group(LEDGER, query.name)
+            assert former not in {group for group, _ in self.world.offsets}, "the former group was not removed"
         for write in self.writes:
             driver = Driver(self.world, partial(self.run_write, write))
             driver.run()

@@ -68,6 +68,8 @@ WRONG: dict[str, list[str]] = {
     "stagingTopic": NAMES,
     "ledgerTopic": [*NAMES, "TBW102"],
     "ledgerGroup": ["", "a b", "x" * 121],
+    "ledgerBroker": [""],
+    "ledgerQueue": ["", "-1", "1.5", "x", "65536"],
     "gracePeriod": [*DURATION, "0", "999", "11m"],
     "stagingRetention": [*DURATION, "59s", "366d"],
     "maxMessageSize": [*SIZE, "1023", "12582913"],

@@ -79,7 +79,10 @@ class Entries:
             error for error in self.silent.values() if error.response_code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         ]
         if unsupported:
-            raise self._refused(None, unsupported)
+            raise condition(
+                "EXACTLY_ONCE.NO_ENTRIES", entry=f"{NAMESPACE}/{self._topic}", name_server=self._name_server,
+                problem=unsupported[0].message,
+            )  # fmt: skip
         self._found = {}
         for server, text in texts.items():
             try:

@@ -22,6 +22,8 @@ unavailable. So it exists then, even if all name servers have lost their entries
 name servers have lost their entries, while all brokers that have the sink's topics are unavailable and no longer
 registered.
 
+With ``ledgerBroker`` the place is given (``given_place.py``).
+
 Functions of one driver's process. Corresponds to nothing in RocketMQ.
 """
 
@@ -29,32 +31,22 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spark_rocket.client.admin import Admin, Failures
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.entry import Entries, Entry
-from spark_rocket.datasource.exactly_once.records import id_record, parse_record
+from spark_rocket.datasource.exactly_once.first_record import Place, id_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import WriteOptions
-from spark_rocket.errors import QueueNotFoundError, RocketError
+from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID
 from spark_rocket.protocol.wire.codes import ResponseCode
 
-_WAIT_MS = 500
-
 log = logging.getLogger("spark_rocket.datasource")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The ledger's queue and its id."""
-
-    queue: MessageQueue
-    ledger: str
 
 
 def find_ledger(options: WriteOptions, brokers: Brokers) -> Place:
@@ -66,7 +58,11 @@ def find_ledger(options: WriteOptions, brokers: Brokers) -> Place:
         options.name_server, request_timeout=options.request_timeout_ms / 1000,
         **connecting(options.credentials, options.tls, options.address_map, options.namespace),
     ) as admin:  # fmt: skip
-        return _Finder(options, brokers, admin).find()
+        if options.ledger_broker is None:
+            return _Finder(options, brokers, admin).find()
+        from spark_rocket.datasource.exactly_once.given_place import GivenPlace  # few sinks need it
+
+        return GivenPlace(options, brokers, admin).find()
 
 
 def with_existing_ledger(options: WriteOptions) -> WriteOptions:
@@ -81,7 +77,7 @@ def with_existing_ledger(options: WriteOptions) -> WriteOptions:
         ledger_topic=namespace.unwrap(options.ledger_topic),
         ledger_group=namespace.unwrap(options.ledger_group),
     )
-    if without.ledger_topic == options.ledger_topic:
+    if without.ledger_topic == options.ledger_topic or options.ledger_broker is not None:
         return options
     with Admin(
         options.name_server, request_timeout=options.request_timeout_ms / 1000,
@@ -121,7 +117,7 @@ class _Finder:
         if entry is not None and entry.ledger:
             return self._named(entry, places, staging)
         if places:
-            place = Place(places[0], self._id(places[0]))
+            place = Place(places[0], id_of(self._brokers, places[0]))
         elif staging:
             self._spread(staging)
             raise self._away(f"{self._staging} has one")
@@ -153,31 +149,6 @@ class _Finder:
         unavailable.retriable = True
         return unavailable
 
-    # --- the ledger's id ------------------------------------------------------------------------------------------
-
-    def _id(self, queue: MessageQueue) -> str:
-        """The id in the ledger's first record that has one. Appends such a record if there is none."""
-        found = self._first_id(queue, self._brokers.end(queue))
-        if found is None:
-            body, tag = id_record()
-            found = self._first_id(queue, self._brokers.append(queue, body, tags=tag).queue_offset + 1)
-        if found is None:
-            raise QueueNotFoundError(f"{queue.name} does not show its first record yet.", retriable=True)
-        return found
-
-    def _first_id(self, queue: MessageQueue, end: int) -> str | None:
-        position = self._brokers.start(queue)
-        while position < end:
-            messages, following = self._brokers.messages(queue, position, wait_ms=_WAIT_MS)
-            for message in messages:
-                ledger = parse_record(message, queue).more.get("ledger")
-                if ledger:
-                    return str(ledger)
-            if following == position:
-                raise QueueNotFoundError(f"{queue.name} does not show its messages from {position} on.", retriable=True)
-            position = following
-        return None
-
     # --- creating -------------------------------------------------------------------------------------------------
 
     def _create(self, entry: Entry | None) -> Place:
@@ -189,7 +160,7 @@ class _Finder:
         self._masters()  # another driver may have created it before it saw this entry
         self._topics.create(self._ledger, 1, broker)
         queue = MessageQueue(self._ledger, broker, 0)
-        return Place(queue, self._id(queue))
+        return Place(queue, id_of(self._brokers, queue))
 
     def _masters(self) -> dict[str, str]:
         """The address of each broker's master. All have reported that they have neither ledger nor staging topic.

@@ -105,6 +105,8 @@ class WriteOptions:
     staging_topic: str
     ledger_topic: str
     ledger_group: str
+    ledger_broker: str | None
+    ledger_queue: int
     grace_period_ms: int
     staging_retention_ms: int
     exactly_once: bool = False

@@ -298,6 +298,14 @@ OPTIONS: tuple[Option, ...] = (
            "The group that the sink's requests name. Its offsets remember the last micro-batch of each query. "
            "Sinks can share it. Do not change it for an existing query.",
            needs=("deliveryGuarantee=exactlyOnce",)),
+    Option("ledgerBroker", WRITES, "string", some_text, None,
+           "The broker of the ledger, where the sink cannot store its place at the name servers: behind a proxy, or on "
+           "a managed instance. See [give the place of the ledger](../guides/exactly-once.md#give-the-place-of-the-"
+           "ledger). Do not change it for an existing query.",
+           needs=("deliveryGuarantee=exactlyOnce",)),
+    Option("ledgerQueue", WRITES, "integer 0–65535", number(0, 65_535), "0",
+           "The queue of `ledgerTopic` on `ledgerBroker` that is the ledger. Do not change it for an existing query.",
+           needs=("ledgerBroker",)),
     Option("gracePeriod", WRITES, "duration 1s–10m", duration(1000, 600_000), "20s",
            "How long requests of a failed driver can still be pending, at least twice `requestTimeout`. After a crash "
            "or a lost response, the sink waits this long before it reads back what is stored.",
