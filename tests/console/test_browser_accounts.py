@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_rocket.client import Admin
+from spark_rocket.protocol.wire.bodies.config import UserInfo
 from spark_rocket.testing import LocalCluster
-from tests.console.auth_brokers import AuthCluster
 from tests.console.conftest import Console
 from tests.kit import browser
 from tests.kit.accounts import KEYS
@@ -38,15 +39,29 @@ def plain(driver: Chrome, guarded: LocalCluster) -> Iterator[Window]:
     yield from with_page(driver, Console(guarded.name_server, connecting=KEYS))
 
 
+@pytest.fixture(scope="module")
+def users() -> Iterator[LocalCluster]:
+    """A broker with ACL 2.0."""
+    with LocalCluster(in_process=True, acl="2.0", **KEYS) as running:
+        yield running
+
+
 @pytest.fixture
-def auth(driver: Chrome, apache: AuthCluster) -> Iterator[Window]:
-    console = Console(apache.name_server, connecting={"access_key": "root", "secret_key": "r00t-s3cr3t"})
-    yield from with_page(driver, console)
+def auth(driver: Chrome, users: LocalCluster) -> Iterator[Window]:
+    yield from with_page(driver, Console(users.name_server, connecting=KEYS))
+
+
+@pytest.fixture
+def admin(users: LocalCluster) -> Iterator[Admin]:
+    with Admin(users.name_server, **KEYS) as found:
+        yield found
 
 
 def test_without_access_control_the_page_explains_how_to_enable_it(window: Window) -> None:
     window.open("/accounts")
-    window.says("Access control is off", "broker-a", "aclEnable=true", "rocket help security")
+    window.says(
+        "Access control is off", "broker-a", "authenticationEnabled=true", "aclEnable=true", "rocket help security"
+    )
     assert not window.all("main .trouble")
 
 
@@ -112,8 +127,9 @@ def test_the_white_list(plain: Window) -> None:
     plain.says("All permissions without a signature: 10.0.0.7, 10.0.0.9, 10.1.*.*.")
 
 
-def test_users_and_permissions_of_acl_2(auth: Window, apache: AuthCluster) -> None:
-    auth.says("Users of b0, b1", "root", "Super", "everything")
+def test_users_and_permissions_of_acl_2(auth: Window, users: LocalCluster, admin: Admin) -> None:
+    broker = users.broker_address
+    auth.says("Users of broker-a", "root-key", "Super", "everything")
     auth.press("New user", "main button")
     auth.fill("Name", "ada")
     auth.fill("Password", "ada-s3cr3t")
@@ -121,6 +137,7 @@ def test_users_and_permissions_of_acl_2(auth: Window, apache: AuthCluster) -> No
     auth.says("ada", "********", css="dialog")
     auth.press("Apply", "dialog button")
     auth.says("ada", "Normal")
+    assert admin.user(broker, "ada") == UserInfo("ada", "ada-s3cr3t", "Normal", "enable")
     auth.press("Add permission", "tr:first-child button")
     auth.fill("Resource", "Topic:orders*")
     auth.field("Pub").click()
@@ -129,17 +146,36 @@ def test_users_and_permissions_of_acl_2(auth: Window, apache: AuthCluster) -> No
     auth.says("Allow Pub, Sub on Topic:orders*", css="dialog")
     auth.press("Apply", "dialog button")
     auth.says("Allow Pub, Sub on Topic:orders*")
-    assert [broker.acls["User:ada"].policies[0].entries[0].actions for broker in apache.brokers] == [["Pub", "Sub"]] * 2
+    acl = admin.acl(broker, "ada")
+    assert acl is not None
+    assert [(one.resource, one.actions) for one in acl.policies[0].entries] == [("Topic:orders*", ["Pub", "Sub"])]
     auth.press("Delete", "li button")
     auth.says("Allow Pub, Sub on Topic:orders*.", css="dialog")
     auth.press("Delete", "dialog button")
     auth.until(lambda: "Topic:orders*" not in auth.text())
+    assert admin.acl(broker, "ada") is None
+    auth.press("Change", "tr:first-child button")
+    Select(auth.field("Status")).select_by_value("disable")
+    auth.press("Continue")
+    auth.says("enabled → disabled", css="dialog")
+    auth.press("Apply", "dialog button")
+    auth.says("disabled")
+    assert admin.user(broker, "ada") == UserInfo("ada", "ada-s3cr3t", "Normal", "disable")
     auth.press("Delete", "tr:last-child button")
     auth.says("the console may lose its access", css="dialog")
 
 
-def test_a_narrow_screen_shows_everything(plain: Window, auth: Window, apache: AuthCluster) -> None:
-    for window, text in ((plain, "root-key"), (auth, "Users of b0, b1")):
+def test_an_error_of_a_broker_with_users_stays_in_the_dialog(auth: Window) -> None:
+    auth.press("New user", "main button")
+    auth.fill("Name", "root-key")
+    auth.fill("Password", "an0ther-s3cr3t")
+    auth.press("Continue")
+    auth.press("Apply", "dialog button")
+    auth.says("The user is existed", css="dialog")
+
+
+def test_a_narrow_screen_shows_everything(plain: Window, auth: Window) -> None:
+    for window, text in ((plain, "root-key"), (auth, "Users of broker-a")):
         window.size(320, 640)
         window.open("/accounts")
         window.says(text)

@@ -375,7 +375,7 @@ export const CHINESE = {
   "Time": "时间",
   "Times are in this browser's time zone: {0}.": "时间按浏览器的时区显示：{0}。",
   "To": "到",
-  "To enable it, write plain_acl.yml with an administrator's account, set {0} in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: {1}. For Apache's brokers since 5.3, set {2} and {3}.": "要启用它，请编写含管理员账号的 plain_acl.yml，在 broker.conf 中设置 {0}，然后重启 Broker。步骤见安全指南的访问控制一节：{1}。对于 5.3 起的 Apache Broker，请设置 {2} 和 {3}。",
+  "To enable it, set {0} and {1} (users, ACL 2.0) or {2} (plain_acl.yml, ACL 1.0) in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: {3}.": "要启用它，请在 broker.conf 中设置 {0} 和 {1}（用户，ACL 2.0），或者设置 {2}（plain_acl.yml，ACL 1.0），然后重启 Broker。步骤见安全指南的访问控制一节：{3}。",
   "Took": "耗时",
   "Topic": "主题",
   "Topic {0} has {1} queues on each broker.": "主题 {0} 在每个 Broker 上有 {1} 个队列。",

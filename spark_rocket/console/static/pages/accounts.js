@@ -33,7 +33,7 @@ export default function accounts(view) {
 const off = (brokers) => h("div", { class: "card" },
   h("h2", { class: "first" }, tr`Access control is off`),
   h("p", {}, tr`Every client that can reach ${brokers.join(", ")} may do everything.`),
-  h("p", {}, trNodes`To enable it, write plain_acl.yml with an administrator's account, set ${h("code", {}, "aclEnable=true")} in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: ${h("code", {}, "rocket help security")}. For Apache's brokers since 5.3, set ${h("code", {}, "authenticationEnabled=true")} and ${h("code", {}, "authorizationEnabled=true")}.`));
+  h("p", {}, trNodes`To enable it, set ${h("code", {}, "authenticationEnabled=true")} and ${h("code", {}, "authorizationEnabled=true")} (users, ACL 2.0) or ${h("code", {}, "aclEnable=true")} (plain_acl.yml, ACL 1.0) in broker.conf, and restart the broker. The steps are in the guide “Security”, section “Access control”: ${h("code", {}, "rocket help security")}.`));
 
 function fileSection(view, file, own) {
   const brokers = file.brokers.map((one) => one.address);
