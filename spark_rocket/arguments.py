@@ -1,9 +1,10 @@
 """Checks of public arguments: an argument is used, or refused by its name before anything is sent.
 
-``Client`` checks the public methods and constructors of all clients, with :func:`checked`. The annotations are the
-table: text, numbers, classes, containers of these, and functions. A coroutine function is refused as a callback,
-because the client would not await it. Times in milliseconds (``at_ms``, ``timestamp_ms``, ``begin_ms``, ``end_ms``) are
-refused if they look like seconds. An annotation that is only known to type checkers is not checked.
+``Client`` checks the public methods and constructors of all clients, with :func:`checked`, which also decorates public
+functions and the constructors of settings and strategies. The annotations are the table: text, numbers, classes,
+containers of these, and functions. A coroutine function is refused as a callback, because the client would not await
+it. Times in milliseconds (``at_ms``, ``timestamp_ms``, ``begin_ms``, ``end_ms``) are refused if they look like seconds.
+An annotation that is only known to type checkers is not checked.
 
 Pure. Corresponds to the static types of Java's client.
 """
@@ -23,6 +24,7 @@ from typing import Any, Protocol, TypeVar, Union, get_args, get_origin
 from spark_rocket.errors import ClientError
 from spark_rocket.units import are_seconds
 
+C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 _TIMES = ("timestamp_ms", "at_ms", "begin_ms", "end_ms")
 _NAMES = {
@@ -55,18 +57,18 @@ def check_filter(tags: str | None, sql: str | None) -> None:
 
 
 def checked(function: F) -> F:
-    """Return a method that checks its arguments by their annotations."""
+    """Return a function or method that checks its arguments by their annotations."""
     hints: dict[str, tuple[Any, frozenset[type]]] | None = None
     positional: list[str] = []
-    first: frozenset[type] = frozenset()  # types of the first argument that need no further check
+    second: frozenset[type] = frozenset()  # types of a method's first argument that need no further check
 
     def check_all(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        nonlocal hints, first
+        nonlocal hints, second
         if hints is None:  # at the first call: all modules are loaded then
-            positional[:] = list(inspect.signature(function).parameters)[1:]
+            positional[:] = inspect.signature(function).parameters
             hints = {name: (hint, _exact_types(name, hint)) for name, hint in hints_of(function).items()}
-            if positional and positional[0] in hints:
-                first = hints[positional[0]][1] - {float}  # which may be NaN
+            if len(positional) > 1 and positional[0] not in hints and positional[1] in hints:
+                second = hints[positional[1]][1] - {float}  # which may be NaN
         for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
             if name in hints:
                 (hint, exact), kind = hints[name], type(value)
@@ -74,16 +76,22 @@ def checked(function: F) -> F:
                     check(name, value, hint)
 
     @wraps(function)
-    def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != 1 or type(args[0]) not in first:  # one argument is the most frequent case
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != 2 or type(args[1]) not in second:  # a method with one argument is most frequent
             check_all(args, kwargs)
-        return function(self, *args, **kwargs)
+        return function(*args, **kwargs)
 
     return typing.cast(F, call)
 
 
+def checked_class(kind: type[C]) -> type[C]:
+    """Check the arguments of a class's constructor: a decorator, also above ``@dataclass``."""
+    setattr(kind, "__init__", checked(vars(kind)["__init__"]))  # noqa: B010  # mypy refuses to assign to a method
+    return kind
+
+
 def _exact_types(name: str, hint: Any) -> frozenset[type]:
-    """Return types whose values need no further check, because sends are frequent."""
+    """Return types whose values need no further check but that for NaN, because sends are frequent."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     plain = {kind for kind in kinds if isinstance(kind, type) and get_origin(kind) is None}
     plain |= {int} if float in kinds else set()
@@ -112,13 +120,13 @@ def _of_typed_dict(kind: Any) -> dict[str, Any]:
 
 def _resolved(hint: Any, module: str) -> Any:
     """Return the annotation; None if it is unknown at run time."""
-    if isinstance(hint, typing.ForwardRef):
-        module, hint = str(hint.__forward_module__ or module), hint.__forward_arg__
-    if not isinstance(hint, str):
-        return hint
+
+    def annotated() -> None: ...
+
+    annotated.__annotations__ = {"hint": hint}
     try:
-        return _resolved(eval(hint, vars(sys.modules[module])), module)  # of this package's own source
-    except (NameError, TypeError):  # imported for type checkers only, or an alias that is text
+        return typing.get_type_hints(annotated, vars(sys.modules[module]))["hint"]
+    except (NameError, TypeError):  # imported for type checkers only
         return None
 
 

@@ -22,11 +22,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
+from numbers import Number
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from spark_rocket.arguments import checked
 from spark_rocket.datasource import batch_tasks
 from spark_rocket.datasource.batch_tasks import AnyTask
 from spark_rocket.datasource.column_types import usual
@@ -43,14 +46,15 @@ from spark_rocket.errors import SchemaError
 
 __all__ = ["PlannedRead", "option_of", "plan_read", "read_arrow"]
 
-Position: TypeAlias = "str | int | datetime | Mapping[str, object]"
-Schema: TypeAlias = "pa.Schema | Mapping[str, pa.DataType] | str"
+Position: TypeAlias = str | int | datetime | Mapping[str, object]
+Schema: TypeAlias = pa.Schema | Mapping[str, pa.DataType] | str
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 _MAX_THREADS = 4
 _AS_OFFSETS = ("earliest", "latest", "group")
 
 
+@checked
 def read_arrow(
     topics: str | Sequence[str] | None = None,
     *,
@@ -58,7 +62,7 @@ def read_arrow(
     start: Position | None = None,
     end: Position | None = None,
     schema: Schema | None = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     threads: int | None = None,
     **options: object,
 ) -> pa.RecordBatchReader:
@@ -69,7 +73,7 @@ def read_arrow(
     ``start``, ``end``: ``earliest``, ``latest``, ``group``; a store time (``-1h``, ISO 8601, milliseconds, a datetime);
     or offsets as JSON or as a dict. Default: all messages that are stored at the time of the call.
     ``schema``: all columns of the rows, with ``body_format``: a ``pyarrow.Schema``, or text as in Spark SQL.
-    ``columns``: only these columns, in this order.
+    ``columns``: only these columns, in this order; text is one column.
     ``threads``: default: the number of CPUs, at most 4.
     ``options``: the options of ``format("rocket")`` for batch reads, such as ``tags``, ``lookup_keys``,
     ``body_format`` and ``bad_records``.
@@ -137,25 +141,28 @@ def plan_read(
 
 def _texts(own: Mapping[str, object], options: Mapping[str, object]) -> dict[str, str]:
     """Return all options as Spark passes them. An option that is given twice is an error."""
-    given = {name.replace("_", "").lower(): _text(value) for name, value in options.items() if value is not None}
+    given = {name.replace("_", "").lower(): _text(name, value) for name, value in options.items() if value is not None}
     for name, value in own.items():
         if value is not None:
             if name.lower() in given:
                 raise error("BAD_OPTION.CONFLICT", option=name, other="the argument of the same meaning")
-            given[name.lower()] = _text(value)
+            given[name.lower()] = _text(name, value)
     return given
 
 
-def _text(value: object) -> str:
-    """Return an option's value as Spark passes it."""
+def _text(name: str, value: object) -> str:
+    """Return an option's value as Spark passes it; OptionError for a value that has no text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime):
         return str(round(value.timestamp() * 1000))
     if isinstance(value, Mapping):
         return json.dumps(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        texts = [str(item) for item in value]
+    if not isinstance(value, str | Number | Path | list | tuple):
+        wanted = "text, a number, True or False, a path, a datetime, or a list or dict of these"
+        raise error("BAD_OPTION.VALUE", option=name, value=f"a {type(value).__name__}", wanted=wanted)
+    if isinstance(value, list | tuple):
+        texts = [_text(name, item) for item in value]
         return json.dumps(texts) if any("," in text for text in texts) else ",".join(texts)
     return str(value)
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
+from spark_rocket.arguments import checked
 from spark_rocket.client.admin import Admin as _Admin
 from spark_rocket.client.consume.pull import PullOptions, PullResult
 from spark_rocket.client.consume.reader import Reader as _Reader
@@ -37,10 +38,10 @@ R = TypeVar("R")
 def _threaded(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[_Client[C], P], Coroutine[Any, Any, R]]:
     """Return a blocking client's method as a coroutine, which waits on a thread."""
 
+    @wraps(method)
     async def call(self: _Client[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await asyncio.to_thread(method, self.blocking, *args, **kwargs)
 
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
     return call
 
 
@@ -77,6 +78,7 @@ class Producer(_Client[_Producer]):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(_Producer(*args, **settings))
 
+    @checked
     async def send(self, message: Message | Sequence[Message], **options: Unpack[SendOptions]) -> SendResult:
         """Send and wait until the broker has stored the message. Messages of one topic in a sequence form a batch."""
         return await self._wait(
@@ -95,6 +97,7 @@ class Reader(_Client[_Reader]):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(_Reader(*args, **settings))
 
+    @checked
     async def pull(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PullResult:
         """Return the raw records of one pull."""
         return await self._wait(
@@ -121,6 +124,7 @@ class Admin(_Client[_Admin]):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(_Admin(*args, **settings))
 
+    @checked
     async def call(self, method: Callable[Concatenate[_Admin, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call a method of ``spark_rocket.client.Admin``."""
         return await asyncio.to_thread(method, self.blocking, *args, **kwargs)

@@ -84,6 +84,10 @@ def test_a_unique_key_is_added_where_there_is_none(wire: Wire, topic: str) -> No
         ("MY_CLUSTER\x01mine", "MY_CLUSTER\x01mine\x02"),
         ("POP_CK\x011 2 3\x02a\x01b", "a\x01b\x02"),
         ("DELAY\x010\x02a\x01b", "DELAY\x010\x02a\x01b\x02"),
+        ("a\x01b\x01c", "a\x01b\x01c\x02"),  # a value with a separator is stored alone and beside any other property
+        ("CLUSTER\x01Other\x02a\x01b\x01c", "a\x01b\x01c\x02"),
+        ("POP_CK\x011 2 3\x02a\x01b\x01c", "a\x01b\x01c\x02"),
+        ("DELAY\x010\x02a\x01b\x01c", "DELAY\x010\x02a\x01b\x01c\x02"),
     ],
 )
 def test_the_property_string(wire: Wire, topic: str, sent: str, stored: str) -> None:

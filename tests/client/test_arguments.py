@@ -16,6 +16,7 @@ import pytest
 
 from spark_rocket import client
 from spark_rocket.arguments import check, hints_of
+from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer, aio
 from spark_rocket.client.consume.pull import pull_request
 from spark_rocket.client.consume.subscriptions import Subscriptions
@@ -36,6 +37,14 @@ ANY = {
 }
 
 
+PACKAGE = {
+    "PullResult", "PullStatus", "QueueLag", "TransactionSendResult", "ServiceState", "LocalTransactionState",
+    "ConsumeConcurrentlyStatus", "ConsumeOrderlyStatus", "ConsumeFromWhere", "MessageModel",
+    "ConsumeConcurrentlyContext", "ConsumeOrderlyContext", "AllocateStrategy", "TransactionListener",
+}  # fmt: skip
+"""Results, enumerations and protocols: nothing that takes arguments of users."""
+SELECTORS = {"select_by_random", "select_by_sharding_key"}
+"""Passed to a producer, which calls them."""
 INTERNAL = ("after_fork", "add_metrics", "may_block")
 """Called by the package alone."""
 
@@ -75,8 +84,6 @@ def test_the_arguments_are_found() -> None:
         for name in client.__all__
         if inspect.isclass(getattr(client, name)) and hasattr(getattr(client, name), "close")
     }
-    for name in aio.__all__:  # their arguments are those of the blocking clients
-        assert issubclass(type(getattr(aio, name)), type)
 
 
 @pytest.mark.parametrize(("kind", "function", "name"), ARGUMENTS)
@@ -91,6 +98,109 @@ def test_seconds_are_not_taken_for_milliseconds(kind: type, function: FunctionTy
     if name.endswith(("timestamp_ms", "at_ms", "begin_ms", "end_ms")):
         with pytest.raises(RocketError, match=rf"{name}: 1769860800. Pass .*did you mean 1769860800000"):
             function(object.__new__(kind), **{name: 1_769_860_800})
+
+
+# --- functions, settings, strategies and read_arrow -------------------------------------------------------------------
+
+
+def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    for name in client.__all__:
+        member = getattr(client, name)
+        if name in PACKAGE or name in SELECTORS or member in CLIENTS:
+            continue
+        if not inspect.isclass(member) or "__init__" in vars(member):
+            yield name, member
+    yield "ClientConfig.of", client.ClientConfig.of
+    yield "read_arrow", read_arrow
+
+
+def _arguments_of(function: Callable[..., Any]) -> list[str]:
+    signature = inspect.signature(function).parameters.values()
+    own = [one.name for one in signature if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    return list(dict.fromkeys([*own, *hints_of(function)]))
+
+
+FUNCTIONS = [
+    pytest.param(function, name, id=f"{where}({name})")
+    for where, function in _functions()
+    for name in _arguments_of(function.__init__ if inspect.isclass(function) else function)
+    if name not in ("self", "options")
+]
+
+
+def test_the_functions_are_found() -> None:
+    assert len(FUNCTIONS) > 40
+    found = {one.id.partition("(")[0] for one in FUNCTIONS}  # type: ignore[union-attr]
+    assert found >= {
+        "split_batch", "create_reply_message", "serve_client_metrics", "ClientConfig", "TlsSettings", "read_arrow",
+        "AllocateByConfig", "AllocateByConsistentHash", "AllocateByMachineRoom", "AllocateMachineRoomNearby",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "name"), FUNCTIONS)
+def test_functions_refuse_an_argument_of_a_wrong_type_by_name(function: Callable[..., Any], name: str) -> None:
+    with pytest.raises(RocketError, match=rf"Invalid argument {name}: "):
+        function(**{name: Wrong()})
+
+
+@pytest.mark.parametrize("name", ["body_format", "tags", "request_timeout", "lookup_keys", "no_such_option"])
+@pytest.mark.parametrize("value", [Wrong(), [Wrong()], b"json", {1, 2}])
+def test_options_of_read_arrow_have_a_text(name: str, value: Any) -> None:
+    with pytest.raises(RocketError, match=rf"{name}.*(Wrong|bytes|set)"):
+        read_arrow("orders", name_server="a:1", **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"start": 1_769_860_800}, "did you mean 1769860800000"),
+        ({"end": "1769860800"}, "did you mean 1769860800000"),
+        ({"start": "latest", "starting_offsets": "earliest"}, "startingOffsets"),
+        ({"start": "-1h", "startingTimestamp": "-2h"}, "startingTimestamp"),
+        ({"subscribe": "other"}, "subscribe"),
+        ({"subscribe_pattern": "o.*"}, "subscribePattern"),
+        ({"tags": "a", "sql_filter": "b = 1"}, "sqlFilter"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_read_arrow_refuses_contradictions_and_seconds(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(RocketError, match=named):
+        read_arrow("orders", name_server="a:1", **given)
+
+
+# --- clients for asyncio ----------------------------------------------------------------------------------------------
+
+
+def _async_arguments() -> Iterator[Any]:
+    for kind in (aio.Admin, aio.Producer, aio.Reader):
+        for method, member in vars(kind).items():
+            if isinstance(member, FunctionType) and method[0] != "_":
+                for name in _arguments_of(member):
+                    if name not in ("self", "args", "kwargs", *ANY):
+                        yield pytest.param(kind, method, name, id=f"aio.{kind.__name__}.{method}({name})")
+
+
+ASYNC_ARGUMENTS = list(_async_arguments())
+
+
+def test_the_arguments_of_async_methods_are_found() -> None:
+    assert len(ASYNC_ARGUMENTS) > 60
+    assert {one.values[0] for one in ASYNC_ARGUMENTS} == {getattr(aio, name) for name in aio.__all__}
+
+
+@pytest.mark.parametrize(("kind", "method", "name"), ASYNC_ARGUMENTS)
+async def test_async_methods_refuse_an_argument_by_name(kind: type[Any], method: str, name: str) -> None:
+    unborn = object.__new__(kind)
+    unborn.blocking = object.__new__(getattr(client, kind.__name__))
+    with pytest.raises(RocketError, match=rf"Invalid argument {name}: "):
+        await getattr(unborn, method)(**{name: Wrong()})
+
+
+@pytest.mark.parametrize("kind", [aio.Admin, aio.Producer, aio.Reader])
+def test_async_clients_have_the_arguments_of_the_blocking_ones(kind: type[Any]) -> None:
+    for name in ("name_server", "tls", "access_key"):
+        with pytest.raises(RocketError, match=rf"Invalid argument {name}: "):
+            kind(**{name: Wrong()})
 
 
 async def _coroutine(*_: object) -> None:

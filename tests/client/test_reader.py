@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.client import PullStatus, Reader
+from spark_rocket.client import PullStatus, Reader, aio
 from spark_rocket.client.consume.pull import pull_seconds
 from spark_rocket.errors import (
     BrokerError,
@@ -197,26 +197,38 @@ def test_a_queue_without_messages_starts_at_0(mq: FakeCluster, reader: Reader) -
     assert reader.offset_for_time(QUEUE, 5) == 0
 
 
-def test_messages_are_empty_only_at_the_end_of_the_queue(mq: FakeCluster, reader: Reader) -> None:
+def sparse(request: RemotingCommand) -> RemotingCommand:
     """Messages before 3 are deleted, those before 9 do not match at the broker, those before 12 in the client."""
+    offset = int(request.ext_fields["queueOffset"])
+    if offset < 3:
+        answer = says(21, None, position(3))
+    elif offset < 9:
+        answer = says(20, None, position(min(offset + 4, 9)))
+    elif offset < 12:
+        answer = says(0, None, position(12), record(10, b"other", TAGS="BBBB"))
+    elif offset < 14:
+        answer = says(0, None, position(14), record(13, b"wanted", TAGS="AaAa"))
+    else:
+        answer = says(21 if offset > 14 else 19, None, position(14))
+    response = answer(request)
+    assert response is not None
+    return response
 
-    def pull(request: RemotingCommand) -> RemotingCommand:
-        offset = int(request.ext_fields["queueOffset"])
-        if offset < 3:
-            answer = says(21, None, position(3))
-        elif offset < 9:
-            answer = says(20, None, position(min(offset + 4, 9)))
-        elif offset < 12:
-            answer = says(0, None, position(12), record(10, b"other", TAGS="BBBB"))
-        elif offset < 14:
-            answer = says(0, None, position(14), record(13, b"wanted", TAGS="AaAa"))
-        else:
-            answer = says(21 if offset > 14 else 19, None, position(14))
-        response = answer(request)
-        assert response is not None
-        return response
 
-    mq.everywhere(PULL, pull)
+async def test_an_async_readers_messages_are_empty_only_at_the_end_of_the_queue(mq: FakeCluster) -> None:
+    mq.everywhere(PULL, sparse)
+    async with aio.Reader(mq.name_server.address) as reader:
+        for start in range(14):
+            found, offset = [], start
+            while messages := await reader.messages(QUEUE, offset, tags="AaAa"):
+                found += messages
+                offset = messages[-1].queue_offset + 1
+            assert [(each.queue_offset, each.body) for each in found] == [(13, b"wanted")]
+        assert await reader.messages(QUEUE, 99, tags="AaAa") == [], "never written"
+
+
+def test_messages_are_empty_only_at_the_end_of_the_queue(mq: FakeCluster, reader: Reader) -> None:
+    mq.everywhere(PULL, sparse)
     for start in range(14):
         found, offset = [], start
         while messages := reader.messages(QUEUE, offset, tags="AaAa"):

@@ -27,6 +27,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from spark_rocket.arguments import checked_class
 from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageQueueListener
 from spark_rocket.client.consume.offset_store import OffsetStore
@@ -85,6 +86,7 @@ class AllocateByCircle(_ByPlace):
         return list(queues[place::members])
 
 
+@checked_class
 class AllocateByConfig:
     """A fixed list of queues, independent of the other members."""
 
@@ -100,6 +102,7 @@ class AllocateByConfig:
         return [queue for queue in self._queues if queue.topic in topics]
 
 
+@checked_class
 class AllocateByMachineRoom(_ByPlace):
     """Queues of brokers in the given rooms; the room of a broker is the part of its name before ``@``."""
 
@@ -116,6 +119,7 @@ class AllocateByMachineRoom(_ByPlace):
         return mine + near[share * members + place :][:1] if place < rest else mine
 
 
+@checked_class
 class AllocateMachineRoomNearby:
     """Each room's queues among the members in it; queues of rooms without members among all members."""
 
@@ -149,6 +153,7 @@ class AllocateMachineRoomNearby:
         return found
 
 
+@checked_class
 class AllocateByConsistentHash:
     """A ring with ``virtual_nodes`` points per member; a queue belongs to the next point after its own."""
 

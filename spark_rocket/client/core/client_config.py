@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from spark_rocket.arguments import checked, checked_class
 from spark_rocket.client.core.address_map import ADDRESS_MAP_VARIABLE, NO_ADDRESS_MAP, AddressMap
 from spark_rocket.errors import ConfigError, NameServerUnreachableError
 from spark_rocket.protocol.auth import Credentials
@@ -65,6 +66,7 @@ class Connecting(TypedDict, total=False):
     address_map: str | AddressMap | None
 
 
+@checked_class
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """Settings that all clients of one process and name server list share. Times are in seconds."""
@@ -90,6 +92,7 @@ class ClientConfig:
     """Where to reach addresses that brokers advertise. Clients with different maps share nothing."""
 
     @classmethod
+    @checked
     def of(
         cls,
         name_server: str | None = None,

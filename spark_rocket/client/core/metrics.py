@@ -24,6 +24,7 @@ import asyncio
 import threading
 from typing import Self
 
+from spark_rocket.arguments import checked
 from spark_rocket.client.core.lifecycle import living_clients
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.exposition import (
@@ -80,6 +81,7 @@ def client_metrics() -> bytes:
     return exposition.render()
 
 
+@checked
 def serve_client_metrics(port: int = 0, host: str = "127.0.0.1") -> ClientMetricsServer:
     """Serve ``client_metrics()`` over HTTP; port 0 selects a free port. ConfigError if the port is in use."""
     return ClientMetricsServer(port, host)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
+from spark_rocket.arguments import checked
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.client.core.routes import DEFAULT_TOPIC_QUEUES
 from spark_rocket.client.core.validators import check_topic_to_send
@@ -66,6 +67,7 @@ _STORED = {
 STORED_CODES = frozenset(_STORED)
 
 
+@checked
 def split_batch(messages: Sequence[Message], max_size: int = MAX_MESSAGE_SIZE) -> Iterator[list[Message]]:
     """Split messages into batches within the size limit. A message above ``max_size`` gets its own batch.
 

@@ -20,6 +20,7 @@ import uuid
 from concurrent.futures import CancelledError, Future
 from functools import partial
 
+from spark_rocket.arguments import checked
 from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import REPLY
@@ -51,6 +52,7 @@ _often = RateLimited(logger)
 _ARRIVE_TIME = "ARRIVE_TIME"
 
 
+@checked
 def create_reply_message(request: Message, body: bytes | str) -> Message:
     """Create the reply to a consumed request message; send it with any producer."""
     properties = request.properties

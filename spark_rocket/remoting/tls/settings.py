@@ -44,6 +44,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from spark_rocket.arguments import checked_class
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties
 
@@ -79,6 +80,7 @@ def _setting(name: str, kind: type = str, default: Any = "", *, secret: bool = F
     return field(default=default, metadata={"name": name, "kind": kind}, repr=not secret)
 
 
+@checked_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
     """TLS settings; ``tls=True`` of a client means those of the environment, or ``TlsSettings(enable=True)``."""
