@@ -25,13 +25,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from spark_rocket.errors import StateError
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 CALLBACK_IDLE_S = 10.0  # a callback thread without work ends after this time
 _STOP_TIMEOUT_S = 2.0
@@ -189,16 +190,15 @@ class LoopThread:
         """Run a short call on the loop at ``when`` (``time.monotonic``) or soon after."""
         self.post(lambda: self.loop.call_later(max(0.0, when - self.loop.time()), _logged, call))
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop, and wait for its result. An interrupt (Ctrl-C) cancels it."""
+    def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function on the loop, and wait for its result. An interrupt (Ctrl-C) cancels it."""
         if not self.is_alive() or self.is_current():
-            coroutine.close()
             raise StateError("The event loop of the clients has ended with the interpreter, or this is its thread.")
         ended: SimpleQueue[asyncio.Task[T]] = SimpleQueue()
         begun: list[asyncio.Task[T]] = []
 
         def begin() -> None:
-            begun.append(self.loop.create_task(coroutine))
+            begun.append(self.loop.create_task(function(*args, **kwargs)))
             begun[0].add_done_callback(ended.put)
 
         try:

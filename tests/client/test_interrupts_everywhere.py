@@ -6,6 +6,8 @@ After each: every future is done, nothing is in flight, and the next send works.
 
 from __future__ import annotations
 
+import dis
+import linecache
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -52,6 +54,12 @@ def mq(mq: FakeCluster) -> FakeCluster:
     return mq
 
 
+def leaves_with(frame: FrameType) -> bool:
+    """Whether a ``with`` ends: no interrupt comes between its block and the release of a lock."""
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
+    return line.startswith("with ") and frame.f_code.co_code[frame.f_lasti] == dis.opmap["LOAD_CONST"]
+
+
 def at_line(
     number: int, act: Callable[[], object], call: Callable[[], Any], parts: tuple[str, ...] = PARTS
 ) -> tuple[bool, Any]:
@@ -63,7 +71,7 @@ def at_line(
         nonlocal left, reached
         if not any(part in frame.f_code.co_filename for part in parts):
             return None if event == "call" else line
-        if event == "line":
+        if event == "line" and not leaves_with(frame):
             left -= 1
             if left == 0:
                 reached = True

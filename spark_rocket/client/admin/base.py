@@ -145,7 +145,7 @@ class AdminBase(Client):
             name_server, group=READER_GROUP, request_timeout=request_timeout, instance_name=instance_name, **connecting
         )
         self._clients: list[Client] = [self._reader]
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> Self:
         self.start()
@@ -163,7 +163,7 @@ class AdminBase(Client):
     def cluster_info(self) -> ClusterInfo:
         """Return the clusters, their brokers and the broker addresses."""
         instance = self.instance()
-        return instance.run(instance.name_servers.cluster_info())
+        return instance.run(instance.name_servers.cluster_info)
 
     # --- addresses ------------------------------------------------------------------------------------------
 
@@ -344,12 +344,12 @@ class AdminBase(Client):
     def _ask_name_server(self, query: Query[T]) -> T:
         """Return the response of the first name server that responds."""
         instance = self.instance()
-        return query.value(instance.run(instance.name_servers.ask(query.request(), query.allowed, query.what)))
+        return query.value(instance.run(instance.name_servers.ask, query.request(), query.allowed, query.what))
 
     def _ask_name_servers(self, query: Query[T]) -> list[T]:
         """Query every name server; an unavailable one is an error."""
         instance = self.instance()
-        responses = instance.run(instance.name_servers.ask_each(query.request, query.what))
+        responses = instance.run(instance.name_servers.ask_each, query.request, query.what)
         return [query.value(response) for response in responses]
 
 

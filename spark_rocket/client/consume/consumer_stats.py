@@ -49,7 +49,7 @@ class ConsumerStats:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._minute: dict[str, _StatsWindow] = defaultdict(lambda: _StatsWindow(INTERVAL_S))
         self._hour: dict[str, _StatsWindow] = defaultdict(lambda: _StatsWindow(FAILURES_INTERVAL_S))
 

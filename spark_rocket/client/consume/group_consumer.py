@@ -107,8 +107,8 @@ class GroupConsumer(Client, ABC):
         self._queues = OwnedQueues(group, self.instance, self._share, self._reader, self._offsets, self._pull_settings)
         self._queue_listener = message_queue_listener
         self.rebalances = 0
-        self._balancing = threading.Lock()  # so that a rebalance does not take a topic that was just left
-        self._lock = threading.Lock()
+        self._balancing = threading.RLock()  # so that a rebalance does not take a topic that was just left
+        self._lock = threading.RLock()
         self._pid = 0  # of the process that started it; 0: not started
         self._started_ms = 0
         self._closing = False

@@ -109,7 +109,7 @@ class LocalOffsetStore(OffsetStore):
     def __init__(self, directory: Path, group: str) -> None:
         self.group = group
         self._path = directory / group / "offsets.json"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._offsets: dict[MessageQueue, int] | None = None
         self._written: dict[MessageQueue, int] = {}
         self._unusable: list[str] = []

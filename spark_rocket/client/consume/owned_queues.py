@@ -36,6 +36,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
+from functools import partial
 
 from spark_rocket.client.consume.allocation import QueueShare
 from spark_rocket.client.consume.commits import late_commit
@@ -47,6 +48,8 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError, StateError
 from spark_rocket.model import MessageQueue
+from spark_rocket.remoting.client.promise import run_on
+from spark_rocket.remoting.event_loop import CallbackThread
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +147,8 @@ class OwnedQueues:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._committing = threading.RLock()
-        self._locking = threading.Lock()
+        self._locking = threading.RLock()
+        self._restarts = CallbackThread("rocket-restarts")
 
     # --- state ------------------------------------------------------------------------------------------------
 
@@ -203,7 +207,13 @@ class OwnedQueues:
             self._changed.wait_for(lambda: all(one.state is Ownership.LEAVING for one in self._table.leaving.values()))
 
     def restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None = None) -> None:
-        """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one."""
+        """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one.
+
+        An interrupt (Ctrl-C) ends the wait for it, not the restart: half of one would leave a queue without an owner.
+        """
+        run_on(self._restarts, partial(self._restart, offsets, commit=commit, of=of))
+
+    def _restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None) -> None:
         gone: list[ProcessQueue] = []
         try:
             with self._committing if commit else nullcontext():

@@ -67,7 +67,7 @@ class ProcessQueue:
         self.pull_seconds = 0.0  # duration of the last pull
         self.broker_end = 0  # end of the queue, from the last response
         self.lock_consume = threading.Lock()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._order: deque[int] = deque()  # ascending offsets; consumed ones are skipped
         self._messages: dict[int, MessageExt] = {}
         self._sizes: dict[int, int] = {}

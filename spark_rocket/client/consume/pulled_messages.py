@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 from spark_rocket.client.consume.process_queue import ProcessQueue
@@ -67,8 +69,9 @@ class PulledMessages:
         self._max_of_all = max_of_all
         self._tags_of = tags_of
         self._has_room = has_room
-        self._changed = threading.Condition()  # with a reentrant lock
-        self._take_lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close what the interrupted code polls
+        self._take_lock = threading.RLock()
+        self._waiting: deque[Callable[[None], object]] = deque()  # polls
         self._pending: dict[ProcessQueue, _PulledQueue] = {}  # in the order of their turns
         self._count = 0
         self._closed = False
@@ -78,7 +81,7 @@ class PulledMessages:
     # --- for pullers ------------------------------------------------------------------------------------------
 
     def receive(self, process_queue: ProcessQueue, found: PullResult) -> None:
-        with self._changed:
+        with self._lock:
             if process_queue.dropped or self._closed:
                 return
             start = process_queue.end
@@ -107,7 +110,7 @@ class PulledMessages:
 
     def position(self, process_queue: ProcessQueue) -> int:
         """Return the offset of the first message that was not returned yet."""
-        with self._changed:
+        with self._lock:
             pending = self._pending.get(process_queue)
             return pending.found[0].start if pending is not None else process_queue.end
 
@@ -117,7 +120,7 @@ class PulledMessages:
 
     def forget(self, process_queue: ProcessQueue) -> int:
         """Drop a queue and its pending messages; return its position."""
-        with self._changed:
+        with self._lock:
             position = self.position(process_queue)
             process_queue.dropped = True
             pending = self._pending.pop(process_queue, None)
@@ -126,14 +129,15 @@ class PulledMessages:
             return position
 
     def wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        for _ in range(len(self._waiting)):
+            with suppress(IndexError):  # another thread woke it
+                self._waiting.popleft()(None)
         for wake in tuple(self.wakers):
             wake()
 
     def close(self) -> None:
         """Reject new messages; waiting polls return an empty result."""
-        with self._changed:
+        with self._lock:
             self._closed = True
         self.wake()
 
@@ -169,9 +173,9 @@ class PulledMessages:
     ) -> list[T]:
         """Take a pull; ``items_of`` returns its items, and the offset of the rest if there is one."""
         deadline = time.monotonic() + timeout
-        if not self._take_lock.acquire(timeout=timeout):
-            return []
         try:
+            if not self._take_lock.acquire(timeout=timeout):
+                return []
             while True:
                 pending = self._next(deadline)
                 if pending is None:
@@ -184,9 +188,9 @@ class PulledMessages:
                         f"Cannot decode messages of {process_queue.queue} at offset {one.start}: {error.message}",
                         remedy=f"Seek to offset {one.result.next_offset} or later. {error.remedy}".rstrip(),
                     ) from error
-                with self._changed:
-                    if self._pending.get(process_queue) is not pending:  # dropped in the meantime: seek or rebalance
-                        continue
+                with self._lock:
+                    if self._pending.get(process_queue) is not pending or pending.found[0] is not one:
+                        continue  # dropped in the meantime by a seek or rebalance, or taken by a signal handler
                     if rest is not None:
                         one.start = rest
                         return items
@@ -197,19 +201,32 @@ class PulledMessages:
                 if items:
                     return items
         finally:
-            self._take_lock.release()
+            with suppress(RuntimeError):  # not acquired
+                self._take_lock.release()
 
     def _next(self, deadline: float) -> _PulledQueue | None:
-        """Return the next queue in turn; None on timeout."""
-        with self._changed:
-            while not self._closed:
-                for process_queue, pending in self._pending.items():
-                    if not process_queue.paused:
-                        return pending
-                left = deadline - time.monotonic()
-                if left <= 0 or not self._changed.wait(left):
-                    return None
-            return None
+        """Return the next queue in turn; None on timeout, or when it is closed."""
+        pending = self._in_turn()
+        while pending is None and not self._closed and (left := deadline - time.monotonic()) > 0:
+            woken: SimpleQueue[None] = SimpleQueue()
+            self._waiting.append(woken.put)  # before the next look
+            try:
+                pending = self._in_turn()
+                if pending is None and not self._closed:
+                    woken.get(True, left)  # without a lock, which an interrupt could leave acquired
+                    pending = self._in_turn()
+            except Empty:
+                return None
+            finally:
+                with suppress(ValueError):  # woken
+                    self._waiting.remove(woken.put)
+        return pending
+
+    def _in_turn(self) -> _PulledQueue | None:
+        with self._lock:
+            if self._closed:
+                return None
+            return next((one for queue, one in self._pending.items() if not queue.paused), None)
 
     def _remove(self, pending: _PulledQueue) -> None:
         """Remove the first pull of a queue and move the queue to the end of the order."""

@@ -118,8 +118,8 @@ class Puller:
         self.next_offset = offset
         self._source = source
         self._service = source.receiver
-        self._lock = threading.Lock()
-        self._response_lock = threading.Lock()  # acquired before _lock
+        self._lock = threading.RLock()
+        self._response_lock = threading.RLock()  # acquired before _lock
         self._backlog = False
         self._turn = 0  # identifies the current pull or timer; older ones are ignored
         self._waiting_for_room = False

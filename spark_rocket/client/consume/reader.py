@@ -147,7 +147,7 @@ class Reader(Client):
     def brokers(self) -> dict[str, dict[int, str]]:
         """Return all brokers of the name server: their addresses by id; 0 is the master."""
         instance = self.instance()
-        table = instance.run(instance.name_servers.cluster_info()).broker_addr_table
+        table = instance.run(instance.name_servers.cluster_info).broker_addr_table
         return {name: broker.broker_addrs for name, broker in table.items()}
 
     def lacks(self, queue: MessageQueue) -> TopicNotFoundError | QueueNotFoundError | None:
@@ -203,7 +203,7 @@ class Reader(Client):
 
     def _ask_name_servers(self, request: RemotingCommand, allowed: frozenset[int], what: str) -> RemotingCommand:
         instance = self.instance()
-        return instance.run(instance.name_servers.ask(request, allowed, what))
+        return instance.run(instance.name_servers.ask, request, allowed, what)
 
     # --- offsets ----------------------------------------------------------------------------------------------
 

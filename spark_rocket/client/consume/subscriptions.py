@@ -20,7 +20,7 @@ from spark_rocket.system import now_ms
 
 class Subscriptions:
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._data: dict[str, SubscriptionData] = {}
         self._tags: dict[str, TagExpression] = {}
 

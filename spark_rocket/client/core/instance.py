@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from spark_rocket.client.core.address_map import UNREACHABLE_REMEDY
 from spark_rocket.client.core.client_config import ClientConfig, look_up
@@ -43,6 +43,7 @@ from spark_rocket.system import now_ms
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _ONLY_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
@@ -91,9 +92,9 @@ class ClientInstance:
         loop_thread().post(self._routes.close)
         loop_thread().post(self.name_servers.close)
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the event loop of the connections, and wait for it."""
-        return loop_thread().run(coroutine)
+    def run(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function on the event loop of the connections, and wait for it."""
+        return loop_thread().run(function, *args, **kwargs)
 
     # --- requests to brokers ----------------------------------------------------------------------------------
 

@@ -91,7 +91,7 @@ class Membership:
 
     def after_fork(self) -> None:
         """Start without members."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._heartbeat_lock = asyncio.Lock()  # an earlier heartbeat must not arrive after a later one
         self._known_addresses: set[str] = set()
         self.producers: dict[str, ProducerMember] = {}
@@ -196,9 +196,8 @@ class Membership:
         addresses = self._routes.broker_addresses(slaves=consumer_group is not None)
         connected = [address for address in addresses if self._remoting.is_connected(address)]
         what = f"unregistration of {header.client_id}"
-        loop_thread().run(
-            self._ask_each(connected, RequestCode.UNREGISTER_CLIENT, header.to_ext(), b"", what, UNREGISTER_TIMEOUT_S)
-        )
+        ext, seconds = header.to_ext(), UNREGISTER_TIMEOUT_S
+        loop_thread().run(self._ask_each, connected, RequestCode.UNREGISTER_CLIENT, ext, b"", what, seconds)
 
     async def _ask_each(
         self, addresses: list[str], code: int, ext: dict[str, str], body: bytes, what: str, seconds: float
@@ -218,7 +217,7 @@ class Membership:
 
     def send_heartbeats(self) -> None:
         """Send a heartbeat to every broker in use. Unavailable brokers are skipped until the next round."""
-        loop_thread().run(self._send_heartbeats())
+        loop_thread().run(self._send_heartbeats)
 
     def register_at_new_brokers(self) -> None:
         """Send heartbeats if routes contain new brokers: a broker must know a group before its first pull."""

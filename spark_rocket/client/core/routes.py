@@ -368,28 +368,28 @@ class RouteTable:
         return route if route is not None and route.writable else None
 
     def route(self, topic: str, timeout: float | None = None) -> TopicRoute:
-        return self._routes.cached(topic) or loop_thread().run(self._routes.route(topic, timeout))
+        return self._routes.cached(topic) or loop_thread().run(self._routes.route, topic, timeout)
 
     def refresh(self, topic: str, timeout: float | None = None) -> TopicRoute:
-        return loop_thread().run(self._routes.refresh(topic, timeout))
+        return loop_thread().run(self._routes.refresh, topic, timeout)
 
     def fetch(self, topic: str) -> TopicRouteData:
-        return loop_thread().run(self._routes.fetch(topic))
+        return loop_thread().run(self._routes.fetch, topic)
 
     def publish_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         route = self.known(topic)
-        return route.writable if route is not None else loop_thread().run(self._routes.publish_route(topic, timeout))
+        return route.writable if route is not None else loop_thread().run(self._routes.publish_route, topic, timeout)
 
     def order_route(self, topic: str, timeout: float | None = None) -> tuple[MessageQueue, ...]:
         route = self._routes.cached(topic)
-        return (route and route.ordered) or loop_thread().run(self._routes.order_route(topic, timeout))
+        return (route and route.ordered) or loop_thread().run(self._routes.order_route, topic, timeout)
 
     def master(self, queue: MessageQueue, timeout: float | None = None) -> str:
         route = self._routes.cached(queue.topic)
         address = None if route is None else route.masters.get(queue.broker_name)
-        return address or loop_thread().run(self._routes.master(queue, timeout))
+        return address or loop_thread().run(self._routes.master, queue, timeout)
 
     def reader(self, queue: MessageQueue) -> tuple[str, bool]:
         route = self._routes.cached(queue.topic)
         addresses = None if route is None else route.brokers.get(queue.broker_name)
-        return self._routes.reader(queue, addresses or loop_thread().run(self._routes.addresses(queue)))
+        return self._routes.reader(queue, addresses or loop_thread().run(self._routes.addresses, queue))

@@ -21,7 +21,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from spark_rocket.remoting.event_loop import run_callback
+from spark_rocket.remoting.event_loop import CallbackThread, run_callback
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +153,22 @@ def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
     """Settle many promises with their values."""
     for promise, value in zip(promises, values, strict=True):
         promise._settle(value, None)
+
+
+def run_on(thread: CallbackThread, call: Callable[[], T]) -> T:
+    """Call on a thread, and wait for the result. An interrupt (Ctrl-C) ends the wait, not the call."""
+    if thread.is_current():
+        return call()
+    promise: Promise[T] = Promise()
+
+    def settle() -> None:
+        try:
+            promise.resolve(call())
+        except BaseException as error:
+            promise.fail(error)
+
+    thread.submit(settle)
+    return promise.result()
 
 
 def as_future(promise: Future[T]) -> asyncio.Future[T]:
