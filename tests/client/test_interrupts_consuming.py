@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import LitePullConsumer, PushConsumer, Reader
+from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
@@ -28,7 +29,7 @@ from tests.kit.waiting import until
 pytestmark = pytest.mark.live
 
 BROKERS = 1
-STEP = 1 if os.environ.get("LONG") else 23
+STEP = 1 if os.environ.get("LONG") else 11
 PARTS = ("spark_rocket/client/", "spark_rocket/remoting/client/", "spark_rocket/remoting/event_loop.py")
 QUEUE = MessageQueue("t", "b0", 0)
 END = 1_000_000
@@ -94,7 +95,7 @@ def pushing(address: str) -> PushConsumer:
 
 
 def poll_and_commit(consumer: LitePullConsumer) -> None:
-    assert consumer.poll(20)
+    consumer.poll(20)
     consumer.commit()
 
 
@@ -158,5 +159,4 @@ def test_a_handler_that_closes_at_each_line(mq: FakeCluster, closing: Callable[[
         reached, _ = at_line(at, client.close, run, PARTS)
         if not reached:
             break
-        with pytest.raises(RocketError, match="closed"):
-            client.start()
+        assert client.state is ServiceState.SHUTDOWN_ALREADY

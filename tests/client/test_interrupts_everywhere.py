@@ -6,7 +6,6 @@ After each: every future is done, nothing is in flight, and the next send works.
 
 from __future__ import annotations
 
-import dis
 import linecache
 import os
 import sys
@@ -56,8 +55,10 @@ def mq(mq: FakeCluster) -> FakeCluster:
 
 def leaves_with(frame: FrameType) -> bool:
     """Whether a ``with`` ends: no interrupt comes between its block and the release of a lock."""
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
-    return line.startswith("with ") and frame.f_code.co_code[frame.f_lasti] == dis.opmap["LOAD_CONST"]
+    code, number = frame.f_code, frame.f_lineno
+    if not linecache.getline(code.co_filename, number).lstrip().startswith("with "):
+        return False
+    return frame.f_lasti != min(start for start, _, line in code.co_lines() if line == number)
 
 
 def at_line(

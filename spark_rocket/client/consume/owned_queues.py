@@ -244,8 +244,9 @@ class OwnedQueues:
         every = list(queues)
         with self._lock:
             self.check(every)
-            for queue in every:
-                self._table.wanted[queue].paused = paused
+            for one in [self._table.wanted.get(queue) for queue in every]:
+                if one is not None:  # a signal handler may have closed the consumer
+                    one.paused = paused
 
     # --- starting ---------------------------------------------------------------------------------------------
 
@@ -428,8 +429,9 @@ class OwnedQueues:
             failed = self._offsets.commit(offsets, max(0.0, deadline - time.monotonic()))
             with self._lock:
                 for queue, offset in offsets.items():
-                    if queue in self._table.wanted and queue not in failed:
-                        self._table.wanted[queue].marked = offset
+                    one = self._table.wanted.get(queue)
+                    if one is not None and queue not in failed:
+                        one.marked = offset
         finally:
             with suppress(RuntimeError):  # not acquired
                 self._committing.release()

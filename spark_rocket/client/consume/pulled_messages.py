@@ -112,7 +112,7 @@ class PulledMessages:
         """Return the offset of the first message that was not returned yet."""
         with self._lock:
             pending = self._pending.get(process_queue)
-            return pending.found[0].start if pending is not None else process_queue.end
+            return pending.found[0].start if pending is not None and pending.found else process_queue.end
 
     def holds(self, process_queue: ProcessQueue) -> bool:
         """Whether pulls of the queue are pending."""
@@ -189,7 +189,11 @@ class PulledMessages:
                         remedy=f"Seek to offset {one.result.next_offset} or later. {error.remedy}".rstrip(),
                     ) from error
                 with self._lock:
-                    if self._pending.get(process_queue) is not pending or pending.found[0] is not one:
+                    if (
+                        self._pending.get(process_queue) is not pending
+                        or not pending.found
+                        or pending.found[0] is not one
+                    ):
                         continue  # dropped in the meantime by a seek or rebalance, or taken by a signal handler
                     if rest is not None:
                         one.start = rest
@@ -226,14 +230,28 @@ class PulledMessages:
         with self._lock:
             if self._closed:
                 return None
-            return next((one for queue, one in self._pending.items() if not queue.paused), None)
+            return next((one for queue, one in self._pending.items() if one.found and not queue.paused), None)
 
     def _remove(self, pending: _PulledQueue) -> None:
         """Remove the first pull of a queue and move the queue to the end of the order."""
-        one = pending.found.popleft()
-        pending.count -= one.count
-        pending.size -= len(one.result.records)
-        self._count -= one.count
-        del self._pending[pending.process_queue]
-        if pending.found:
+        try:
+            one = pending.found.popleft()
+            pending.count -= one.count
+            pending.size -= len(one.result.records)
+            self._count -= one.count
+            self._pending.pop(pending.process_queue, None)  # missing if a signal handler has closed the consumer
+            if pending.found and not pending.process_queue.dropped:
+                self._pending[pending.process_queue] = pending
+        except BaseException:  # an interrupt between the lines
+            self._restore(pending)
+            raise
+
+    def _restore(self, pending: _PulledQueue) -> None:
+        """Count again what is pending, also of a queue that was about to move to the end of the order."""
+        if pending.found and not pending.process_queue.dropped:
             self._pending[pending.process_queue] = pending
+        elif self._pending.get(pending.process_queue) is pending:
+            del self._pending[pending.process_queue]
+        pending.count = sum(one.count for one in pending.found)
+        pending.size = sum(len(one.result.records) for one in pending.found)
+        self._count = sum(each.count for each in self._pending.values())
