@@ -55,8 +55,8 @@ def test_windows_are_as_long_as_there_are_readings() -> None:
     assert windows.put_tps("t") == 6
     assert windows.put_size("t") == 600
     assert windows.get_tps("g", "t") == 3
-    assert windows.get_size("g", "t") == 30
-    assert windows.send_back_nums("g", "t") == 2
+    assert windows.of_group("g", "t") == (3, 30, 2)
+    assert windows.of_group("g", "other") == (0, 0, 0)
     assert windows.window(BROKER, MESSAGES).sum == 60
     assert windows.window(BROKER, SEND_BACKS).sum == 30
     for _ in range(6):

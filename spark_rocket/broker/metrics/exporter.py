@@ -6,7 +6,8 @@ requests are served. Each step reads the present tables, so values of one scrape
 Metrics of groups have a series for each topic. One scrape shows ``maxMetricsGroupTopics`` pairs of group and topic: of
 lags those that have offsets for the longest time, which new names cannot replace; of counts those that changed last.
 
-The store time of a lag's oldest message is read from the log and cached until another message is the oldest.
+The store time of a lag's oldest message is read from the log and cached until another message is the oldest. Texts of
+labels, the largest part of a scrape, are cached for the next scrape, and forgotten with their topic or pair.
 
 Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, without the latter's
 estimates for filtered subscriptions: a lag counts all messages from the committed offset on.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +51,7 @@ class BrokerMetrics:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._stored: dict[tuple[str, int, int], int] = {}  # store times, by topic, queue id and offset
+        self._cached = _Cached()
 
     # --- health -------------------------------------------------------------------------------------------------
 
@@ -94,20 +96,30 @@ class BrokerMetrics:
     def collect(self, exposition: Exposition) -> Iterator[None]:
         parts = self._broker.running
         if parts is not None:
-            scrape = _Scrape(self._broker, parts, exposition, self._stored)
+            scrape = _Scrape(self._broker, parts, exposition, self._cached)
             yield from scrape.run()
-            self._stored = scrape.stored
+            self._cached = scrape.cached
+
+
+@dataclass(slots=True)
+class _Cached:
+    """What one scrape has read and formatted, for the next one."""
+
+    stored: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    """Store times, by topic, queue id and offset."""
+    pairs: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    topics: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class _Scrape:
-    """One collection of a broker's metrics. ``known``: store times cached by the last scrape."""
+    """One collection of a broker's metrics. ``known``: what the last scrape has cached."""
 
     def __init__(
         self,
         broker: Broker,
         parts: BrokerParts,
         exposition: Exposition,
-        known: dict[tuple[str, int, int], int],
+        known: _Cached,
     ) -> None:
         cluster, name = parts.config.broker_cluster_name, parts.config.broker_name
         self._broker = broker
@@ -118,8 +130,7 @@ class _Scrape:
         self._node = label_text({"cluster": cluster, "node_type": "broker", "node_id": name})
         self._exporter = label_text({"cluster": cluster, "broker": name})
         self._max_pairs = parts.config.max_metrics_group_topics
-        self._pairs: dict[tuple[str, str], tuple[str, str]] = {}
-        self.stored: dict[tuple[str, int, int], int] = {}
+        self.cached = _Cached()
 
     def run(self) -> Iterator[None]:
         parts = self._parts
@@ -244,18 +255,15 @@ class _Scrape:
             self._add("rocketmq_group_count", labels, len(group.members))
 
     def _topics(self, totals: Counter[str]) -> Iterator[None]:
-        parts, node, exporter = self._parts, self._node, self._exporter
+        parts, node = self._parts, self._node
         for topic in list(parts.topics.table):
             total = totals[topic]
+            text, of_exporter = self._labels_of_topic(topic)
             if topic.startswith(DLQ_PREFIX):
-                labels = label_text({"group": topic[len(DLQ_PREFIX) :]})
-                self._add("rocketmq_topic_dlq_offset", f"{exporter},{labels}", total)
+                self._add("rocketmq_topic_dlq_offset", of_exporter, total)
                 continue
-            text = label_text({"topic": topic})
             retry = topic.startswith(RETRY_PREFIX)
-            self._add(
-                "rocketmq_topic_retry_offset" if retry else "rocketmq_producer_offset", f"{exporter},{text}", total
-            )
+            self._add("rocketmq_topic_retry_offset" if retry else "rocketmq_producer_offset", of_exporter, total)
             counts = parts.stats.topics.get(topic)
             if counts is None or retry:
                 continue
@@ -267,8 +275,8 @@ class _Scrape:
                     self._add("rocketmq_messages_in_total", labels, messages)
                     self._add("rocketmq_throughput_in_total", labels, size)
             rates = parts.stats.windows
-            self._add("rocketmq_producer_tps", f"{exporter},{text}", rates.put_tps(topic))
-            self._add("rocketmq_producer_message_size", f"{exporter},{text}", rates.put_size(topic))
+            self._add("rocketmq_producer_tps", of_exporter, rates.put_tps(topic))
+            self._add("rocketmq_producer_message_size", of_exporter, rates.put_size(topic))
             if any(counts.messages):
                 sizes = _in_buckets(counts.sizes)
                 self._exposition.add_histogram(
@@ -288,10 +296,10 @@ class _Scrape:
                 system = is_system_topic(topic) or is_system_group(group)
                 named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
                 self._add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
-            rates = parts.stats.windows
-            self._add("rocketmq_consumer_tps", of_exporter, rates.get_tps(group, topic))
-            self._add("rocketmq_consumer_message_size", of_exporter, rates.get_size(group, topic))
-            self._add("rocketmq_send_back_nums", of_exporter, rates.send_back_nums(group, topic))
+            tps, size, send_backs = parts.stats.windows.of_group(group, topic)
+            self._add("rocketmq_consumer_tps", of_exporter, tps)
+            self._add("rocketmq_consumer_message_size", of_exporter, size)
+            self._add("rocketmq_send_back_nums", of_exporter, send_backs)
             yield
 
     def _lags(self, ends: dict[tuple[str, int], int]) -> Iterator[None]:
@@ -341,22 +349,35 @@ class _Scrape:
 
     def _labels_of(self, group: str, topic: str) -> tuple[str, str]:
         """The labels of a pair in metrics of RocketMQ 5 and of rocketmq-exporter."""
-        found = self._pairs.get((group, topic))
+        key = (group, topic)
+        found = self.cached.pairs.get(key)
         if found is None:
-            of_exporter = f"{self._exporter},{label_text({'topic': topic, 'group': group})}"
-            found = self._pairs[group, topic] = f"{self._node},{_pair(group, topic)}", of_exporter
+            found = self._known.pairs.get(key)
+            if found is None:
+                of_exporter = f"{self._exporter},{label_text({'topic': topic, 'group': group})}"
+                found = f"{self._node},{_pair(group, topic)}", of_exporter
+            self.cached.pairs[key] = found
+        return found
+
+    def _labels_of_topic(self, topic: str) -> tuple[str, str]:
+        """The labels of a topic in metrics of RocketMQ 5, without the node's, and of rocketmq-exporter."""
+        found = self._known.topics.get(topic)
+        if found is None:
+            text = label_text({"group": topic[len(DLQ_PREFIX) :]} if topic.startswith(DLQ_PREFIX) else {"topic": topic})
+            found = text, f"{self._exporter},{text}"
+        self.cached.topics[topic] = found
         return found
 
     def _older(self, oldest: int, place: tuple[str, int, int]) -> int:
         """The earlier of two store times, where 0 is none. For a deleted message, the first remaining one counts."""
-        time = self.stored.get(place) or self._known.get(place)
+        time = self.cached.stored.get(place) or self._known.stored.get(place)
         if time is None:
             time = self._parts.store.get_store_time(*place)
             if time < 0:
                 time = self._parts.store.get_earliest_store_time(*place[:2])
         if time <= 0:
             return oldest
-        self.stored[place] = time
+        self.cached.stored[place] = time
         return min(oldest, time) if oldest else time
 
 

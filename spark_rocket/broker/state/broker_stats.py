@@ -302,8 +302,10 @@ class StatsWindows:
     def get_tps(self, group: str, topic: str) -> float:
         return self.window((topic, group), MESSAGES).per_second
 
-    def get_size(self, group: str, topic: str) -> float:
-        return self.window((topic, group), BYTES).per_second
-
-    def send_back_nums(self, group: str, topic: str) -> int:
-        return self.window((topic, group), SEND_BACKS).sum
+    def of_group(self, group: str, topic: str) -> tuple[float, float, int]:
+        """Messages and bytes per second that a group got from a topic, and the number of messages that it sent back."""
+        key = (topic, group)
+        if self._retained[MINUTE][0][1].get(key) is self._last.get(key):  # unchanged, as most of very many pairs
+            return 0.0, 0.0, 0
+        messages, size, send_backs = (self.window(key, column) for column in (MESSAGES, BYTES, SEND_BACKS))
+        return messages.per_second, size.per_second, send_backs.sum
