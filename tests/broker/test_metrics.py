@@ -221,6 +221,24 @@ def test_counts_go_with_their_topic_and_group(endpoint: Endpoint, wire: Wire, to
     assert f'"{topic}"' not in endpoint.get("/metrics")[1].decode()
 
 
+def test_cached_labels_are_those_of_the_present_topics(endpoint: Endpoint, wire: Wire, topic: str, group: str) -> None:
+    """A scrape formats the labels that the last one has not; what is gone is forgotten."""
+    wire.send(topic)
+    wire.commit(group, topic, 1)
+    names = ("rocketmq_producer_offset", "rocketmq_consumer_lag_messages", "rocketmq_group_diff")
+    first, second = endpoint.samples(), endpoint.samples()
+    for name in names:
+        assert [labels for labels, _ in first.get(name, [])] == [labels for labels, _ in second.get(name, [])], name
+    wire.delete_topic(topic)
+    wire.create_topic(topic)
+    third = endpoint.samples()
+    assert value(third, "rocketmq_producer_offset", topic=topic) == 0
+    assert topic not in {labels["topic"] for labels, _ in third["rocketmq_consumer_lag_messages"]}
+    wire.delete_topic(topic)
+    fourth = endpoint.samples()
+    assert topic not in {labels["topic"] for labels, _ in fourth["rocketmq_producer_offset"]}
+
+
 def test_names_of_clients_stay_in_their_labels(endpoint: Endpoint, parts: BrokerParts) -> None:
     """A name that only a file can contain."""
     name = 'x"} 1\nevil{a="b\\'
