@@ -249,6 +249,12 @@ class BrokerError(ClientError):
     code = "BROKER_ERROR"
 
 
+class ProxyUnsupportedError(BrokerError):
+    """A request that a proxy does not forward."""
+
+    code = "PROXY_UNSUPPORTED"
+
+
 class SubscriptionRefusedError(BrokerError):
     """A subscription that a broker does not support or cannot evaluate."""
 

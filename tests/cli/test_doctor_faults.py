@@ -15,6 +15,7 @@ from spark_rocket.cli.commands.doctor_pipeline import clock_finding
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
 from tests.kit.addresses import ADVERTISED_HOST, address_map, unreachable_broker
+from tests.kit.remoting_proxy import RemotingProxy
 
 pytestmark = pytest.mark.live
 
@@ -197,3 +198,15 @@ def test_a_clock_that_is_off() -> None:
     assert clock_finding("broker-a", 4_000).grade == "ok"
     late = clock_finding("broker-a", 90_000)
     assert (late.grade, "90 s" in late.text, "NTP" in late.remedy) == ("warning", True, True)
+
+
+def test_a_proxy_as_name_server(capsys: Capsys) -> None:
+    """What it does not tell is a warning; reads and writes are checked through it."""
+    with LocalCluster(in_process=True) as cluster:
+        cluster.create_topic("orders")
+        with RemotingProxy(cluster) as proxy:
+            _, found = findings(capsys, proxy.address, "-t", "orders", "--write", "orders")
+    grades = {each["about"]: each["grade"] for each in found}
+    assert "wrong" not in grades.values(), found
+    assert (grades["name server"], grades["topic orders"], grades["send to orders"]) == ("warning", "ok", "ok")
+    assert any("is a proxy" in each["text"] for each in found)

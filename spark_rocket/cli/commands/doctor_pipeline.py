@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from spark_rocket.cli.commands.doctor_finding import Finding
 from spark_rocket.cli.commands.doctor_grants import Step, Target, remedy_of
 from spark_rocket.cli.connect import Link
-from spark_rocket.errors import RocketError, TopicNotFoundError
+from spark_rocket.errors import ProxyUnsupportedError, RocketError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 
@@ -125,7 +125,10 @@ def target_of(link: Link) -> Target:
     calling = link.options()
     keys = find_credentials(calling["access_key"], calling["secret_key"], calling.get("security_token"))
     with link.admin() as admin:
-        clusters = sorted(admin.cluster_info().cluster_addr_table)
+        try:
+            clusters = sorted(admin.cluster_info().cluster_addr_table)
+        except ProxyUnsupportedError:
+            clusters = []
         servers = ";".join(admin.name_servers)
     return Target(servers, clusters[0] if clusters else "CLUSTER", keys.access_key if keys is not None else "ACCOUNT")
 

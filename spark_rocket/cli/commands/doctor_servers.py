@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spark_rocket.cli.commands.doctor_finding import Finding, guarded, reach
 from spark_rocket.cli.connect import Link
 from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
-from spark_rocket.errors import TopicNotFoundError
+from spark_rocket.errors import ProxyUnsupportedError, TopicNotFoundError
 from spark_rocket.protocol.durability import durability
 from spark_rocket.remoting.address import is_loopback
 
@@ -25,7 +25,15 @@ def check_servers(link: Link, found: Callable[[str], None]) -> Iterator[Finding]
         servers = admin.name_servers
         for server in servers:
             found(server)
-        brokers = admin.brokers()
+        try:
+            brokers = admin.brokers()
+        except ProxyUnsupportedError:
+            text = f"{';'.join(servers)} is a proxy: it does not tell which brokers there are, nor how they are set"
+            remedy = (
+                "-t and --write check reads and writes through it. Check the rest where a name server can be reached."
+            )
+            yield Finding("name server", "warning", text, remedy)
+            return
         count = len({broker.name for broker in brokers})
         yield Finding("name server", "ok", f"{';'.join(servers)} responds with {count} broker{'s' * (count != 1)}")
         if not brokers:

@@ -260,7 +260,9 @@ def message_sizes(queue: MessageQueue, offset: int, count: int) -> BrokerQuery[l
         body = QueryConsumeQueueResponseBody.from_json(response.body)
         return [entry.physic_size for entry in body.queue_data or ()]
 
-    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), "the query of message sizes in", value)
+    what = "the query of message sizes in"
+    # Proxies do not forward it: no size is known.
+    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), what, value, _SUCCESS_OR_UNSUPPORTED)
 
 
 def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> BrokerQuery[int | None]:

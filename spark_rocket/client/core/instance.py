@@ -21,7 +21,7 @@ from spark_rocket.client.core.address_map import UNREACHABLE_REMEDY
 from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.name_servers import NameServers
-from spark_rocket.client.core.responses import error_of
+from spark_rocket.client.core.responses import error_of, proxy_error
 from spark_rocket.client.core.routes import Routes, RouteTable
 from spark_rocket.errors import (
     RemotingConnectError,
@@ -145,10 +145,18 @@ class ClientInstance:
     ) -> RemotingCommand:
         if response.code in allowed:
             return response
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._is_proxy(address):
+            raise proxy_error(response, address, what)
         error = error_of(response, f"Broker {address}", what, topic)
         if isinstance(error, TopicNotFoundError) and topic is not None:
             self.routes.forget(topic)
         raise error
+
+    def _is_proxy(self, address: str) -> bool:
+        """Whether a server that is the broker of a route is known to be a proxy, or is a name server, too."""
+        servers = self.name_servers
+        is_both = address in servers.addresses and address in self.remoting.requests.broker_names
+        return is_both or bool(servers.proxies)
 
     # --- small services ---------------------------------------------------------------------------------------
 

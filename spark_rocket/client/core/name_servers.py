@@ -17,17 +17,19 @@ from typing import Any, Protocol
 
 from spark_rocket.client.core.cache import Cache
 from spark_rocket.client.core.client_config import ADDRESS_SERVER_TIMEOUT_S, DEFAULT_NAME_SERVER, look_up
-from spark_rocket.client.core.responses import error_of
+from spark_rocket.client.core.responses import error_of, proxy_error
 from spark_rocket.errors import NameServerUnreachableError, RemotingError, RocketError
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.routes import GetRouteInfoRequestHeader
+from spark_rocket.remoting.client.connection import HTTP2
 from spark_rocket.remoting.tls.problems import error_text
 
 logger = logging.getLogger(__name__)
 
 SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_ANY_TOPIC = "TBW102"  # which every cluster has
 _SUCCESS_OR_MISSING = SUCCESS | {int(ResponseCode.TOPIC_NOT_EXIST)}
 
 
@@ -65,6 +67,8 @@ class NameServers:
         self._requests = requests
         self._timeout = timeout
         self._preferred = 0
+        self.proxies: set[str] = set()
+        """Addresses that turned out to be those of proxies."""
         self._broker_names: dict[str, str] = {} if broker_names is None else broker_names
 
     def __str__(self) -> str:
@@ -106,7 +110,7 @@ class NameServers:
             if response.code in allowed:
                 self._preferred = index
                 return response
-            refused = error_of(response, f"Name server {addresses[index]}", what)
+            refused = await self._refused(response, addresses[index], what)
         raise refused or self._unreachable(failures)
 
     async def ask_each(self, request: Callable[[], RemotingCommand], what: str) -> list[RemotingCommand]:
@@ -118,9 +122,29 @@ class NameServers:
             except RemotingError as error:
                 raise self._unreachable([error_text(error)]) from error
             if response.code != ResponseCode.SUCCESS:
-                raise error_of(response, f"Name server {address}", what)
+                raise await self._refused(response, address, what)
             responses.append(response)
         return responses
+
+    async def _refused(self, response: RemotingCommand, address: str, what: str) -> RocketError:
+        """The error of a response. A server that returns routes, and knows nothing else of name servers, is a proxy."""
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self.is_proxy(address):
+            return proxy_error(response, address, what)
+        return error_of(response, f"Name server {address}", what)
+
+    async def is_proxy(self, address: str) -> bool:
+        """Whether a server that refused a request of name servers is a proxy: it has routes. Asked once."""
+        if address not in self.proxies:
+            header = GetRouteInfoRequestHeader(topic=_ANY_TOPIC, accept_standard_json_only=True)
+            request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+            try:
+                response = await self._requests().invoke(address, request, self._timeout)
+            except RemotingError:
+                return False
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return False
+            self.proxies.add(address)
+        return True
 
     async def route(self, topic: str, seconds: float | None = None) -> TopicRouteData | None:
         """Return the route of a topic (105); None if the topic does not exist."""
@@ -164,7 +188,12 @@ class NameServers:
                 " This is the default address without nameServer and NAMESRV_ADDR. Spark only sees a variable that was"
                 " set before the session started."
             )
-        if any("was lost" in failure for failure in failures):
+        if any(HTTP2 in failure for failure in failures):
+            more += (
+                " This is a gRPC port (usually 8081), for RocketMQ 5's own clients: use the address of a name server"
+            )
+            more += " (9876), or the Remoting port of the proxy (8080)."
+        elif any("was lost" in failure for failure in failures):
             more += " A server that requires TLS closes connections without it: set tls=true or --tls."
         return NameServerUnreachableError(
             f"No name server responded at {', '.join(self.addresses)}: {' '.join(failures)}",

@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import re
 
-from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError, QueueNotFoundError, TopicNotFoundError
+from spark_rocket.errors import (
+    BrokerError,
+    ClientError,
+    MessageTooLargeError,
+    ProxyUnsupportedError,
+    QueueNotFoundError,
+    TopicNotFoundError,
+)
 from spark_rocket.protocol.wire.codes import ResponseCode, without_faq
 from spark_rocket.protocol.wire.command import RemotingCommand
 
@@ -22,7 +29,7 @@ _REMEDIES: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "Retry after a moment. A broker that stays busy is overloaded, or is a slave that does"
     " not serve reads (slaveReadEnable).",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "Check the version, or the address: name servers usually listen on port"
-    " 9876, brokers on 10911.",
+    " 9876, brokers on 10911. A proxy (8080) forwards the requests of reads, writes and groups only.",
     ResponseCode.SERVICE_NOT_AVAILABLE: "The broker is starting, stopping, or its disk is full: retry after a moment.",
     ResponseCode.NO_PERMISSION: "Set the read/write permission of the topic or broker (perm 6), or use another topic.",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "Create the consumer group, or set the broker's"
@@ -96,6 +103,16 @@ def topic_not_found(topic: str, where: str) -> TopicNotFoundError:
         remedy=f"Check its name, or create it (rocket topic create {topic}, Admin.create_topic). Automatic creation"
         " needs autoCreateTopicEnable=true at a broker and a first message.",
         response_code=ResponseCode.TOPIC_NOT_EXIST,
+    )
+
+
+def proxy_error(response: RemotingCommand, address: str, what: str) -> ProxyUnsupportedError:
+    """Return the error for a request that a proxy does not forward."""
+    return ProxyUnsupportedError(
+        f"{address} is a proxy, which does not forward {what}: {sentence(response.remark or 'no remark')}",
+        remedy="A proxy forwards the requests of reads, writes and groups only. Use the address of a name server"
+        " (usually port 9876) instead of that of the proxy, or do this where a name server can be reached.",
+        response_code=response.code,
     )
 
 

@@ -54,7 +54,9 @@ RECEIVE_SIZE = 64 * 1024
 HIGH_WATER_BYTES = 16 * 1024 * 1024  # unsent bytes above which the peer counts as not reading
 SLOW_CONNECT_S = 0.5
 STALL_S = 3.0
+HTTP2 = "the peer speaks HTTP/2, as a gRPC port does"
 REMEDY = "Check the address and that the server is running."
+_SETTINGS_BYTES = 9  # the head of an HTTP/2 frame
 _READ_GRACE_S = 0.05
 
 
@@ -90,6 +92,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         self.post = post or loop.call_soon
         self.callbacks = callbacks
         self.lost: RemotingConnectError | None = None
+        self._greeting = b""
         self.paused: Promise[None] | None = None
         """While the peer does not read: settled when it does, or when the connection is lost."""
         self.avoid_until = 0.0
@@ -311,12 +314,15 @@ class RemotingConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard = time.monotonic()
+        if not self._greeting:
+            self._greeting = bytes(_receive_buffer()[: min(nbytes, _SETTINGS_BYTES)])
         try:
             for frame in self.session.filled(nbytes, _receive_buffer()):
                 self._dispatch(RemotingCommand.decode(frame))
         except ProtocolError as error:
             logger.warning("closed connection to %s: invalid frame: %s", self.address, error.message)
-            self.close(f"invalid frame: {error.message.removesuffix('.')}", abort=True)
+            reason = f"invalid frame: {error.message.removesuffix('.')}"
+            self.close(HTTP2 if self._is_http2 else reason, abort=True)
 
     def _dispatch(self, command: RemotingCommand) -> None:
         if not command.is_response:
@@ -336,12 +342,17 @@ class RemotingConnection(asyncio.BufferedProtocol):
     # --- the end ----------------------------------------------------------------------------------------------
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = str(exc) if exc is not None else "closed by the peer"
+        reason = HTTP2 if self._is_http2 else str(exc) if exc is not None else "closed by the peer"
         if isinstance(exc, ssl.SSLError):
             problem = problem_of(exc, server=False, name=self.address)
             reason = f"it {problem.text}. {problem.remedy}".strip()
         self._end(self._error(reason))
         self.closed.resolve(None)
+
+    @property
+    def _is_http2(self) -> bool:
+        """Whether the peer began with a SETTINGS frame: 3 bytes length, type 4, no flags, stream 0."""
+        return self._greeting[3:] == b"\4\0\0\0\0\0"
 
     def close(self, reason: str = "closed by this client", *, abort: bool = False) -> None:
         """End the connection: its requests fail. What is written already is still sent, unless ``abort``."""

@@ -1,0 +1,249 @@
+"""What works with the Remoting port of Apache's proxy as ``nameServer``, what falls back and what is a named error.
+
+``MATRIX`` is the table of the guide: a test compares both.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_rocket import read_arrow
+from spark_rocket.cli import main
+from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.datasource.exactly_once.manifest import Epoch
+from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
+from spark_rocket.datasource.exactly_once.staging import stage_rows
+from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
+from spark_rocket.datasource.options.parse import parse_read_options, parse_write_options
+from spark_rocket.datasource.options.table import Scope
+from spark_rocket.datasource.plan.cluster import Cluster
+from spark_rocket.datasource.plan.planner import StreamPlanner
+from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options
+from spark_rocket.errors import ExactlyOnceError, NameServerUnreachableError, ProxyUnsupportedError, RocketError
+from spark_rocket.model import Message
+from spark_rocket.testing import LocalCluster
+from tests.kit.remoting_proxy import CODES, RemotingProxy
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+ROWS = {f"row {number}" for number in range(40)}
+WORKS, FALLBACK, ERROR = "works", "fallback", "error"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A proxy, and the name server behind it."""
+
+    proxy: RemotingProxy
+    cluster: LocalCluster
+
+    def options(self, **more: str) -> dict[str, str]:
+        return {"nameServer": self.proxy.address, "retryTimeout": "0", **more}
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with LocalCluster(brokers=2) as cluster:
+        for topic in ("orders", "paid", "once", "ledger", "staging"):
+            cluster.create_topic(topic, 1)
+        with Producer("shop", name_server=cluster.name_server) as producer:
+            queues = producer.queues("orders")
+            for number, row in enumerate(sorted(ROWS)):
+                message = Message.of("orders", row, keys=row.replace(" ", "-"))
+                producer.send(message, queue=queues[number % len(queues)])
+        with RemotingProxy(cluster) as proxy:
+            yield Place(proxy, cluster)
+
+
+def read(place: Place, **more: str) -> set[str]:
+    batches = read_arrow("orders", **place.options(**more))
+    return {body.decode() for batch in batches for body in batch.column("body").to_pylist()}
+
+
+def batch_read(place: Place) -> None:
+    assert read(place) == ROWS
+
+
+def start_at_a_time(place: Place) -> None:
+    assert read(place, startingTimestamp="2020-01-01T00:00:00Z") == ROWS
+
+
+def look_up(place: Place) -> None:
+    assert read(place, lookupKeys="row-7") == {"row 7"}
+
+
+def planned(place: Place, **more: str) -> int:
+    options = parse_read_options(
+        place.options(subscribe="orders", startingOffsets="earliest", **more), Scope.READ_STREAM
+    )
+    end = StreamPlanner(Cluster(options), options).next_end(None, None)
+    assert end is not None
+    return sum(end.ends.values())
+
+
+def stream_read(place: Place) -> None:
+    assert planned(place) == len(ROWS)
+
+
+def limit_by_bytes(place: Place) -> None:
+    """16 messages of each queue, whatever their size."""
+    assert planned(place, maxBytesPerTrigger="1") == 32
+
+
+def group_offsets(place: Place) -> None:
+    options = parse_read_options(place.options(subscribe="orders", consumerGroup="pipeline"), Scope.READ_STREAM)
+    cluster = Cluster(options)
+    queues = cluster.route("orders").queues
+    ends = cluster.max_offsets(queues)
+    assert cluster.commit_offsets("pipeline", ends) == {}
+    with Reader(place.proxy.address) as reader:
+        assert {queue: reader.committed_offset("pipeline", queue) for queue in queues} == ends
+
+
+def write(place: Place) -> None:
+    with Producer("shop", name_server=place.proxy.address) as producer:
+        for queue in producer.queues("paid"):
+            producer.send(Message.of("paid", "1"), queue=queue)
+    with Admin(place.cluster.name_server) as admin:
+        assert [high for _, high in admin.offsets("paid").values()] == [1, 1]
+
+
+def once(place: Place, **more: str) -> None:
+    given = place.options(
+        topic="once", deliveryGuarantee="exactlyOnce", gracePeriod="2s", requestTimeout="1s", ledgerTopic="ledger",
+        stagingTopic="staging", **more,
+    )  # fmt: skip
+    options = parse_write_options(given, Scope.WRITE_STREAM)
+    check_topics(options)
+    frame = pa.record_batch({"body": ["1", "2", "3"]})
+    staged = stage_rows(iter([frame]), brokers_for(options), options, Epoch("query", 0))
+    for _ in range(2):
+        commit_epoch(options, [staged], is_stream=True)
+
+
+def once_with_a_place(place: Place) -> None:
+    once(place, ledgerBroker="broker-a")
+    with Admin(place.cluster.name_server) as admin:
+        assert sum(high for _, high in admin.offsets("once").values()) == 3
+
+
+def once_without_a_place(place: Place) -> None:
+    with pytest.raises(ExactlyOnceError, match=r"NO_ENTRIES.*ledgerBroker") as refused:
+        once(place)
+    assert "updateKvConfig" not in str(refused.value)
+    assert "kv set" not in str(refused.value)
+    raise refused.value
+
+
+def view(name: str, **more: str) -> Callable[[Place], None]:
+    def rows(place: Place) -> None:
+        shared = {"view": name, "nameServer": place.proxy.address, **more}
+        reader = ViewReader(checked_view_options(shared), VIEWS[name].schema)
+        for partition in reader.partitions():
+            list(reader.read(partition))
+
+    return rows
+
+
+def pattern(place: Place) -> None:
+    list(read_arrow(None, **place.options(subscribePattern="ord.*")))
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the guide."""
+
+    feature: str
+    outcome: str
+    run: Callable[[Place], None]
+
+
+MATRIX = (
+    Row("`subscribe`, batch read", WORKS, batch_read),
+    Row("`subscribe`, stream", WORKS, stream_read),
+    Row("`startingTimestamp`", WORKS, start_at_a_time),
+    Row("`consumerGroup`", WORKS, group_offsets),
+    Row("write", WORKS, write),
+    Row("`deliveryGuarantee=exactlyOnce` with `ledgerBroker`", WORKS, once_with_a_place),
+    Row("`lookupKeys`", FALLBACK, look_up),
+    Row("`maxBytesPerTrigger`", FALLBACK, limit_by_bytes),
+    Row("`deliveryGuarantee=exactlyOnce` without `ledgerBroker`", ERROR, once_without_a_place),
+    Row("`subscribePattern`", ERROR, pattern),
+    Row("`view=topics`", ERROR, view("topics")),
+    Row("`view=brokers`", ERROR, view("brokers")),
+    Row("`view=lag`", ERROR, view("lag", consumerGroup="pipeline")),
+)
+
+
+@pytest.mark.parametrize("row", MATRIX, ids=lambda row: row.feature)
+def test_the_matrix(place: Place, row: Row) -> None:
+    if row.outcome != ERROR:
+        row.run(place)
+        return
+    with pytest.raises(RocketError, match="proxy") as refused:
+        row.run(place)
+    assert isinstance(refused.value, ProxyUnsupportedError | ExactlyOnceError)
+    assert "address" in refused.value.remedy, "it names what to do"
+
+
+def test_every_request_names_its_broker(place: Place) -> None:
+    """Of all tests before: what is refused is refused by its code."""
+    batch_read(place)
+    refused = {request.code for request in place.proxy.refused}
+    assert not refused & set(CODES)
+
+
+@pytest.mark.parametrize("verb", [["topic", "list"], ["group", "lag", "pipeline"], ["cluster", "list"]])
+def test_commands_name_the_proxy(place: Place, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*verb, "-n", place.proxy.address]) != 0
+    shown = capsys.readouterr().err
+    assert re.search(r"is a proxy, which does not forward .*address of a name server", shown, re.S), shown
+
+
+@pytest.mark.parametrize("page", ["docs/guides/apache-cluster.md", "docs/guides/apache-cluster.zh.md"])
+def test_the_guide_has_the_matrix(page: str) -> None:
+    words = {"works": WORKS, "可用": WORKS, "fallback": FALLBACK, "降级": FALLBACK, "error": ERROR, "报错": ERROR}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| (.+?) \| ({'|'.join(words)}) \| (?:.+ )?\|$", text, re.M)
+    found = [(sorted(re.findall(r"`[^`]+`", feature)), words[outcome]) for feature, outcome in rows]
+    assert found == [(sorted(re.findall(r"`[^`]+`", row.feature)), row.outcome) for row in MATRIX]
+
+
+def test_a_grpc_port_is_recognised() -> None:
+    """It answers any connection with an HTTP/2 frame (SETTINGS), and closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    peer, _ = server.accept()
+                except OSError:
+                    return
+                peer.sendall(b"\0\0\x06\4\0\0\0\0\0" + b"\0\3\x7f\xff\xff\xff")
+                peer.recv(1)
+                peer.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with Reader(address) as reader, pytest.raises(NameServerUnreachableError) as refused:
+            reader.queues("orders")
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert "speaks HTTP/2" in refused.value.message
+    assert "gRPC port" in refused.value.remedy
+    assert "tls=true" not in refused.value.remedy
+
+
+def test_the_real_grpc_port_is_recognised(place: Place) -> None:
+    with Reader(place.cluster.grpc_endpoint) as reader, pytest.raises(NameServerUnreachableError, match="HTTP/2"):
+        reader.queues("orders")
