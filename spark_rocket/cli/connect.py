@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
     from spark_rocket.client.admin import Failures
     from spark_rocket.client.core.address_map import AddressMap
+    from spark_rocket.protocol.namespace import Namespace
     from spark_rocket.remoting.tls.settings import TlsSettings
 
 NAME_SERVER_VARIABLES = ("ROCKETMQ_NAMESRV_ADDR", "NAMESRV_ADDR")
@@ -52,10 +53,23 @@ class Link:
     tls_key: Path | None = None
     tls_verify: str | None = None
     address_map: str | None = None
+    namespace: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every client accepts: ``Producer("group", **link.options())``."""
-        return {"name_server": self.name_server, "tls": self._tls(), "address_map": self.address_map, **self._signing()}
+        return {
+            "name_server": self.name_server,
+            "tls": self._tls(),
+            "address_map": self.address_map,
+            "namespace": self.namespace,
+            **self._signing(),
+        }
+
+    def with_full_names(self) -> tuple[Link, Namespace]:
+        """Return a connection whose names are those on the wire, and the namespace that they have."""
+        from spark_rocket.client.core.client_config import ClientConfig
+
+        return replace(self, namespace=""), ClientConfig.of(self.name_server, namespace=self.namespace).namespace
 
     def _signing(self) -> dict[str, Any]:
         if self.credentials is None:
@@ -134,6 +148,7 @@ _OPTIONS: tuple[_Decorator, ...] = (
     click.option("--tls-cert", type=PATH, metavar="FILE", help="client certificate, if servers require one"),
     click.option("--tls-key", type=PATH, metavar="FILE", help="private key of the client certificate"),
     click.option("--address-map", metavar="A=B", help="reachable addresses of brokers (ROCKETMQ_ADDRESS_MAP)"),
+    click.option("--namespace", "instance_id", metavar="ID", help="ID of a managed instance (ROCKETMQ_NAMESPACE)"),
     click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="server certificate checks (full)"),
 )
 _timeout_option = click.option(
@@ -142,11 +157,16 @@ _timeout_option = click.option(
 
 
 def _link(
-    nameserver: str | None, credentials: Path | None, access_key: str | None, timeout: float = TIMEOUT, **given: Any
+    nameserver: str | None,
+    credentials: Path | None,
+    access_key: str | None,
+    instance_id: str | None,
+    timeout: float = TIMEOUT,
+    **given: Any,
 ) -> Link:
     exclusive({"--credentials": credentials, "--access-key": access_key})
     name_server = _inherited_option("nameserver", nameserver)
-    return Link(name_server, timeout, access_key, credentials=credentials, **given)
+    return Link(name_server, timeout, access_key, credentials=credentials, namespace=instance_id, **given)
 
 
 #: Add the connection options to a verb and pass them to it as ``link``.
@@ -193,7 +213,7 @@ def complete_brokers(context: click.Context, _: click.Parameter, incomplete: str
 
 
 def _complete(context: click.Context, incomplete: str, names: Callable[[Admin], Any]) -> list[str]:
-    link = Link(context.params.get("nameserver"), _COMPLETION_TIMEOUT_S)
+    link = Link(context.params.get("nameserver"), _COMPLETION_TIMEOUT_S, namespace=context.params.get("instance_id"))
     try:
         with link.admin() as admin:
             return sorted(name for name in names(admin) if name.startswith(incomplete))

@@ -92,6 +92,9 @@ def doctor(
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = warnings = 0
+    link, namespace = link.with_full_names()  # findings have the names that accounts and mqadmin need
+    topic, write = topic and namespace.wrap(topic), write and namespace.wrap(write)
+    group, staging_topic, ledger_topic = map(namespace.wrap, (group, staging_topic, ledger_topic))
     spark = {"master": master, "remote": remote, "py_files": py_files}
     sink = (staging_topic, ledger_topic) if exactly_once else None
     for finding in _findings(link, topic, group, write, grpc, sink, spark):

@@ -216,7 +216,7 @@ class _Follower:
 
         offset = self._offsets[queue]
         self._offsets[queue] = found.next_offset
-        for message in decode_messages(found.records, queue.broker_name):
+        for message in decode_messages(found.records, queue.broker_name, namespace=found.namespace):
             if message.queue_offset >= offset and (self._sql is not None or self._wanted.matches(message.tags)):
                 yield message
 

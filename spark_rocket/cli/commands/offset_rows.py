@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_rocket.cli import show
+from spark_rocket.cli.commands.offset_target import in_namespace
 from spark_rocket.cli.connect import Link
 from spark_rocket.cli.show import Column
 from spark_rocket.errors import ClientError
@@ -61,7 +62,7 @@ def rows_of(
     if checkpoint is not None:
         from spark_rocket.datasource.plan.checkpoint import read_checkpoint
 
-        positions = read_checkpoint(checkpoint).positions
+        positions = in_namespace(read_checkpoint(checkpoint).positions, link.with_full_names()[1])
     elif group is None:
         raise ClientError("Missing checkpoint or group.", remedy="Give a checkpoint directory, or a group with -g.")
     topics = sorted({queue.topic for queue in positions} | set(only))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from spark_rocket.errors import ClientError
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader
     from spark_rocket.model import MessageQueue
+    from spark_rocket.protocol.namespace import Namespace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,12 +64,23 @@ target_options = bundle(
 TARGETS = {field.name for field in fields(OffsetTarget)}
 
 
+def in_namespace(positions: Mapping[MessageQueue, int], namespace: Namespace) -> dict[MessageQueue, int]:
+    """Return the positions of a checkpoint, which have full names. ClientError for other topics."""
+    other = sorted({queue.topic for queue in positions if not namespace.has(queue.topic)})
+    if other:
+        raise ClientError(
+            f"The checkpoint has topics that are not in the namespace {namespace.name}: {', '.join(other[:8])}.",
+            remedy="Give the namespace of the query, or --namespace '' to use full names.",
+        )
+    return {replace(queue, topic=namespace.unwrap(queue.topic)): offset for queue, offset in positions.items()}
+
+
 def positions_of(where: OffsetTarget, topics: tuple[str, ...], reader: Reader) -> dict[MessageQueue, int]:
     """Resolve the offsets that the command line specifies, only of its topics if any are given."""
     if where.checkpoint is not None:
         from spark_rocket.datasource.plan.checkpoint import read_checkpoint
 
-        found = read_checkpoint(where.checkpoint).positions
+        found = in_namespace(read_checkpoint(where.checkpoint).positions, reader.namespace)
     elif where.file is not None:
         found = _from_file(where.file, reader)
     elif not topics:

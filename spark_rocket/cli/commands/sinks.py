@@ -43,6 +43,8 @@ def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
     """
     from spark_rocket.datasource.exactly_once.status import sink_statuses
 
+    link, namespace = link.with_full_names()
+    ledger, staging = namespace.wrap(ledger), namespace.wrap(staging)
     with link.admin() as admin, link.reader() as reader:
         try:
             statuses = sink_statuses(reader, ledger)
@@ -52,7 +54,8 @@ def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
     rows = []
     for each in statuses:
         until = each.prepared + hours * 3_600_000 if each.state != "DONE" and each.prepared and hours else None
-        rows.append(camel(asdict(each)) | {"stagedUntil": until})
+        topics = [namespace.unwrap(topic) for topic in each.topics]
+        rows.append(camel(asdict(each)) | {"topics": topics, "stagedUntil": until})
     columns = (
         Column("query"), Column("name"), Column("topics", form=", ".join), Column("batch"), Column("state"),
         Column("time", form=second_text, spare=True), Column("blocks", spare=True),
@@ -92,6 +95,8 @@ def ledger(link: Link, ledger: str, broker: str | None, as_json: bool, yes: bool
     from spark_rocket.client import Producer
     from spark_rocket.datasource.exactly_once.replace import is_clear, ledger_evidence, replace_ledger
 
+    link, namespace = link.with_full_names()
+    ledger = namespace.wrap(ledger)
     with link.admin() as admin, link.reader() as reader:
         if broker is not None:
             question = f"Make {ledger} on broker {broker} the ledger? The decisions of another one are not known then."

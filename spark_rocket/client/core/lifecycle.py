@@ -19,6 +19,7 @@ from spark_rocket.arguments import checked
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.errors import StateError
+from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.remoting.exposition import Exposition
 
 
@@ -62,6 +63,11 @@ class Client:
     def access_key(self) -> str | None:
         """The account that signs the requests; None without credentials."""
         return None if self._config.credentials is None else self._config.credentials.access_key
+
+    @property
+    def namespace(self) -> Namespace:
+        """The namespace of the names that this client sends."""
+        return self._config.namespace
 
     @property
     def state(self) -> ServiceState:
