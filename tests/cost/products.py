@@ -248,7 +248,7 @@ def visible_again(server: Measured, line: Line, topics_file: Path) -> PairsCost:
 
     def saved() -> int:
         with suppress(FileNotFoundError):  # it is being replaced
-            return topics_file.read_text().count(RETRY_PREFIX)
+            return topics_file.read_text().count(f'"topicName":"{RETRY_PREFIX}')
         return 0
 
     until(lambda: saved() >= NAMES * NAMES, "the retry topics in the file")
