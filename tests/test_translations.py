@@ -13,7 +13,10 @@ from tools.translations import is_current, mark_as_current, source, translations
 PAGES = [str(page.relative_to(ROOT)) for page in translations()]
 TRANSLATED = {
     "README.zh-CN.md",
-    *(f"docs/guides/{name}.zh.md" for name in ("apache-cluster", "connect", "exactly-once", "faq", "getting-started")),
+    *(
+        f"docs/guides/{name}.zh.md"
+        for name in ("apache-cluster", "connect", "exactly-once", "faq", "getting-started", "typed-rows")
+    ),
 }
 
 
