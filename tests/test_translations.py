@@ -15,7 +15,7 @@ TRANSLATED = {
     "README.zh-CN.md",
     *(
         f"docs/guides/{name}.zh.md"
-        for name in ("apache-cluster", "connect", "exactly-once", "faq", "getting-started", "typed-rows")
+        for name in ("accounts", "apache-cluster", "connect", "exactly-once", "faq", "getting-started", "typed-rows")
     ),
 }
 

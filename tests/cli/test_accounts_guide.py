@@ -1,0 +1,47 @@
+"""The commands of docs/guides/accounts.md, each on a broker of its kind."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from spark_rocket.testing import LocalCluster
+from tests.cli.conftest import Run
+from tests.pages import ROOT
+
+pytestmark = pytest.mark.live
+
+PAGE = (ROOT / "docs/guides/accounts.md").read_text(encoding="utf-8")
+COMMANDS = [shlex.split(line)[1:] for line in re.findall(r"^ *\$ (rocket .*)$", PAGE, re.M)]
+KEYS = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+SIGNED = ("--access-key", "root-key", "--secret-key", "r00t-s3cr3t")
+
+
+def of_kind(acl: str) -> list[list[str]]:
+    """The commands for one kind: those of accounts name permissions of ACL 1.0."""
+    changes = [words for words in COMMANDS if words[0] == "acl"]
+    return [words for words in changes if any("=SUB" in word for word in words) is (acl == "1.0")]
+
+
+@pytest.mark.parametrize("acl", ["1.0", "2.0"])
+def test_the_commands_of_the_guide_work(acl: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "billing.secret").write_text("b1ll1ng-s3cr3t\n")
+    assert of_kind(acl)
+    with LocalCluster(in_process=True, acl=acl, **KEYS) as cluster:
+        where = ("-n", cluster.name_server)
+        cluster.create_topic("orders", 1)
+        cluster.create_group("billing")
+        for words in of_kind(acl):
+            said = run(*words, *where, *SIGNED)
+            assert said.status == 0, said.err
+        name = of_kind(acl)[0][2]
+        (tmp_path / "billing.yml").write_text(f"accessKey: {name}\nsecretKey: b1ll1ng-s3cr3t\n")
+        (tmp_path / "billing.yml").chmod(0o600)
+        (doctor,) = (words for words in COMMANDS if words[0] == "doctor")
+        said = run(*doctor, *where)
+        assert re.search(r"ok +offsets of group billing", said.out), said.out
+        assert re.search(r"ok +pull from broker-a as group billing", said.out), said.out
