@@ -100,7 +100,7 @@ class QueueTable:
         return one
 
     def running(self) -> list[ProcessQueue]:
-        return [one for one in self.wanted.values() if one.state is Ownership.RUNNING]
+        return [one for one in list(self.wanted.values()) if one.state is Ownership.RUNNING]
 
     def may_start(self, one: ProcessQueue) -> bool:
         return one.state is Ownership.WAITING and one.queue not in self.leaving

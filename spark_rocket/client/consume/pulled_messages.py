@@ -228,9 +228,12 @@ class PulledMessages:
 
     def _in_turn(self) -> _PulledQueue | None:
         with self._lock:
-            if self._closed:
-                return None
-            return next((one for queue, one in self._pending.items() if one.found and not queue.paused), None)
+            while not self._closed:
+                try:
+                    return next((one for queue, one in self._pending.items() if one.found and not queue.paused), None)
+                except RuntimeError:  # changed by a signal handler meanwhile
+                    continue
+            return None
 
     def _remove(self, pending: _PulledQueue) -> None:
         """Remove the first pull of a queue and move the queue to the end of the order."""
