@@ -85,7 +85,7 @@ class AwayReader:
         self.committed[queue] = offset
         return self._answer(queue, True)
 
-    def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
+    def commit_offset(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> None:
         self.committed[queue] = offset
 
 
