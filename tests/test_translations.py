@@ -15,7 +15,17 @@ TRANSLATED = {
     "README.zh-CN.md",
     *(
         f"docs/guides/{name}.zh.md"
-        for name in ("accounts", "apache-cluster", "connect", "exactly-once", "faq", "getting-started", "typed-rows")
+        for name in (
+            "accounts",
+            "apache-cluster",
+            "connect",
+            "exactly-once",
+            "faq",
+            "getting-started",
+            "managed-instances",
+            "permissions",
+            "typed-rows",
+        )
     ),
 }
 

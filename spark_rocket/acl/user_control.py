@@ -1,8 +1,8 @@
 """The users in force of ACL 2.0, and the authentication and authorization of requests.
 
 A request passes if an enabled user signed it, and the user is a Super user or its policies allow each pair of the
-request (``policies``). Without ``authorizationEnabled`` the signature is sufficient. A refusal has Apache's text: it
-names user, resource and address, never a password or a signature.
+request (``policies``). Without ``authorizationEnabled`` the signature is sufficient. A refusal has Apache's text, with
+user, resource and address, and then names the missing action. It has neither passwords nor signatures.
 
 Requests of ``authenticationWhitelist`` need no signature, those of ``authorizationWhitelist`` no policy. Unlike in
 Apache's servers, a request of the first list alone needs a signature where policies are checked: without one, it could
@@ -65,9 +65,10 @@ class UserControl(Refusals):
             name = self._cluster_name if pair.resource is Resource.CLUSTER else pair.name
             reason = user.policies.refusal(pair, name, source)
             if reason is not None:
+                needed = " or ".join(action.value for action in pair.actions)
                 raise self.refusal(
                     f"User:{user.username} has no permission to access {pair.resource.value}:{name[:255]} from "
-                    f"{source}, {reason}"
+                    f"{source}, {reason} The request needs {needed}."
                 )
 
 

@@ -87,20 +87,20 @@ def test_a_group_without_permission(guarded: LocalCluster, capsys: Capsys) -> No
     wrong = problems(capsys, guarded.name_server, "-t", "orders", "-g", "unknown-group", *signed(READER))
     pulls = [text for about, text in wrong.items() if about.startswith("pull from ")]
     assert pulls
-    assert all("account reader-key" in text and "--group unknown-group=SUB" in text for text in pulls)
+    assert all("Account reader-key needs" in text and "--group unknown-group=SUB" in text for text in pulls)
     assert "topic orders" not in wrong
 
 
 @pytest.mark.parametrize(("topic", "named"), [("other", "--topic other=SUB")])
 def test_a_topic_without_permission(topic: str, named: str, guarded: LocalCluster, capsys: Capsys) -> None:
     wrong = problems(capsys, guarded.name_server, "-t", topic, "-g", "pipeline", *signed(READER))
-    assert any("account reader-key" in text and named in text for text in wrong.values()), wrong
+    assert any("Account reader-key needs" in text and named in text for text in wrong.values()), wrong
 
 
 def test_a_send_without_permission(guarded: LocalCluster, capsys: Capsys) -> None:
     wrong = problems(capsys, guarded.name_server, "--write", "orders", "-g", "pipeline", *signed(READER))
     assert "--topic orders=PUB" in wrong["send to orders"]
-    assert "account reader-key" in wrong["send to orders"]
+    assert "Account reader-key needs" in wrong["send to orders"]
 
 
 @pytest.mark.parametrize(

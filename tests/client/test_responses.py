@@ -6,8 +6,11 @@ import pytest
 
 from spark_rocket.client.core.responses import error_of
 from spark_rocket.errors import BrokerError, ClientError, MessageTooLargeError
+from spark_rocket.protocol.requests.pipelines import SentRequest
 from spark_rocket.protocol.wire.codes import SEE_FAQ, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+
+NO_POLICY = "User:alice has no permission to access {} from 127.0.0.1, no matched policies."
 
 
 def refused(code: int, remark: str) -> ClientError:
@@ -97,6 +100,62 @@ def test_access_control_of_4_9_and_5_x(code: int, remark: str, words: str) -> No
     assert words in error.remedy
     assert bool(error.remedy) == bool(words)
     assert not error.retriable
+
+
+@pytest.mark.parametrize(
+    ("asked", "code", "remark", "words"),
+    [
+        (
+            SentRequest(RequestCode.GET_MAX_OFFSET, "orders"), 16, NO_POLICY.format("Topic:orders"),
+            "User alice needs Get on Topic:orders. Ask an administrator of the brokers to grant it: "
+            "rocket acl allow alice Topic:orders Get (ACL 2.0).",
+        ),
+        (
+            SentRequest(RequestCode.QUERY_CONSUMER_OFFSET, "orders", "billing"), 16, NO_POLICY.format("Group:billing"),
+            "User alice needs Sub or Get on Group:billing.",
+        ),
+        (
+            SentRequest(RequestCode.GET_BROKER_CONFIG), 16, NO_POLICY.format("Cluster:prod"),
+            "User alice needs Get on Cluster:prod.",
+        ),
+        (
+            SentRequest(RequestCode.GET_MAX_OFFSET, "orders"), 16, NO_POLICY.format("Topic:MQ_INST_1_a%orders"),
+            "User alice needs Get on Topic:MQ_INST_1_a%orders.",
+        ),
+        (
+            SentRequest(RequestCode.PULL_MESSAGE, "orders", "billing"), 1,
+            "org.apache.rocketmq.acl.common.AclException: No default permission for group:billing",
+            "Account own needs SUB on Group:billing. Ask an administrator of the brokers to grant it: "
+            "rocket acl update own --group billing=SUB (ACL 1.0).",
+        ),
+        (
+            SentRequest(RequestCode.PULL_MESSAGE, "orders", "billing"), 1,
+            "org.apache.rocketmq.acl.common.AclException: No default permission for orders",
+            "Account own needs SUB on Topic:orders and SUB on Group:billing.",
+        ),
+        (
+            SentRequest(RequestCode.UPDATE_AND_CREATE_TOPIC, "orders"), 16,
+            "Need admin permission for request code=17, but accessKey=own is not",
+            "rocket acl update own --admin",
+        ),
+    ],
+)  # fmt: skip
+def test_a_refusal_names_the_missing_permission(asked: SentRequest, code: int, remark: str, words: str) -> None:
+    """Apache's remarks do not name the action, and those of ACL 1.0 not the account."""
+    response = RemotingCommand.response(RemotingCommand.request(11, {}), code, remark)
+    error = error_of(response, "Broker b", "the request", request=asked.request(), account="own")
+    assert words in str(error)
+
+
+def test_a_refusal_that_names_everything_is_not_extended() -> None:
+    asked, remark = (
+        SentRequest(RequestCode.GET_MAX_OFFSET, "orders"),
+        f"{NO_POLICY.format('Topic:orders')} The request needs Get.",
+    )
+    response = RemotingCommand.response(RemotingCommand.request(11, {}), 16, remark)
+    error = error_of(response, "Broker b", "the request", request=asked.request(), account="own")
+    assert error.message.endswith("no matched policies. The request needs Get.")
+    assert "rocket acl allow alice Topic:orders Get" in error.remedy
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from spark_rocket.cli.commands.doctor_finding import Finding
-from spark_rocket.cli.commands.doctor_grants import Step, Target, remedy_of
+from spark_rocket.cli.commands.doctor_grants import Target, remedy_of
 from spark_rocket.cli.connect import Link
 from spark_rocket.errors import ProxyUnsupportedError, RocketError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
+from spark_rocket.protocol.requests.pipelines import SentRequest
 from spark_rocket.protocol.wire.codes import RequestCode
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def check_read(link: Link, topic: str, group: str) -> Iterator[Finding]:
         try:
             queues = reader.refresh(topic)
         except RocketError as error:
-            remedy = remedy_of(error, Step(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic), target)
+            remedy = remedy_of(error, SentRequest(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic), target)
             if isinstance(error, TopicNotFoundError) and (other := _in_namespace(reader, topic)):
                 remedy = f"There is {other}: set namespace {other.partition('%')[0]}, or use the full name."
             yield Finding(about, "wrong", error.message, remedy)
@@ -48,18 +49,18 @@ def check_read(link: Link, topic: str, group: str) -> Iterator[Finding]:
             ends.update({queue: (low.result(), high.result()) for queue, low, high in later})
             return f"{len(queues)} queues, {sum(high - low for low, high in ends.values()):,} messages"
 
-        yield _take(about, Step(RequestCode.GET_MAX_OFFSET, topic), target, ask_ends)
+        yield take(about, SentRequest(RequestCode.GET_MAX_OFFSET, topic), target, ask_ends)
         firsts = {queue.broker_name: queue for queue in reversed(queues)}
-        yield _take(
+        yield take(
             f"offsets of group {group}",
-            Step(RequestCode.QUERY_CONSUMER_OFFSET, topic, group),
+            SentRequest(RequestCode.QUERY_CONSUMER_OFFSET, topic, group),
             target,
             lambda: _offsets(reader, group, firsts),
         )
         for broker, queue in sorted(firsts.items()):
-            yield _take(
+            yield take(
                 f"pull from {broker} as group {group}",
-                Step(RequestCode.PULL_MESSAGE, topic, group),
+                SentRequest(RequestCode.PULL_MESSAGE, topic, group),
                 target,
                 lambda queue=queue: _pulled(reader, queue, ends.get(queue, (0, 0))[0]),  # type: ignore[misc]
             )
@@ -81,7 +82,7 @@ def check_write(link: Link, topic: str, group: str) -> Iterator[Finding]:
     target = target_of(link)
     with link.reader(group) as reader:
         begun = time.time_ns() // 1_000_000
-        yield _take(about, Step(RequestCode.SEND_MESSAGE_V2, topic), target, send)
+        yield take(about, SentRequest(RequestCode.SEND_MESSAGE_V2, topic), target, send)
         ended = time.time_ns() // 1_000_000
         for queue, offset in stored.items():
             try:
@@ -101,7 +102,8 @@ def clock_finding(broker: str, difference_ms: int) -> Finding:
     return Finding(about, "warning", f"differs from this machine's by {difference_ms / 1000:.0f} s", remedy)
 
 
-def _take(about: str, step: Step, target: Target, call: Callable[[], str]) -> Finding:
+def take(about: str, step: SentRequest, target: Target, call: Callable[[], str]) -> Finding:
+    """Take a step of a pipeline; its error becomes a problem with its remedy."""
     try:
         return Finding(about, "ok", call())
     except RocketError as error:

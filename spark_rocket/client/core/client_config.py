@@ -91,6 +91,11 @@ class ClientConfig:
     address_map: AddressMap = NO_ADDRESS_MAP
     """Where to reach addresses that brokers advertise. Clients with different maps share nothing."""
 
+    @property
+    def account(self) -> str:
+        """The access key; empty without credentials."""
+        return "" if self.credentials is None else self.credentials.access_key
+
     @classmethod
     @checked
     def of(

@@ -114,7 +114,7 @@ class ClientInstance:
         except RemotingError as error:
             self._failed(address, error)
             raise
-        return self.checked(response, address, what, topic, allowed)
+        return self._checked(request, response, address, what, topic, allowed)
 
     def invoke_async(
         self,
@@ -130,7 +130,7 @@ class ClientInstance:
         """Like ``invoke``, but return a promise of ``value(response)``."""
 
         def convert(response: RemotingCommand) -> T:
-            return value(self.checked(response, address, what, topic, allowed))
+            return value(self._checked(request, response, address, what, topic, allowed))
 
         timeout = timeout or self.config.request_timeout
         promise = Request(int(request.code), timeout, convert, partial(self._failed, address))
@@ -140,14 +140,20 @@ class ClientInstance:
         if isinstance(error, RemotingConnectError | RemotingTimeoutError):
             self.routes.mark_unavailable(address)
 
-    def checked(
-        self, response: RemotingCommand, address: str, what: str, topic: str | None, allowed: frozenset[int]
+    def _checked(
+        self,
+        request: RemotingCommand,
+        response: RemotingCommand,
+        address: str,
+        what: str,
+        topic: str | None,
+        allowed: frozenset[int],
     ) -> RemotingCommand:
         if response.code in allowed:
             return response
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._is_proxy(address):
             raise proxy_error(response, address, what)
-        error = error_of(response, f"Broker {address}", what, topic)
+        error = error_of(response, f"Broker {address}", what, topic, request=request, account=self.config.account)
         if isinstance(error, TopicNotFoundError) and topic is not None:
             self.routes.forget(topic)
         raise error

@@ -110,27 +110,30 @@ class NameServers:
             if response.code in allowed:
                 self._preferred = index
                 return response
-            refused = await self._refused(response, addresses[index], what)
+            refused = await self._refused(request, response, addresses[index], what)
         raise refused or self._unreachable(failures)
 
     async def ask_each(self, request: Callable[[], RemotingCommand], what: str) -> list[RemotingCommand]:
         """Return the responses of all name servers, for changes that go to each; an unavailable one is an error."""
         responses = []
         for address in self.addresses:
+            asked = request()
             try:
-                response = await self._requests().invoke(address, request(), self._timeout)
+                response = await self._requests().invoke(address, asked, self._timeout)
             except RemotingError as error:
                 raise self._unreachable([error_text(error)]) from error
             if response.code != ResponseCode.SUCCESS:
-                raise await self._refused(response, address, what)
+                raise await self._refused(asked, response, address, what)
             responses.append(response)
         return responses
 
-    async def _refused(self, response: RemotingCommand, address: str, what: str) -> RocketError:
+    async def _refused(
+        self, request: RemotingCommand, response: RemotingCommand, address: str, what: str
+    ) -> RocketError:
         """The error of a response. A server that returns routes, and knows nothing else of name servers, is a proxy."""
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and await self.is_proxy(address):
             return proxy_error(response, address, what)
-        return error_of(response, f"Name server {address}", what)
+        return error_of(response, f"Name server {address}", what, request=request)
 
     async def is_proxy(self, address: str) -> bool:
         """Whether a server that refused a request of name servers is a proxy: it has routes. Asked once."""

@@ -116,8 +116,19 @@ def proxy_error(response: RemotingCommand, address: str, what: str) -> ProxyUnsu
     )
 
 
-def error_of(response: RemotingCommand, address: str, what: str, topic: str | None = None) -> ClientError:
-    """Return the error for a response other than success. ``what`` reads like ``"the pull of orders/b0/3"``."""
+def error_of(
+    response: RemotingCommand,
+    address: str,
+    what: str,
+    topic: str | None = None,
+    *,
+    request: RemotingCommand | None = None,
+    account: str = "",
+) -> ClientError:
+    """Return the error for a response other than success. ``what`` reads like ``"the pull of orders/b0/3"``.
+
+    ``request`` and its ``account``: to name the permission that is missing, which remarks of Apache's brokers do not.
+    """
     code = response.code
     remark = response.remark or "no remark"
     if code == ResponseCode.TOPIC_NOT_EXIST and topic is not None:
@@ -136,9 +147,10 @@ def error_of(response: RemotingCommand, address: str, what: str, topic: str | No
         name = ResponseCode(code).name
     except ValueError:
         name = "unknown code"
+    missing, remedy = _missing(request, account, code, remark) if request is not None else ("", "")
     return BrokerError(
-        f"{address} rejected {what} with {code} ({name}): {sentence(remark)}",
-        remedy=_remedy(code, remark),
+        f"{address} rejected {what} with {code} ({name}): {sentence(remark)}{missing}",
+        remedy=remedy or _remedy(code, remark),
         response_code=code,
         retriable=code in RETRIABLE_CODES or (code == ResponseCode.SYSTEM_ERROR and bool(_TEMPORARY.search(remark))),
     )
@@ -148,6 +160,20 @@ def sentence(remark: str) -> str:
     """Return a server's remark with a full stop and without a link, because a remedy follows it."""
     remark = without_faq(remark).strip()
     return remark if remark.endswith((".", "!", "?")) else f"{remark}."
+
+
+def _missing(request: RemotingCommand, account: str, code: int, remark: str) -> tuple[str, str]:
+    """Return the missing permission as a sentence, and its remedy; empty for other errors."""
+    if "permission" not in remark.lower() and "administrator" not in remark:
+        return "", ""
+    from spark_rocket.protocol.requests.refused import missing_of  # not for clients that are not refused
+
+    missing = missing_of(request, account, code, remark)
+    if missing is None:
+        return "", ""
+    commands = "; ".join(missing.commands())
+    text = "" if missing.is_named_by(remark) else f" {missing.text()}"
+    return text, f"Ask an administrator of the brokers to grant it: {commands} ({missing.kind.value})."
 
 
 def _remedy(code: int, remark: str) -> str:

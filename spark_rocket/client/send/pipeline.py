@@ -243,8 +243,10 @@ class Pipeline:
             else:
                 self.often.warning((broker, status), "broker %s stores messages with status %s", broker, status.name)
 
-    def refused(self, response: RemotingCommand, address: str, topic: str) -> ClientError:
-        error = error_of(response, f"Broker {address}", f"the send to {topic}", topic)
+    def refused(self, response: RemotingCommand, address: str, code: int, topic: str) -> ClientError:
+        request = RemotingCommand.request(code, {"b": topic})
+        what, account = f"the send to {topic}", self.instance.config.account
+        error = error_of(response, f"Broker {address}", what, topic, request=request, account=account)
         if isinstance(error, TopicNotFoundError):
             self.instance.routes.forget(topic)
         return error
@@ -358,7 +360,7 @@ class Send(Submitted):
                 pipeline.faults.update(queue.broker_name, spent)
             try:
                 if response.code not in STORED_CODES:
-                    raise pipeline.refused(response, self._address, queue.topic)
+                    raise pipeline.refused(response, self._address, out.code, queue.topic)
                 result = out.result(queue, response)
                 pipeline.stored(queue.broker_name, result.status)
             except RocketError as failure:

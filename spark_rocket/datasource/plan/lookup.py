@@ -261,9 +261,10 @@ class BrokerIndex:
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str], allowed: ResponseCode = ResponseCode.SUCCESS
     ) -> RemotingCommand:
         address = self._reader.address(queue)
-        answer = self._reader.remoting.invoke(address, RemotingCommand.request(code, ext), self._timeout)
+        request, what = RemotingCommand.request(code, ext), f"{code.name} for {queue.topic}"
+        answer = self._reader.remoting.invoke(address, request, self._timeout)
         if answer.code not in (ResponseCode.SUCCESS, allowed):
-            raise error_of(answer, f"Broker {address}", f"{code.name} for {queue.topic}", queue.topic)
+            raise error_of(answer, f"Broker {address}", what, queue.topic, request=request)
         return answer
 
 
