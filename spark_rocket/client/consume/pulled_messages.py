@@ -228,12 +228,13 @@ class PulledMessages:
 
     def _in_turn(self) -> _PulledQueue | None:
         with self._lock:
-            while not self._closed:
-                try:
-                    return next((one for queue, one in self._pending.items() if one.found and not queue.paused), None)
-                except RuntimeError:  # changed by a signal handler meanwhile
-                    continue
-            return None
+            if self._closed:
+                return None
+            first = next(iter(self._pending.values()), None)  # usually it; a copy costs more with many queues
+            if first is None or (first.found and not first.process_queue.paused):
+                return first
+            every = list(self._pending.values())  # a signal handler may change it
+            return next((one for one in every if one.found and not one.process_queue.paused), None)
 
     def _remove(self, pending: _PulledQueue) -> None:
         """Remove the first pull of a queue and move the queue to the end of the order."""
