@@ -16,6 +16,7 @@ from spark_rocket.cli.commands import doctor_machine, doctor_servers
 from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.client import Admin
 from spark_rocket.testing import LocalCluster
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -185,6 +186,7 @@ def test_brokers_unsuitable_for_exactly_once(cluster: LocalCluster, capsys: Caps
         main(["doctor", "-n", cluster.name_server, "--exactly-once"])
         assert capsys.readouterr().out.endswith("\n1 problem, 1 warning found\n")
         cluster.delete_topic("ROCKET_SINK_LEDGER")
+        until(lambda: "ROCKET_SINK_LEDGER" not in admin.topics())
         assert main(["doctor", "-n", cluster.name_server, "--exactly-once"]) == 0
         assert capsys.readouterr().out.endswith("\n1 warning found\n")
 

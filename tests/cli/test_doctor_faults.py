@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -210,3 +211,123 @@ def test_a_proxy_as_name_server(capsys: Capsys) -> None:
     assert "wrong" not in grades.values(), found
     assert (grades["name server"], grades["topic orders"], grades["send to orders"]) == ("warning", "ok", "ok")
     assert any("is a proxy" in each["text"] for each in found)
+
+
+# --- exactly once -----------------------------------------------------------------------------------------------------
+
+SINK_GRANTS = {
+    "1.0": {
+        "Topic:results": ["Pub", "Sub"],
+        "Topic:ROCKET_SINK_STAGING": ["Pub", "Sub"],
+        "Topic:ROCKET_SINK_LEDGER": ["Pub", "Sub"],
+        "Group:ROCKET_SINK_LEDGER": ["Sub"],
+    },
+    "2.0": {
+        "Topic:results": ["Pub", "Sub", "Get"],
+        "Topic:ROCKET_SINK_STAGING": ["Pub", "Sub"],
+        "Topic:ROCKET_SINK_LEDGER": ["Pub", "Sub", "Get"],
+        "Group:ROCKET_SINK_LEDGER": ["Sub"],
+    },
+}
+ONCE = ("--exactly-once", "--write", "results", "-g", "ROCKET_SINK_LEDGER")
+
+
+@pytest.fixture(scope="module", params=["1.0", "2.0"])
+def sink_world(request: pytest.FixtureRequest) -> Iterator[tuple[LocalCluster, str]]:
+    """A cluster with the topics of a sink, and the kind of its access control."""
+    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+    with LocalCluster(config={"flushDiskType": "SYNC_FLUSH"}, acl=request.param, in_process=True, **keys) as cluster:
+        for topic in ("results", "ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER"):
+            cluster.create_topic(topic, 1)
+        yield cluster, request.param
+
+
+def sink_account(world: tuple[LocalCluster, str], grants: dict[str, list[str]], name: str) -> list[str]:
+    world[0].set_account(name, "account-s3cr3t", grants)
+    return signed((name, "account-s3cr3t"))
+
+
+def test_a_sound_sink_has_no_problem(sink_world: tuple[LocalCluster, str], capsys: Capsys) -> None:
+    cluster, acl = sink_world
+    for _ in range(2):
+        status, found = findings(
+            capsys, cluster.name_server, *ONCE, *sink_account(sink_world, SINK_GRANTS[acl], "sound-account")
+        )
+        wrong = {each["about"]: each for each in found if each["grade"] == "wrong"}
+        assert (status, wrong) == (0, {})
+        about = {each["about"] for each in found}
+        assert {
+            "entry ROCKET_SINK/ROCKET_SINK_LEDGER",
+            "send to ROCKET_SINK_LEDGER",
+            "topic ROCKET_SINK_LEDGER",
+        } <= about
+    with Admin(cluster.name_server, access_key="root-key", secret_key="r00t-s3cr3t") as admin:
+        assert admin.kv_configs("ROCKET_SINK") == {}
+        assert not [topic for topic in admin.topics() if topic.endswith("_DOCTOR")]
+
+
+def test_each_missing_permission_of_a_sink(sink_world: tuple[LocalCluster, str], capsys: Capsys) -> None:
+    cluster, acl = sink_world
+    grants = SINK_GRANTS[acl]
+    for number, (resource, action) in enumerate((one, each) for one, actions in grants.items() for each in actions):
+        fewer = {
+            one: [each for each in actions if (one, each) != (resource, action)] for one, actions in grants.items()
+        }
+        name = f"account-{number}"
+        keys = sink_account(sink_world, {one: actions for one, actions in fewer.items() if actions}, name)
+        texts = " ".join(problems(capsys, cluster.name_server, *ONCE, *keys).values())
+        kind, _, resource_name = resource.partition(":")
+        command = (
+            f"rocket acl allow {name} {resource} {action}"
+            if acl == "2.0"
+            else f"rocket acl update {name} --{kind.lower()} {resource_name}={action.upper()}"
+        )
+        assert command in texts or f"--{kind.lower()} {resource_name}={action.upper()}" in texts, (command, texts)
+        assert "s3cr3t" not in texts
+
+
+def test_a_sink_whose_topics_are_missing_and_cannot_be_created(
+    sink_world: tuple[LocalCluster, str], capsys: Capsys
+) -> None:
+    cluster, acl = sink_world
+    keys = sink_account(sink_world, SINK_GRANTS[acl], "no-create")
+    topics = ("--ledger-topic", "no-such-ledger", "--staging-topic", "no-such-staging")
+    wrong = problems(capsys, cluster.name_server, *ONCE, *topics, *keys)
+    for topic in ("no-such-ledger", "no-such-staging"):
+        assert f"rocket topic create {topic}" in wrong[f"topic {topic}"]
+        assert "mqadmin updateTopic" in wrong[f"topic {topic}"]
+        assert "no-create" in wrong[f"topic {topic}"]
+
+
+def test_a_sink_whose_topics_are_created_by_the_first_query(capsys: Capsys) -> None:
+    config = {"autoCreateSubscriptionGroup": False, "autoCreateTopicEnable": False}
+    with LocalCluster(config=config, in_process=True) as cluster:
+        _, found = findings(capsys, cluster.name_server, "--exactly-once")
+        grades = {each["about"]: each["grade"] for each in found if each["about"].startswith("topic ")}
+        assert grades == {"topic ROCKET_SINK_STAGING": "ok", "topic ROCKET_SINK_LEDGER": "ok"}
+        with Admin(cluster.name_server) as admin:
+            assert not [topic for topic in admin.topics() if topic.startswith("ROCKET_SINK")]
+
+
+def test_the_group_of_a_sink_is_missing(capsys: Capsys) -> None:
+    with LocalCluster(config={"autoCreateSubscriptionGroup": False}, in_process=True) as cluster:
+        for topic in ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER"):
+            cluster.create_topic(topic, 1)
+        wrong = problems(capsys, cluster.name_server, "--exactly-once", "--ledger-group", "new-group")
+    assert any("rocket group create new-group" in text for text in wrong.values()), wrong
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_grpc_port_as_name_server(capsys: Capsys) -> None:
+    with LocalCluster(in_process=True) as cluster:
+        wrong = problems(capsys, cluster.grpc_endpoint, "-t", "orders")
+    assert wrong
+
+
+def test_an_unreachable_name_server(capsys: Capsys) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        wrong = problems(capsys, f"127.0.0.1:{taken.getsockname()[1]}", "-t", "orders")
+    assert "127.0.0.1" in wrong["name server"]

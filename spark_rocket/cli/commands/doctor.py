@@ -2,7 +2,7 @@
 
 It checks Java, Spark and Python on this machine, the Python of Spark's workers, the name server, and the addresses that
 brokers advertise. ``--topic`` reads it as a pipeline does, ``--write`` sends a message to a topic. ``--grpc`` adds
-a gRPC endpoint, ``--exactly-once`` the requirements of that guarantee. ``--master`` or ``--remote`` starts a small job
+a gRPC endpoint, ``--exactly-once`` takes the steps of that sink. ``--master`` or ``--remote`` starts a small job
 that repeats the checks on the executors. Each line is a finding, with the remedy below it if there is a problem.
 
 Exit status: 0 no problem, 1 the checks themselves failed, 2 invalid command line, 3 at least one problem was found.
@@ -28,7 +28,8 @@ from spark_rocket.cli.commands.doctor_machine import (
     check_workers_python,
 )
 from spark_rocket.cli.commands.doctor_pipeline import check_read, check_write
-from spark_rocket.cli.commands.doctor_servers import check_exactly_once, check_servers
+from spark_rocket.cli.commands.doctor_servers import check_servers
+from spark_rocket.cli.commands.doctor_sink import SinkNames, check_exactly_once
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.model import READER_GROUP
 
@@ -52,13 +53,12 @@ _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 )
 @click.option("--write", metavar="TOPIC", shell_complete=complete_topics, help="send one message to this topic")
 @click.option("--grpc", metavar="HOST:PORT", help="check this gRPC endpoint (rocket proxy)")
-@click.option(
-    "--exactly-once", is_flag=True, help="check the broker settings that deliveryGuarantee=exactlyOnce requires"
-)
+@click.option("--exactly-once", is_flag=True, help="take the steps of a write with deliveryGuarantee=exactlyOnce")
 @click.option(
     "--staging-topic", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="with --exactly-once: stagingTopic"
 )
 @click.option("--ledger-topic", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="with --exactly-once: ledgerTopic")
+@click.option("--ledger-group", default="ROCKET_SINK_LEDGER", metavar="GROUP", help="with --exactly-once: ledgerGroup")
 @click.option("--master", metavar="URL", help="check the executors of this Spark: local[2], spark://host:7077, yarn")
 @click.option("--remote", metavar="URL", help="check executors through Spark Connect: sc://host:15002")
 @click.option("--py-files", metavar="FILES", help="with --master: files to ship with the job")
@@ -72,6 +72,7 @@ def doctor(
     exactly_once: bool,
     staging_topic: str,
     ledger_topic: str,
+    ledger_group: str,
     master: str | None,
     remote: str | None,
     py_files: str | None,
@@ -86,9 +87,10 @@ def doctor(
     The checks run on this machine, and with --master or --remote on the executors too. --grpc adds the endpoint
     of RocketMQ 5 clients, with the same TLS options and account.
 
-    --exactly-once checks that each broker acknowledges only durable messages, that it retains them long enough,
-    and that the ledger topic has one queue. With --topic, it checks only the brokers of that topic, the staging
-    topic and the ledger topic.
+    --exactly-once takes the steps of the exactly-once sink up to the entry of its ledger, and undoes them; with --write
+    those on that topic too. It checks that each broker acknowledges only durable messages and retains them long
+    enough, and that the ledger topic has one queue. With --topic, it checks only the brokers of that topic, the
+    staging topic and the ledger topic.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = warnings = 0
@@ -96,7 +98,7 @@ def doctor(
     topic, write = topic and namespace.wrap(topic), write and namespace.wrap(write)
     group, staging_topic, ledger_topic = map(namespace.wrap, (group, staging_topic, ledger_topic))
     spark = {"master": master, "remote": remote, "py_files": py_files}
-    sink = (staging_topic, ledger_topic) if exactly_once else None
+    sink = SinkNames(staging_topic, ledger_topic, ledger_group) if exactly_once else None
     for finding in _findings(link, topic, group, write, grpc, sink, spark):
         wrong += finding.grade == "wrong"
         warnings += finding.grade == "warning"
@@ -124,7 +126,7 @@ def _findings(
     group: str,
     write: str | None,
     grpc: str | None,
-    sink: tuple[str, str] | None,
+    sink: SinkNames | None,
     spark: dict[str, str | None],
 ) -> Iterator[Finding]:
     yield from check_python()
@@ -140,7 +142,7 @@ def _findings(
     if grpc is not None:
         yield from check_grpc(link, grpc, topic)
     if sink is not None:
-        yield from guarded(f"topic {sink[1]}", check_exactly_once(link, topic, *sink))
+        yield from guarded("exactly once", check_exactly_once(link, topic, write, sink))
     if spark["master"] or spark["remote"]:
         from spark_rocket.datasource.executors import Reading, ask_executors
 

@@ -1,23 +1,18 @@
-"""What ``rocket doctor`` checks on servers: name server, brokers, topics and the requirements of exactly-once."""
+"""What ``rocket doctor`` checks on servers: name server, brokers, and their settings for exactly-once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from spark_rocket.cli.commands.doctor_finding import Finding, guarded, reach
+from spark_rocket.cli.commands.doctor_finding import Finding, reach
 from spark_rocket.cli.commands.doctor_grants import is_missing_permission
 from spark_rocket.cli.connect import Link
 from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
-from spark_rocket.errors import ProxyUnsupportedError, TopicNotFoundError
+from spark_rocket.errors import ProxyUnsupportedError
 from spark_rocket.protocol.durability import durability
 from spark_rocket.protocol.requests.pipelines import SentRequest
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.address import is_loopback
-
-if TYPE_CHECKING:
-    from spark_rocket.client import Admin
-    from spark_rocket.datasource.exactly_once.replace import Evidence
 
 _STATE = SentRequest(RequestCode.GET_BROKER_RUNTIME_INFO)
 _RETENTION_HOURS = 72  # the default of stagingRetention
@@ -51,54 +46,6 @@ def check_servers(link: Link, found: Callable[[str], None]) -> Iterator[Finding]
             if finding.grade != "wrong" and error is not None and not is_missing_permission(error, _STATE):
                 finding = Finding(about, "wrong", error.message, error.remedy)
             yield finding
-
-
-def check_exactly_once(link: Link, topic: str | None, staging: str, ledger: str) -> Iterator[Finding]:
-    """Check brokers and the ledger topic for ``deliveryGuarantee=exactlyOnce``.
-
-    Checks all brokers, or with ``topic`` those of that topic and of the sink's own topics.
-    """
-    from spark_rocket.datasource.exactly_once.replace import ledger_evidence
-
-    with link.admin() as admin:
-        brokers = {*admin.cluster_info().broker_addr_table}
-        if topic is not None:
-            brokers = {broker for each in (topic, staging, ledger) for broker in _brokers_of(admin, each)}
-        for broker in sorted(brokers):
-            about = f"broker {broker}, exactly once"
-            yield from guarded(about, _check_settings(admin, broker))
-        with link.reader() as reader:
-            yield _place_finding(ledger, ledger_evidence(admin, reader, ledger))
-
-
-def _place_finding(ledger: str, evidence: Sequence[Evidence]) -> Finding:
-    from spark_rocket.datasource.exactly_once.replace import NO_ENTRY, is_clear
-
-    about = f"topic {ledger}"
-    queues = [each for each in evidence if each.source.startswith(f"{ledger}/")]
-    brokers = {each.broker for each in evidence}
-    if not queues and brokers == {NO_ENTRY}:
-        return Finding(about, "ok", "does not exist: the first query creates it")
-    if len(queues) == 1 and is_clear(evidence):
-        return Finding(about, "ok", f"has 1 queue on {queues[0].broker}, as all name servers have recorded")
-    shown = ", ".join(f"{each.source}: {each.broker} {each.ledger}".rstrip() for each in evidence)
-    if len(queues) == 1 and brokers == {NO_ENTRY, queues[0].broker}:
-        text = f"has 1 queue, and its place is not recorded at all name servers yet ({shown})"
-        return Finding(about, "warning", text, "The next query records it.")
-    remedy = "Start the broker of the ledger. rocket offsets ledger shows its place; it must have one queue in all."
-    return Finding(about, "wrong", f"has {len(queues)} queues ({shown})", remedy)
-
-
-def _brokers_of(admin: Admin, topic: str) -> set[str]:
-    """Return the brokers of a topic; none if it does not exist yet: the sink creates its own topics."""
-    try:
-        return {queue.broker_name for queue in admin.queues(topic)}
-    except TopicNotFoundError:
-        return set()
-
-
-def _check_settings(admin: Admin, broker: str) -> Iterator[Finding]:
-    yield from check_durability(broker, admin.broker_config(broker))
 
 
 def check_durability(broker: str, config: Mapping[str, str]) -> Iterator[Finding]:

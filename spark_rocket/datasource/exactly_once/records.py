@@ -46,11 +46,11 @@ def tag_of(query: str) -> str:
     return hashlib.blake2b(query.encode(), digest_size=10).hexdigest()
 
 
-def id_record() -> tuple[bytes, str]:
-    """Body and tag of a record with a new id for a ledger. The first one of a queue counts."""
+def id_record(ledger: str = "") -> tuple[bytes, str]:
+    """Body and tag of a record with the id of a ledger, or a new one. The first one of a queue counts."""
     body = {
         "rocketSink": VERSION, "kind": LEDGER, "query": "", "batch": -1, "run": "", "publisher": "",
-        "time": time.time_ns() // 1_000_000, "ledger": uuid.uuid4().hex,
+        "time": time.time_ns() // 1_000_000, "ledger": ledger or uuid.uuid4().hex,
     }  # fmt: skip
     return dumps(body), tag_of("")
 
