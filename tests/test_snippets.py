@@ -34,7 +34,7 @@ ELSEWHERE = {
     },
     **dict.fromkeys(("docs/guides/python-client.md", "docs/reference/client.md"), "tests/test_client_docs.py"),
     "docs/guides/getting-started.md": "tests/spark/test_recipes.py",
-    "docs/guides/accounts.md": "tests/cli/test_accounts_guide.py",
+    **dict.fromkeys(("docs/guides/accounts.md", "docs/guides/permissions.md"), "tests/cli/test_accounts_guide.py"),
     "docs/guides/arrow.md": "tests/datasource/test_arrow_guide.py",
     **{page: "tests/test_translations.py" for page in PAGES if page.endswith(".zh.md")},  # the code is the same
     "docs/guides/testing.md": "tests/testing/test_guide.py",

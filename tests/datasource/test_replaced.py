@@ -60,8 +60,8 @@ def test_replaced_messages(restarted: bool, starting: str, caplog: pytest.LogCap
     queues.spans[q(0)], queues.regrown[q(0)] = (0, 130), (90, LATER)
     with pytest.raises(
         DataLossError,
-        match=r"DATA_LOSS.MESSAGES_REPLACED\] orders/broker-a/0: message 99, .* at 1970-01-01 00:00:00.990.*; .*"
-        r" at 1970-01-01 00:00:05.990.* To continue at message 90, .*failOnDataLoss=false",
+        match=r"DATA_LOSS.MESSAGES_REPLACED\] orders/broker-a/0: message 99, .* at 1970-01-01T00:00:00.990Z.*; .*"
+        r" at 1970-01-01T00:00:05.990Z.* To continue at message 90, .*failOnDataLoss=false",
     ):
         plans["true"].next_end(ends["true"], None)
     with caplog.at_level(logging.WARNING):

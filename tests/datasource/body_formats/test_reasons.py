@@ -27,8 +27,8 @@ from tests.datasource.body_formats.test_avro import ORDER
 
 PYTHON = re.compile(
     r"\w+(Error|Exception|Warning)\b|codec|decode byte|index out of range|<class|NoneType|bytes-like|bytearray|"
-    r"(type |['\"])(str|dict|list|bytes|int|float)\b|\bobject\b.*\b(is not|has no)\b|argument|unpack|invalid literal|"
-    r"recursion|line \d+ column|must be in|digits\)|too big|too large|Python|PySpark|Traceback",
+    r"(type |['\"])(str|dict|list|bytes|int|float)\b(?!<)|\bobject\b.*\b(is not|has no)\b|argument|unpack|"
+    r"invalid literal|recursion|line \d+ column|must be in|digits\)|too big|too large|Python|PySpark|Traceback",
 )
 JSON_FIELDS = pa.schema(
     [*FIELDS, ("x", pa.binary()), ("m", pa.map_(pa.string(), pa.decimal128(38, 18))), ("v", VARIANT)]
