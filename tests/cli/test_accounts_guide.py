@@ -47,13 +47,13 @@ def test_the_commands_of_the_guide_work(acl: str, run: Run, tmp_path: Path, monk
         assert re.search(r"ok +pull from broker-a as group billing", said.out), said.out
 
 
-@pytest.mark.parametrize(("acl", "verb"), [("1.0", "update"), ("2.0", "allow")])
-def test_the_commands_of_the_permissions_guide_work(acl: str, verb: str, run: Run) -> None:
+@pytest.mark.parametrize(("acl", "verb", "more"), [("1.0", "update", ["--yes"]), ("2.0", "allow", [])])
+def test_the_commands_of_the_permissions_guide_work(acl: str, verb: str, more: list[str], run: Run) -> None:
     page = (ROOT / "docs/guides/permissions.md").read_text(encoding="utf-8").replace("\\\n", "")
     changes = [shlex.split(line)[1:] for line in re.findall(rf"^rocket acl {verb} .*$", page, re.M)]
     assert changes
     with LocalCluster(in_process=True, acl=acl, **KEYS) as cluster:
         cluster.set_account("nightly", "n1ghtly-s3cr3t", {"Topic:others": ["Sub"]})
         for words in changes:
-            said = run(*words, "-n", cluster.name_server, *SIGNED)
+            said = run(*words, *more, "-n", cluster.name_server, *SIGNED)
             assert said.status == 0, said.err
