@@ -1,7 +1,7 @@
 """An interrupt, or a signal handler that closes, at each line of a consumer's or reader's call.
 
 After each: the same call works, messages arrive, offsets are committed, and ``close`` ends. After a handler that closed
-the client: the call ends. ``make long`` takes every line; other runs take some of them.
+the client: the call ends. With ``LONG=1`` every line, otherwise some of them.
 """
 
 from __future__ import annotations

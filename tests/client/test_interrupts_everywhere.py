@@ -1,7 +1,7 @@
 """An interrupt, or a signal handler that sends or closes, at each line of a send that the calling thread executes.
 
 After each: every future is done, nothing is in flight, and the next send works. The lines are those of ``client/send``,
-``remoting/client`` and the event loop. ``make long`` takes every line; other runs take some of them.
+``remoting/client`` and the event loop. With ``LONG=1`` every line, otherwise some of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The requests that each pipeline sends, and the permissions that follow from them.
 
-``PIPELINES`` is the only declaration. The tables of the guides are generated from it (tools/permission_tables),
-``rocket doctor`` prints commands from it, and ``tests/permissions`` compares it with what pipelines send, and runs each
-pipeline with exactly these permissions.
+``PIPELINES`` is the only declaration. The tables of the guides are generated from it (tools/permission_tables), and
+``tests/permissions`` compares it with what pipelines send, and runs each pipeline with exactly these permissions.
 
 A resource has the name of the option that names it (``subscribe``, ``ledgerTopic``); ``NAMES`` has the defaults. The
 sink's own topics exist: without them, it sends more requests to create them, which need Create.
