@@ -127,9 +127,9 @@ def run_callback(callback: Callable[[Any], object], value: Any) -> None:
 class Inbox(Generic[T]):
     """A queue of items that other threads put and one reader takes. ``wake`` is called if the reader may be idle.
 
-    ``put`` may be interrupted at any point, also by a signal handler that puts an item itself and waits for it: whoever
-    finds that nobody has woken the reader since it looked last wakes it. So the reader may be woken in vain, and is
-    never left asleep.
+    ``put`` may be interrupted at any point, also by a signal handler that puts an item itself and waits for it. Each
+    ``put`` wakes the reader unless another one has done so since the reader's last look. So a wake-up may find no item,
+    but no item waits without a wake-up.
     """
 
     __slots__ = ("_append", "_looks", "_wake", "_woken", "items")
