@@ -9,6 +9,8 @@ NODE   := tests/proxy/official/node
 # Input of the spell checker.
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
+# A test that hangs prints what each thread does and ends its process, which pytest replaces; no test takes a minute.
+HANGS  := -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
 .PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint verify protos dist matrix upgrade docs translated bench soak setup clean
 
@@ -45,17 +47,17 @@ demo: $(DEMO)
 
 # Three processes, because tests mostly wait for other processes; tests/conftest.py keeps some tests together.
 test: prepare
-	@$(RUN) python -m pytest -n 3 --dist loadfile $(ARGS)
+	@$(RUN) python -m pytest -n 3 --dist loadfile $(HANGS) $(ARGS)
 
 # The tiers, each alone; tests/kit/tiers.py assigns the tests to them.
 unit: $(STAMP)
-	@$(RUN) python -m pytest -n 2 --dist loadfile -m "not live and not spark" $(ARGS)
+	@$(RUN) python -m pytest -n 2 --dist loadfile $(HANGS) -m "not live and not spark" $(ARGS)
 
 live: prepare
-	@$(RUN) python -m pytest -n 3 --dist loadfile -m "live and not spark" $(ARGS)
+	@$(RUN) python -m pytest -n 3 --dist loadfile $(HANGS) -m "live and not spark" $(ARGS)
 
 spark: prepare
-	@$(RUN) python -m pytest -n 2 --dist loadfile -m spark $(ARGS)
+	@$(RUN) python -m pytest -n 2 --dist loadfile $(HANGS) -m spark $(ARGS)
 
 # Requirements of the tests in addition to the packages: RocketMQ's Node.js client, a browser.
 prepare: $(STAMP) $(NODE)/node_modules/.installed $(VENV)/.browser
