@@ -61,6 +61,38 @@ def test_the_first_outcome_of_a_promise_counts(caplog: pytest.LogCaptureFixture)
     assert "SystemExit: 1" in caplog.text
 
 
+def test_one_of_two_threads_settles_a_promise() -> None:
+    promises: list[Promise[str]] = [Promise() for _ in range(20_000)]
+    called: list[str] = []
+    start = threading.Barrier(3)
+
+    def settle(name: str) -> list[bool]:
+        start.wait()
+        return [promise.resolve(name) for promise in promises]
+
+    def register() -> None:
+        start.wait()
+        for promise in promises:
+            promise.when_settled(lambda done: called.append(done.result()))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            first, second, _ = (
+                threads.submit(settle, "first"),
+                threads.submit(settle, "second"),
+                threads.submit(register),
+            )
+    finally:
+        sys.setswitchinterval(before)
+    won = [promise.result() for promise in promises]
+    assert [(name == "first", name == "second") for name in won] == list(
+        zip(first.result(), second.result(), strict=True)
+    )
+    assert sorted(called) == sorted(won)
+
+
 def test_promises_settled_together() -> None:
     promises: list[Promise[int]] = [Promise() for _ in range(3)]
     called: list[int] = []

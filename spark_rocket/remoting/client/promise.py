@@ -2,9 +2,10 @@
 
 :class:`Promise` is the only future type of the client, apart from asyncio's futures.
 
-Thread-safety: all methods, without locks: every step is one operation of a dictionary or deque, which is atomic. So a
-signal handler may use the promises of the code that it has interrupted, and the thread that settles a promise never
-waits for another. Only ``concurrent.futures.wait`` and ``as_completed`` lock, as for any future.
+Thread-safety: all methods, without locks: every step is one operation of a deque, or one assignment from values that
+exist already. CPython runs signal handlers and switches threads at calls, jumps back and starts of functions only, so
+nothing comes between the test and the store of such an assignment. So a signal handler may use the promises of the code
+that it has interrupted, and the thread that settles a promise never waits for another. Only ``concurrent.futures.wait`` and ``as_completed`` lock, as for any future.
 Callbacks run on the thread that settles the promise, or, if that is the loop's, on the callback thread of the
 connection.
 """
@@ -73,7 +74,8 @@ class Promise(Future[T]):
         """Call ``fn``, which must be short, on the thread that settles the promise."""
         calls = self._calls
         if calls is None:
-            calls = self.__dict__.setdefault("_calls", deque())
+            first: deque[Callable[[Future[T]], object]] = deque()
+            self._calls = calls = first if self._calls is None else self._calls
         calls.append(fn)
         if self._outcome is not None:
             self._run_calls()
@@ -127,7 +129,8 @@ class Promise(Future[T]):
 
     def _settle(self, value: Any, error: BaseException | None) -> bool:
         outcome = value, error
-        if self.__dict__.setdefault("_outcome", outcome) is not outcome:
+        self._outcome = self._outcome or outcome  # not by __dict__, which would cost a dictionary for each promise
+        if self._outcome is not outcome:
             return False
         if self._calls is not None:
             self._run_calls()
