@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from spark_rocket.client.core.hooks import ConsumeMessageContext
 from spark_rocket.model import MessageExt
 from spark_rocket.protocol.record.messages import decode_messages
 from tests.client.consuming import FAILURES, SECONDS, BlockedListener, Rig, found, nothing, queue_at, raising, rig_of
+from tests.kit.waiting import until
 
 SUCCESS, AGAIN = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 
@@ -315,6 +317,39 @@ def test_close_waits_for_calls_and_starts_none(rig: Callable[..., Rig]) -> None:
     held.go.set()
     one.service.close(SECONDS)
     assert (one.calls, queue.commit_offset) == ([[0]], 1)
+
+
+class SeenEvent(threading.Event):
+    """``set`` returns when the thread that waited has seen it, and waits again or has ended."""
+
+    waits = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if timeout is None:
+            self.waiter = threading.current_thread()
+            self.waits += 1
+        return super().wait(timeout)
+
+    def set(self) -> None:
+        waits = self.waits
+        super().set()
+        if waits:
+            until(lambda: self.waits > waits or not self.waiter.is_alive())
+
+
+def test_close_ends_the_thread_that_watches(rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[SeenEvent] = []
+
+    def event() -> SeenEvent:
+        events.append(SeenEvent())
+        return events[-1]
+
+    monkeypatch.setattr(module, "threading", SimpleNamespace(**vars(threading) | {"Event": event}))
+    before = set(threading.enumerate())
+    one = rig()
+    until(lambda: any(event.waits for event in events))
+    one.service.close(SECONDS)
+    assert set(threading.enumerate()) <= before
 
 
 def test_hooks_surround_each_call_and_may_fail(rig: Callable[..., Rig]) -> None:

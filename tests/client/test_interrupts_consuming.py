@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -146,6 +147,37 @@ def test_an_interrupt_at_each_line(mq: FakeCluster, closing: Callable[[Any], Any
             break
 
 
+@contextmanager
+def busy(client: Any) -> Iterator[Callable[[], object]]:
+    """The periodic tasks of the client run all the time, on the event loop and on another thread.
+
+    Yields a function that waits until each has run once more, or has had the time to wait for a lock of the caller.
+    """
+    members, done, rounds = client.instance().members, threading.Event(), threading.Semaphore(0)
+
+    def work() -> None:
+        while not done.is_set():
+            members.send_heartbeats()
+            members.persist_offsets()
+            if not isinstance(client, Reader):
+                client.persist_offsets()  # of assigned queues
+            rounds.release()
+
+    def meet() -> None:
+        while rounds.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            rounds.acquire(timeout=0.2)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield meet
+    finally:
+        done.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_handler_that_closes_at_each_line(mq: FakeCluster, closing: Callable[[Any], Any], name: str) -> None:
     make, call = CALLS[name]
@@ -156,7 +188,8 @@ def test_a_handler_that_closes_at_each_line(mq: FakeCluster, closing: Callable[[
             with suppress(RocketError):
                 call(client)  # noqa: B023
 
-        reached, _ = at_line(at, client.close, run, PARTS)
+        with busy(client) as meet:
+            reached, _ = at_line(at, lambda: (meet(), client.close()), run, PARTS)  # noqa: B023
         if not reached:
             break
         assert client.state is ServiceState.SHUTDOWN_ALREADY

@@ -77,6 +77,7 @@ class ConsumeConcurrently(ConsumeService[_Run, ConsumeConcurrentlyContext]):
         self._threads.append(threading.Thread(target=self._watch_runs, name="rocket-consume-watch", daemon=True))
 
     def close(self, timeout: float) -> None:
+        self.stop()  # first: the watching thread must not see the events and wait again
         self._stop.set()
         self._watch.set()
         super().close(timeout)

@@ -1,11 +1,12 @@
 """The subscriptions of one consumer: its topics and their filters, by tags or SQL92.
 
-Thread-safety: all methods. Corresponds to subscriptionInner of RebalanceImpl.
+Thread-safety: all methods, without locks: each step is one operation of a dictionary. The event loop reads the
+subscriptions for heartbeats, and must not wait for a thread that a signal handler has interrupted here.
+Corresponds to subscriptionInner of RebalanceImpl.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 from spark_rocket.arguments import check_filter
@@ -20,9 +21,7 @@ from spark_rocket.system import now_ms
 
 class Subscriptions:
     def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._data: dict[str, SubscriptionData] = {}
-        self._tags: dict[str, TagExpression] = {}
+        self._by_topic: dict[str, tuple[SubscriptionData, TagExpression]] = {}
 
     def add(
         self,
@@ -49,41 +48,40 @@ class Subscriptions:
         data = SubscriptionData.build(topic, sql or tags, version, TYPE_SQL92 if sql else TYPE_TAG)
         if check is not None:
             check(data)
-        with self._lock:
-            before = self._data.get(topic)
-            self._data[topic] = data
-            self._tags[topic] = wanted
-        filters = [(one.expression_type, one.sub_string) for one in (before, data) if one is not None]
-        return filters[0] != filters[-1]
+        before = self._by_topic.get(topic)
+        self._by_topic[topic] = data, wanted
+        return before is not None and _filter_of(before[0]) != _filter_of(data)
 
     def remove(self, topic: str) -> bool:
         """Unsubscribe; return whether the topic was subscribed."""
-        with self._lock:
-            self._tags.pop(topic, None)
-            return self._data.pop(topic, None) is not None
+        return self._by_topic.pop(topic, None) is not None
 
     def __contains__(self, topic: object) -> bool:
-        return topic in self._data
+        return topic in self._by_topic
 
     def __bool__(self) -> bool:
-        return bool(self._data)
+        return bool(self._by_topic)
 
     def topics(self) -> list[str]:
-        with self._lock:
-            return list(self._data)
+        return list(self._by_topic)
 
     def data(self) -> list[SubscriptionData]:
         """Return the subscriptions as sent to brokers."""
-        with self._lock:
-            return list(self._data.values())
+        return [data for data, _ in list(self._by_topic.values())]
 
     def expression_of(self, topic: str) -> tuple[str, str | None] | None:
         """Return the tags and the SQL92 expression for pulls of a topic; None if it is not subscribed."""
-        data = self._data.get(topic)
-        if data is None:
+        found = self._by_topic.get(topic)
+        if found is None:
             return None
+        data = found[0]
         return (SUB_ALL, data.sub_string) if data.expression_type == TYPE_SQL92 else (data.sub_string, None)
 
     def tags_of(self, topic: str) -> TagExpression:
         """Return the client-side tag filter of a topic."""
-        return self._tags.get(topic) or parse_tags(None)
+        found = self._by_topic.get(topic)
+        return parse_tags(None) if found is None else found[1]
+
+
+def _filter_of(data: SubscriptionData) -> tuple[str, str]:
+    return data.expression_type, data.sub_string
