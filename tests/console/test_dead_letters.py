@@ -9,10 +9,13 @@ from urllib.parse import quote
 
 import pytest
 
-from spark_rocket.client import Admin, Producer
+from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.console import dead_topics
+from spark_rocket.console.api.dead import MAX_READING
 from spark_rocket.errors import ClientError, RemotingTimeoutError
 from spark_rocket.model import BAD_RECORD_PROPERTIES, Message, MessageQueue
+from spark_rocket.remoting.client.promise import Promise, failed
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import AGAIN, running_consumer
 from tests.console.conftest import REASON, Page, eventually, page_of, spark_dead_letters
@@ -172,21 +175,53 @@ def test_a_topic_that_could_not_be_read_is_read_again(
     assert lost
 
 
-def test_a_broker_that_does_not_respond_is_asked_for_one_message_only(
+def test_a_broker_that_does_not_respond_is_asked_for_a_few_messages_only(
     page: Page, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
 
-    def fail(_: object, queue: MessageQueue, offset: int) -> None:
+    def fail(_: object, queue: MessageQueue, offset: int, **options: object) -> Promise[PullResult]:
         asked.append(offset)
-        raise RemotingTimeoutError(f"No response of {queue.broker_name}.")
+        return failed(RemotingTimeoutError(f"No response of {queue.broker_name}."))
 
-    monkeypatch.setattr("spark_rocket.console.api.dead.message_at", fail)
+    monkeypatch.setattr(Reader, "pull_async", fail)
     place = {"topic": "%DLQ%billing", "broker": "broker-a", "queue": 0}
-    body = {"messages": [{**place, "offset": offset} for offset in range(3)]}
+    body = {"messages": [{**place, "offset": offset} for offset in range(100)]}
     done = page.post("/api/dead-letters/billing/resend", body)
-    assert (done["sent"], [f["offset"] for f in done["failures"]], asked) == (0, [0, 1, 2], [0])
+    assert (done["sent"], [f["offset"] for f in done["failures"]]) == (0, [*range(100)])
+    assert asked == [*range(MAX_READING)]
     assert {f["error"]["text"] for f in done["failures"]} == {"No response of broker-a."}
+
+
+def test_many_dead_letters_are_resent_once_each_with_one_look_up(
+    page: Page, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than are in flight; some are selected twice, and some are deleted."""
+    for topic in ("%DLQ%bulk", "%RETRY%bulk"):
+        cluster.create_topic(topic, 1)
+    with Producer("bulk", name_server=cluster.name_server) as producer:
+        for number in range(80):
+            producer.send(Message("%DLQ%bulk", b"x" * 70_000, {"KEYS": f"{number}", "RETRY_TOPIC": "orders"}))
+    looked_up: list[str] = []
+    real = Admin.topic_route
+
+    def topic_route(self: Admin, topic: str) -> Any:
+        looked_up.append(topic)
+        return real(self, topic)
+
+    monkeypatch.setattr(Admin, "topic_route", topic_route)
+    offsets = [*range(90, 50, -1), *range(85)]
+    places = [{"topic": "%DLQ%bulk", "broker": "broker-a", "queue": 0, "offset": offset} for offset in offsets]
+    done = page.post("/api/dead-letters/bulk/resend", {"messages": places})
+    assert (done["sent"], done["done"]) == (80, "Resent 80 of 91 to group bulk.")
+    assert [f["offset"] for f in done["failures"]] == [*range(90, 79, -1)]
+    assert {f["error"]["code"] for f in done["failures"]} == {"NO_SUCH_MESSAGE"}
+    assert looked_up == ["%RETRY%bulk+orders", "%RETRY%bulk_orders", "%RETRY%bulk"]
+    with Reader(cluster.name_server) as reader:
+        (queue,) = reader.queues("%RETRY%bulk")
+        assert reader.max_offset(queue) == 80
+    with Admin(cluster.name_server) as admin:
+        assert {message.keys for message in admin.messages_at(queue, 0, 80)} == {f"{number}" for number in range(80)}
 
 
 def test_a_read_only_console_resends_nothing(page: Page, cluster: LocalCluster) -> None:

@@ -96,7 +96,7 @@ def _with_entries(route: Route, broker: str, name: str, count: int) -> HttpReque
 
 def _entry(route: Route, name: str, at: int) -> object:
     if name == "messages":
-        return {"topic": TOPIC, "broker": BROKER, "queue": 0, "offset": 0}
+        return {"topic": TOPIC, "broker": BROKER, "queue": 0, "offset": at}
     if name == "cursor":
         return [BROKER, at, 0, 5, None]
     if route[1] == "/api/account" and name in ("topics", "groups"):

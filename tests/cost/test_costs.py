@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket.console.request_limits import ROUTE_LIMITS
+from spark_rocket.client import Admin, Producer
+from spark_rocket.console.request_limits import ROUTE_LIMITS, CollectionLimit
+from spark_rocket.model import BAD_RECORD_REASON, BAD_RECORD_TOPIC, RETRY_PREFIX, Message, MessageQueue
 from spark_rocket.protocol.requests import BROKER_REQUESTS, NAMESRV_REQUESTS, RequestType
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from tests.cost import page, products, proxy_state, state
@@ -26,6 +28,7 @@ from tests.cost.routes import Route, route_cases
 from tests.cost.rpc_line import RpcLine
 from tests.cost.rpcs import RpcRequest, plausible, rpc_cases
 from tests.cost.servers import Line, Measured, Servers
+from tests.cost.values import BROKER, GROUP, TOPIC
 from tests.kit.waiting import until
 from tests.proxy.caller import METHODS
 
@@ -98,10 +101,35 @@ def console(servers: Servers) -> tuple[Measured, str]:
 def test_routes(console: tuple[Measured, str], servers: Servers, report: page.Report, route: Route) -> None:
     measured, url = console
     _prepare(servers)
+    selected = ROUTE_LIMITS[route].parameters.get("messages")
+    if isinstance(selected, CollectionLimit):
+        _dead_letters(servers, selected.most)
+    before = _stored(servers)
     with RouteLine(url) as line:
         found = Run(measured, line).cases(f"`{' '.join(route)}`", route_cases(route, servers.broker_address))
+    if isinstance(selected, CollectionLimit):
+        assert _stored(servers) >= before + selected.most + 1  # all are sent again, and one
     report.requests.append(("console", found))
     assert found.too_much == []
+
+
+def _dead_letters(servers: Servers, count: int) -> None:
+    """Fill the topic of the requests with dead letters of a Spark query only; give the group a retry topic."""
+    properties = {BAD_RECORD_TOPIC: TOPIC, BAD_RECORD_REASON: "invalid JSON"}
+    with Admin(servers.name_server) as admin, Producer("cost", name_server=servers.name_server) as producer:
+        admin.delete_topic(TOPIC)
+        for topic in (TOPIC, f"{RETRY_PREFIX}{GROUP}"):
+            admin.create_topic(topic, queues=1)
+        queue = MessageQueue(TOPIC, BROKER, 0)
+        for sent in [producer.send_async(Message(TOPIC, b"x", properties), queue=queue) for _ in range(count)]:
+            sent.result()
+
+
+def _stored(servers: Servers) -> int:
+    """The number of messages that the broker has ever stored."""
+    with Admin(servers.name_server) as admin:
+        runtime = admin.broker_runtime(servers.broker_address)
+    return runtime.put_total
 
 
 # --- state in bulk ----------------------------------------------------------------------------------------------------

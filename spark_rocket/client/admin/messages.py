@@ -6,7 +6,10 @@ queryConsumeQueue}, and to the message and dead-letter pages of RocketMQ's dashb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import islice
 
@@ -26,7 +29,7 @@ from spark_rocket.client.consume.pull import RETRY_TOPIC, PullStatus, messages_o
 from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.producer import Producer
-from spark_rocket.errors import BrokerError, ClientError, ProtocolError, TopicNotFoundError
+from spark_rocket.errors import BrokerError, ClientError, ProtocolError, RocketError, TopicNotFoundError
 from spark_rocket.model import (
     BAD_RECORD_PROPERTIES,
     DLQ_PREFIX,
@@ -56,6 +59,8 @@ from spark_rocket.remoting.address import format_address
 
 _NOT_NEWER = 2**63 - 1
 _COMPRESS_ABOVE_BYTES = 4096
+_MAX_RESENDING = 32
+_MAX_RESENDING_BYTES = 4 * 1024 * 1024
 _MAX_STEP_MESSAGES = 10_000  # messages per step of a backward search
 # Properties set by brokers and clients, or valid for one delivery only: a copy of the message does not have them.
 _NOT_COPIED = frozenset((
@@ -308,6 +313,39 @@ class MessageAdmin(OffsetAdmin):
         The latter goes to the group's retry topic, as after a first failure. Keys, tags, properties and body are
         copied; the copy has a new id and is delivered immediately.
         """
+        [(_, result)] = self.resend_each([message], group=group)
+        if isinstance(result, RocketError):
+            raise result
+        return result
+
+    def resend_each(
+        self, messages: Iterable[MessageExt], *, group: str | None = None
+    ) -> Iterator[tuple[MessageExt, SendResult | RocketError]]:
+        """Resend messages like ``resend``, several at a time; yield each with its result or its error, in their order.
+
+        Each is sent once, in a request of its own. A failure does not stop the others.
+        """
+        retry_topics: dict[str, str | RocketError] = {}
+        in_flight: deque[tuple[MessageExt, Future[SendResult]]] = deque()
+        size = 0  # of the bodies in flight
+        for message in messages:
+            size += len(message.body)
+            while in_flight and (len(in_flight) >= _MAX_RESENDING or size > _MAX_RESENDING_BYTES):
+                size -= len(in_flight[0][0].body)
+                yield _settled(*in_flight.popleft())
+            try:
+                sending = self._resend(message, group, retry_topics)
+            except RocketError as error:
+                sending = Future()
+                sending.set_exception(error)
+            in_flight.append((message, sending))
+        while in_flight:
+            yield _settled(*in_flight.popleft())
+
+    def _resend(
+        self, message: MessageExt, group: str | None, retry_topics: dict[str, str | RocketError]
+    ) -> Future[SendResult]:
+        """Start to resend a message. ``retry_topics``: those found so far, or the error, by origin topic."""
         origin = self.origin_topic(message)
         copied = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         if group is None:
@@ -323,12 +361,20 @@ class MessageAdmin(OffsetAdmin):
                     f"Message {message.msg_id} of topic {message.topic!r} has no record of its original topic.",
                     remedy="Resend it to its group.",
                 )
-            return self.send(Message(origin, message.body, copied, message.flag))
+            return self._tools_producer().send_async(Message(origin, message.body, copied, message.flag))
         if origin != message.topic or topic_kind(origin) is TopicKind.USER:
             copied[RETRY_TOPIC] = origin
-        return self._send_to_retry(self._retry_topic(group, origin), message, copied)
+        if origin not in retry_topics:
+            try:
+                retry_topics[origin] = self._retry_topic(group, origin)
+            except RocketError as error:
+                retry_topics[origin] = error
+        topic = retry_topics[origin]
+        if isinstance(topic, RocketError):
+            raise topic
+        return self._send_to_retry(topic, message, copied)
 
-    def _send_to_retry(self, topic: str, message: MessageExt, properties: dict[str, str]) -> SendResult:
+    def _send_to_retry(self, topic: str, message: MessageExt, properties: dict[str, str]) -> Future[SendResult]:
         """Send a message as a consumer does after a failure, with its own retry limit: the group's may be 0."""
         instance = self.instance()
         queues = instance.routes.publish_route(topic)
@@ -348,10 +394,15 @@ class MessageAdmin(OffsetAdmin):
         )
         request = out.request(TOOLS_PRODUCER_GROUP, queue)
         request.ext_fields["l"] = str(DEFAULT_MAX_RECONSUME_TIMES)
-        address = instance.routes.master(queue)
-        what = f"the copy of {message.msg_id}"
-        response = instance.invoke(address, request, what, topic=topic, timeout=self._timeout, allowed=STORED_CODES)
-        return out.result(queue, response)
+        return instance.invoke_async(
+            instance.routes.master(queue),
+            request,
+            f"the copy of {message.msg_id}",
+            partial(out.result, queue),
+            topic=topic,
+            timeout=self._timeout,
+            allowed=STORED_CODES,
+        )
 
     def _retry_topic(self, group: str, origin: str) -> str:
         """Return the topic from which a group consumes retries. Groups of POP consumers have one per topic."""
@@ -369,6 +420,9 @@ class MessageAdmin(OffsetAdmin):
 
     def send(self, message: Message, *, queue: MessageQueue | None = None) -> SendResult:
         """Send one message, for administrators; programs use a Producer."""
+        return self._tools_producer().send(message, queue=queue)
+
+    def _tools_producer(self) -> Producer:
         with self._lock:
             self.instance()  # raises StateError after close
             if self._producer is None:
@@ -378,7 +432,14 @@ class MessageAdmin(OffsetAdmin):
                 self._clients.append(self._producer)
             producer = self._producer
         producer.start()
-        return producer.send(message, queue=queue)
+        return producer
+
+
+def _settled(message: MessageExt, sending: Future[SendResult]) -> tuple[MessageExt, SendResult | RocketError]:
+    try:
+        return message, sending.result()
+    except RocketError as error:
+        return message, error
 
 
 def _age(message: MessageExt) -> tuple[int, str, int, int]:

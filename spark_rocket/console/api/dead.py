@@ -6,19 +6,27 @@ Corresponds to DlqMessageController of RocketMQ's dashboard, which has only thos
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from spark_rocket.attributes import pick
 from spark_rocket.client.admin import DeadLetterTopic, TopicKind, origin_of
-from spark_rocket.console.api.context import ApiContext, ApiRequest
-from spark_rocket.console.api.messages import message_at
+from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
+from spark_rocket.console.api.context import ApiContext, ApiRequest, place
+from spark_rocket.console.api.messages import only
 from spark_rocket.console.dead_topics import DeadTopics
 from spark_rocket.console.responses import Refused, describe
 from spark_rocket.console.sampler import TOPICS, Sampler
 from spark_rocket.errors import RemotingError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
+from spark_rocket.protocol.filter.tags import parse_tags
+from spark_rocket.remoting.client.promise import Promise
 
+Place = tuple[MessageQueue, int]
+"""A queue and an offset."""
+MAX_READING = 16
+_ALL = parse_tags(None)
 _FIRST_REFRESH_MS = 500
 
 
@@ -44,49 +52,82 @@ class DeadApi:
 
     def resend_to_group(self, request: ApiRequest) -> dict[str, Any]:
         """Send copies to a group, through its retry topic."""
-        group, admin = request.path["group"], self._context.admin
-        return self._resend(request, f"group {group}", lambda message: admin.resend(message, group=group))
+        group = request.path["group"]
+        return self._resend(request, f"group {group}", lambda _: None, group)
 
     def resend_to_origin(self, request: ApiRequest) -> dict[str, Any]:
         """Send copies of a Spark query's dead letters to the topics that the query read."""
         topic = request.path["topic"]
 
-        def resend(message: MessageExt) -> None:
+        def check(message: MessageExt) -> None:
             origin = origin_of(message)
             if message.topic != topic or origin is None or not origin.is_bad_record:
                 raise Refused(
                     f"Message {message.msg_id} of {message.topic} is not a dead letter of a Spark query.",
                     remedy=f"Select messages of {topic} that have an origin.",
                 )
-            self._context.admin.resend(message)
 
-        return self._resend(request, "the origin", resend)
+        return self._resend(request, "the origin", check, None)
 
-    def _resend(self, request: ApiRequest, to: str, resend: Callable[[MessageExt], object]) -> dict[str, Any]:
-        """Resend each message; a failure is reported and does not stop the others."""
+    def _resend(
+        self, request: ApiRequest, to: str, check: Callable[[MessageExt], None], group: str | None
+    ) -> dict[str, Any]:
+        """Resend each message once; a failure is reported and does not stop the others."""
         places = request.body.get("messages")
-        if not isinstance(places, list) or not places or not all(isinstance(place, dict) for place in places):
+        if not isinstance(places, list) or not places or not all(isinstance(each, dict) for each in places):
             raise Refused("No messages selected.", remedy="Select at least one.")
-        sent, failures = 0, []
-        unavailable: dict[str, RemotingError] = {}
-        for place in places:
-            try:
-                resend(self._message(*ApiRequest({}, {}, place).queue(), unavailable))
-                sent += 1
-            except RocketError as error:
-                at = {name: place.get(name) for name in ("topic", "broker", "queue", "offset")}
-                failures.append({**at, "error": describe(error).to_json()})
-        return {"done": f"Resent {sent} of {len(places)} to {to}.", "sent": sent, "failures": failures}
+        selected = list(dict.fromkeys(ApiRequest({}, {}, each).queue() for each in places))
+        failed: dict[Place, RocketError] = {}
+        found = self._found(selected, check, failed)
+        for message, result in self._context.admin.resend_each(found, group=group):
+            if isinstance(result, RocketError):
+                failed[_place(message)] = result
+        sent = len(selected) - len(failed)
+        failures = [
+            {**place(queue), "offset": offset, "error": describe(failed[queue, offset]).to_json()}
+            for queue, offset in selected
+            if (queue, offset) in failed
+        ]
+        return {"done": f"Resent {sent} of {len(selected)} to {to}.", "sent": sent, "failures": failures}
 
-    def _message(self, queue: MessageQueue, offset: int, unavailable: dict[str, RemotingError]) -> MessageExt:
-        """Return a message. ``unavailable``: the errors of brokers that do not respond; they are not queried again."""
-        if queue.broker_name in unavailable:
-            raise unavailable[queue.broker_name]
-        try:
-            return message_at(self._context.admin, queue, offset)
-        except RemotingError as error:
-            unavailable[queue.broker_name] = error
-            raise
+    def _found(
+        self, selected: Sequence[Place], check: Callable[[MessageExt], None], failed: dict[Place, RocketError]
+    ) -> Iterator[MessageExt]:
+        """Read messages, several at a time; record the errors. A broker that does not respond is not queried again."""
+        reader = self._context.links.reader
+        unavailable: dict[str, RemotingError] = {}
+        in_flight: deque[tuple[Place, Promise[PullResult]]] = deque()
+
+        def take() -> Iterator[MessageExt]:
+            at, promise = in_flight.popleft()
+            try:
+                message = _message(promise.result(), *at)
+                check(message)
+            except RocketError as error:
+                failed[at] = error
+                if isinstance(error, RemotingError):
+                    unavailable[at[0].broker_name] = error
+            else:
+                yield message
+
+        for queue, offset in selected:
+            if len(in_flight) == MAX_READING:
+                yield from take()
+            if (error := unavailable.get(queue.broker_name)) is not None:
+                failed[queue, offset] = error
+            else:
+                in_flight.append(((queue, offset), reader.pull_async(queue, offset, max_msgs=1)))
+        while in_flight:
+            yield from take()
+
+
+def _place(message: MessageExt) -> Place:
+    return MessageQueue(message.topic, message.broker_name, message.queue_id), message.queue_offset
+
+
+def _message(found: PullResult, queue: MessageQueue, offset: int) -> MessageExt:
+    messages = messages_of(found, queue, offset, _ALL) if found.status is PullStatus.FOUND else []
+    return only(messages, queue, offset)
 
 
 def _groups(sampler: Sampler) -> list[dict[str, Any]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable
 from typing import Any
 
 from starlette.responses import Response
 
 from spark_rocket.attributes import pick
-from spark_rocket.client.admin import Admin, origin_of
+from spark_rocket.client.admin import origin_of
 from spark_rocket.console import bodies
 from spark_rocket.console.api.context import ApiContext, ApiRequest, attachment, place
 from spark_rocket.console.avro import can_avro
@@ -103,7 +104,8 @@ class MessageApi:
         return {"rows": [{"key": f"{number}"} | pick(event, names) for number, event in enumerate(events)]}
 
     def _message(self, request: ApiRequest) -> MessageExt:
-        return message_at(self._context.admin, *request.queue())
+        queue, offset = request.queue()
+        return only(self._context.admin.messages_at(queue, offset, 1), queue, offset)
 
     # --- sending ----------------------------------------------------------------------------------------------
 
@@ -125,8 +127,9 @@ class MessageApi:
         return {"done": f"Resent to {to} with id {result.msg_id}.", "msgId": result.msg_id}
 
 
-def message_at(admin: Admin, queue: MessageQueue, offset: int) -> MessageExt:
-    for message in admin.messages_at(queue, offset, 1):
+def only(messages: Iterable[MessageExt], queue: MessageQueue, offset: int) -> MessageExt:
+    """Return the message at an offset. ``messages``: those pulled there; other ones if it is deleted."""
+    for message in messages:
         if message.queue_offset == offset:
             return message
     raise ClientError(
