@@ -23,12 +23,12 @@ AclSigner, AclClientRPCHook, AuthorizationHeader, SessionCredentials}.
 
 from __future__ import annotations
 
-import hmac
 import re
 from binascii import b2a_base64
 from calendar import timegm
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha1
 from hmac import compare_digest
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -48,6 +48,10 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 GRPC_ALGORITHM = "MQv2-HMAC-SHA1"
 
+_BLOCK_BYTES = 64  # of SHA-1
+_INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 # RFC 3339 with or without its marks: RocketMQ's Rust client writes them, all others do not.
 _DATE_TIME = re.compile(
@@ -57,20 +61,29 @@ _DATE_TIME = re.compile(
 
 
 class SecretKey:
-    """A secret prepared for signing: each signature copies an HMAC that has already hashed the key."""
+    """A secret prepared for signing: each signature copies two SHA-1 states that have already hashed the padded key.
 
-    __slots__ = ("_hmac",)
+    Copying an object of the module hmac takes longer than the rest of a signature.
+    """
+
+    __slots__ = ("_inner", "_outer")
 
     def __init__(self, secret: str) -> None:
-        self._hmac = hmac.new(secret.encode(errors="replace"), digestmod="sha1")  # lone surrogates become ? in Java too
+        key = secret.encode(errors="replace")  # lone surrogates become ? in Java too
+        if len(key) > _BLOCK_BYTES:
+            key = sha1(key).digest()
+        key = key.ljust(_BLOCK_BYTES, b"\0")
+        self._inner = sha1(key.translate(_INNER_PAD))
+        self._outer = sha1(key.translate(_OUTER_PAD))
 
     def digest(self, content: Buffer, body: Buffer = b"") -> bytes:
-        """Return the HMAC-SHA1 of both parts, concatenated."""
-        found = self._hmac.copy()
-        found.update(content)
-        if body:
-            found.update(body)
-        return found.digest()
+        """Return the HMAC-SHA1 (RFC 2104) of both parts, concatenated."""
+        inner = self._inner.copy()
+        inner.update(content)
+        inner.update(body)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return outer.digest()
 
     def __repr__(self) -> str:
         return "SecretKey(…)"
