@@ -6,9 +6,11 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -41,29 +43,39 @@ def run(name: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-def run_on_terminal(name: str, *arguments: str | Path) -> str:
-    """Like :func:`run`, on a terminal, where progress is shown four times a second."""
+def run_on_terminal(name: str, *arguments: str | Path, errors: Path) -> str:
+    """Like :func:`run`, on a terminal, where progress is shown four times a second. The terminal is read until the
+    process has ended, because one that it has started may keep the terminal open."""
     leader, follower = os.openpty()
-    with os.fdopen(follower, "w") as terminal:
+    with os.fdopen(follower, "w") as terminal, errors.open("w") as written:
         process = subprocess.Popen(
-            job(name, *arguments), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=terminal, stderr=subprocess.PIPE
+            job(name, *arguments),
+            cwd=ROOT,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=terminal,
+            stderr=written,
         )
     said = bytearray()
-    with os.fdopen(leader, "rb", buffering=0) as terminal_output, process:
-        with contextlib.suppress(OSError):  # Linux reports in this way that the last writer has closed
-            while piece := terminal_output.read(65536):
-                said += piece
-        assert process.stderr is not None
-        errors = process.stderr.read()
+    too_long = threading.Timer(200, process.send_signal, [signal.SIGABRT])  # it prints what its threads do
+    too_long.start()
+    with os.fdopen(leader, "rb", buffering=0) as terminal_output, contextlib.suppress(OSError):  # all have closed it
+        ended = False
+        while not ended or select.select([terminal_output], [], [], 0)[0]:
+            ended = process.poll() is not None
+            if select.select([terminal_output], [], [], 0.1)[0]:
+                said += terminal_output.read(65536)
+    status = process.wait()
+    too_long.cancel()
     shown = said.decode().replace("\r\n", "\n")
-    assert process.returncode == 0, shown + errors.decode()
-    assert b"WARN" not in errors
+    assert status == 0, shown + errors.read_text()
+    assert "WARN" not in errors.read_text()
     return shown
 
 
 def test_the_demo_counts_every_flight_once_and_draws_them(tmp_path: Path) -> None:
     arguments = ["--limit", str(FLIGHTS), "--max-per-trigger", "2000", "--output", tmp_path]
-    shown = run_on_terminal("demo", *arguments)
+    shown = run_on_terminal("demo", *arguments, errors=tmp_path / "stderr")
     # Progress of the first micro-batch changes before it ends.
     assert re.search(r" 0 flights in, 0 totals out \(processing new data: \d+ of \d+ tasks\)", shown)
     assert "org.apache" not in shown
