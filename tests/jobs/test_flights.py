@@ -57,7 +57,7 @@ def run_on_terminal(name: str, *arguments: str | Path, errors: Path) -> str:
             stderr=written,
         )
     said = bytearray()
-    too_long = threading.Timer(200, process.send_signal, [signal.SIGABRT])  # it prints what its threads do
+    too_long = threading.Timer(400, process.send_signal, [signal.SIGABRT])  # it prints what its threads do
     too_long.start()
     with os.fdopen(leader, "rb", buffering=0) as terminal_output, contextlib.suppress(OSError):  # all have closed it
         ended = False

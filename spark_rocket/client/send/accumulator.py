@@ -20,7 +20,7 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from spark_rocket.client.send.outgoing import Outgoing, batch_properties
 from spark_rocket.client.send.pipeline import Pipeline, Send, closed
@@ -34,18 +34,33 @@ BATCH_MAX_DELAY_S = 0.010
 TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
 
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
-Entry: TypeAlias = tuple[Message, str, bytes, Promise[SendResult]]
+
+
+class HeldMessage(NamedTuple):
+    """A message that a caller has handed over. One tuple, for the sake of the garbage collector."""
+
+    accumulator: Accumulator
+    key: Key
+    message: Message
+    unique_key: str
+    piece: bytes  # of the body of a batch
+    promise: Promise[SendResult]
+    timeout: float
+    deadline: float
+
+    def taken(self) -> None:
+        self.accumulator._collect(self)
 
 
 @dataclass(slots=True, eq=False)
 class MessageBatch:
-    """Messages collected for one request, each with its key and its piece of the body. ``timer`` sends it."""
+    """Messages collected for one request. ``timer`` sends it."""
 
     timeout: float
     deadline: float
     timer: asyncio.TimerHandle
     size: int = 0
-    entries: list[Entry] = field(default_factory=list)
+    messages: list[HeldMessage] = field(default_factory=list)
 
 
 class BatchSend(Send):
@@ -53,7 +68,7 @@ class BatchSend(Send):
 
     def __init__(self, accumulator: Accumulator, pipeline: Pipeline, key: Key, batch: MessageBatch) -> None:
         topic, queue, wait = key
-        messages, keys, pieces, self._promises = zip(*batch.entries, strict=True)
+        _, _, messages, keys, pieces, self._promises, _, _ = zip(*batch.messages, strict=True)
         out = Outgoing(
             topic, b"".join(pieces), properties=batch_properties(wait), msg_id=",".join(keys), count=len(keys)
         )
@@ -119,8 +134,7 @@ class Accumulator:
             if self._total + len(encoded) > self._total_max_bytes:
                 return None
         promise: Promise[SendResult] = Promise()
-        entry = message, unique_key, encoded, promise
-        in_flight.hand_over(partial(self._collect, key, entry, timeout, deadline))
+        in_flight.hand_over(HeldMessage(self, key, message, unique_key, encoded, promise, timeout, deadline))
         return promise
 
     def _fits(self, handed: int) -> bool:
@@ -144,21 +158,22 @@ class Accumulator:
         for key in list(self._batches):
             self._send(key)
 
-    def _collect(self, key: Key, entry: Entry, timeout: float, deadline: float) -> None:
+    def _collect(self, held: HeldMessage) -> None:
         if self._pipeline.closed:
-            entry[3].fail(closed())
+            held.promise.fail(closed())
             return
+        key = held.key
         batch = self._batches.get(key)
         if batch is None:
             timer = loop_thread().loop.call_later(self._max_delay, self._send, key)
-            batch = self._batches[key] = MessageBatch(timeout, deadline, timer)
-        elif deadline < batch.deadline:
-            batch.timeout, batch.deadline = timeout, deadline
-        size = len(entry[2])
+            batch = self._batches[key] = MessageBatch(held.timeout, held.deadline, timer)
+        elif held.deadline < batch.deadline:
+            batch.timeout, batch.deadline = held.timeout, held.deadline
+        size = len(held.piece)
         self._in_flight.taken += 1
         self._total += size
         batch.size += size
-        batch.entries.append(entry)
+        batch.messages.append(held)
         if batch.size >= self._max_bytes or self._closed:
             self._send(key)
 
@@ -168,7 +183,7 @@ class Accumulator:
         send = BatchSend(self, self._pipeline, key, batch)
         self._in_flight.add(send)
         pipeline, where = self._pipeline, QueueChoice(queue=key[1])
-        if self._preparing or pipeline.hooks is not None or pipeline.may_wait_for(batch.entries[0][0], where):
+        if self._preparing or pipeline.hooks is not None or pipeline.may_wait_for(batch.messages[0].message, where):
             self._preparing += 1
             self._thread.submit(lambda: loop_thread().post(partial(self._prepared, send.attempt())))
         else:

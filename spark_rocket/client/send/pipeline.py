@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.hooks import Hooks, SendContext
@@ -62,6 +62,12 @@ logger = logging.getLogger(__name__)
 RECHECK_S = 0.01  # how often a send that waits for a slot checks for one
 
 
+class Handed(Protocol):
+    """What a caller hands over to the loop."""
+
+    def taken(self) -> None: ...
+
+
 class InFlight:
     """The sends in flight, counted in messages. At the limit the next one waits or is rejected.
 
@@ -72,9 +78,9 @@ class InFlight:
         self.limit = limit
         self._wake_at = limit - limit // 8  # waiting threads are woken for many free slots, not for each
         self._block = block
-        self._inbox: Inbox[Callable[[], object]] = Inbox(lambda: loop_thread().post(self.take))
+        self._inbox: Inbox[Handed] = Inbox(lambda: loop_thread().post(self.take))
         self.hand_over = self._inbox.put
-        """Pass a message to the loop, which calls the argument, in order."""
+        """Pass a message to the loop, which calls its ``taken``, in order."""
         self.handed = self._inbox.items
         """What callers have handed over, and the loop has not taken yet. Each counts as one message."""
         self.taken = 0
@@ -124,7 +130,7 @@ class InFlight:
         handed = self._inbox.look()
         while handed:
             try:
-                handed[0]()
+                handed[0].taken()
             except BaseException:  # including SystemExit of a callback
                 logger.exception("message not taken")
             handed.popleft()
@@ -292,13 +298,13 @@ class Send(Submitted):
         in_flight = self._pipeline.in_flight
         in_flight.await_place(self._until, self._pipeline.may_wait)
         self._first = self.attempt()
-        in_flight.hand_over(self._taken)
+        in_flight.hand_over(self)
         return self.promise
 
     def _retries_of(self, policy: RetryPolicy) -> int:
         return policy.async_retries
 
-    def _taken(self) -> None:
+    def taken(self) -> None:
         if self._pipeline.closed:
             self._failed(closed())
             return

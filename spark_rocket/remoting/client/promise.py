@@ -5,7 +5,8 @@
 Thread-safety: all methods, without locks: every step is one operation of a deque, or one assignment from values that
 exist already. CPython runs signal handlers and switches threads at calls, jumps back and starts of functions only, so
 nothing comes between the test and the store of such an assignment. So a signal handler may use the promises of the code
-that it has interrupted, and the thread that settles a promise never waits for another. Only ``concurrent.futures.wait`` and ``as_completed`` lock, as for any future.
+that it has interrupted, and the thread that settles a promise never waits for another. Only
+``concurrent.futures.wait`` and ``as_completed`` lock, as for any future.
 Callbacks run on the thread that settles the promise, or, if that is the loop's, on the callback thread of the
 connection.
 """
@@ -28,7 +29,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_Outcome = tuple[Any, BaseException | None]
+
+class _Failure:
+    """The outcome of a promise that failed."""
+
+    __slots__ = ("error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+_PENDING = _Failure(TimeoutError())
 
 
 class Promise(Future[T]):
@@ -41,7 +52,7 @@ class Promise(Future[T]):
     attributes, for example by ``concurrent.futures.wait``.
     """
 
-    _outcome: _Outcome | None = None
+    _outcome: Any = _PENDING  # the value itself, or a failure
     _calls: deque[Callable[[Future[T]], object]] | None = None  # when settled
 
     __init__ = object.__init__  # see __getattr__
@@ -57,14 +68,14 @@ class Promise(Future[T]):
         return self.__dict__[name]
 
     def _pass_on(self) -> None:
-        value, error = self._outcome or (None, None)
-        if isinstance(error, CancelledError):
+        outcome = self._outcome
+        if not isinstance(outcome, _Failure):
+            super().set_result(outcome)
+        elif isinstance(outcome.error, CancelledError):
             super().cancel()
             super().set_running_or_notify_cancel()
-        elif error is None:
-            super().set_result(value)  # type: ignore[arg-type]
         else:
-            super().set_exception(error)
+            super().set_exception(outcome.error)
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         """Call ``fn`` when the promise is settled: on the callback thread of its connection, so it may block."""
@@ -77,7 +88,7 @@ class Promise(Future[T]):
             first: deque[Callable[[Future[T]], object]] = deque()
             self._calls = calls = first if self._calls is None else self._calls
         calls.append(fn)
-        if self._outcome is not None:
+        if self._outcome is not _PENDING:
             self._run_calls()
 
     def cancel(self) -> bool:
@@ -85,56 +96,59 @@ class Promise(Future[T]):
 
     def cancelled(self) -> bool:
         outcome = self._outcome
-        return outcome is not None and isinstance(outcome[1], CancelledError)
+        return isinstance(outcome, _Failure) and isinstance(outcome.error, CancelledError)
 
     def done(self) -> bool:
-        return self._outcome is not None
+        return self._outcome is not _PENDING
 
     def result(self, timeout: float | None = None) -> T:
-        value, error = self._outcome or self._wait(timeout)
-        if error is None:
-            return value  # type: ignore[no-any-return]
+        outcome = self._outcome
+        if outcome is _PENDING:
+            outcome = self._wait(timeout)
+        if not isinstance(outcome, _Failure):
+            return outcome  # type: ignore[no-any-return]
         try:
-            raise error
+            raise outcome.error
         finally:
-            del error  # no circle of the error and this frame
+            del outcome  # no circle of the error and this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        error = (self._outcome or self._wait(timeout))[1]
-        if isinstance(error, CancelledError):
-            raise error
-        return error
+        outcome = self._outcome
+        if outcome is _PENDING:
+            outcome = self._wait(timeout)
+        if not isinstance(outcome, _Failure):
+            return None
+        if isinstance(outcome.error, CancelledError):
+            raise outcome.error
+        return outcome.error
 
-    def _wait(self, timeout: float | None) -> _Outcome:
+    def _wait(self, timeout: float | None) -> Any:
         """Return the outcome. TimeoutError if there is none in time."""
         settled: SimpleQueue[object] = SimpleQueue()
         self.when_settled(settled.put)
         until = None if timeout is None else time.monotonic() + timeout
-        while self._outcome is None:
+        while self._outcome is _PENDING:
             try:
                 settled.get(True, None if until is None else max(0.0, until - time.monotonic()))
             except Empty:
                 break
-        if self._outcome is None:
+        if self._outcome is _PENDING:
             raise TimeoutError
         return self._outcome
 
-    def resolve(self, value: T) -> bool:
-        """Settle with a result; False if the promise is settled already."""
-        return self._settle(value, None)
+    def resolve(self, value: T) -> None:
+        """Settle with a result, unless the promise is settled already."""
+        self._settle(value)
 
-    def fail(self, error: BaseException) -> bool:
-        """Settle with an error; False if the promise is settled already."""
-        return self._settle(None, error)
+    def fail(self, error: BaseException) -> None:
+        """Settle with an error, unless the promise is settled already."""
+        self._settle(_Failure(error))
 
-    def _settle(self, value: Any, error: BaseException | None) -> bool:
-        outcome = value, error
-        self._outcome = self._outcome or outcome  # not by __dict__, which would cost a dictionary for each promise
-        if self._outcome is not outcome:
-            return False
+    def _settle(self, outcome: Any) -> None:
+        # One assignment; a dictionary or tuple for each promise would double the time of the garbage collector.
+        self._outcome = outcome if self._outcome is _PENDING else self._outcome
         if self._calls is not None:
             self._run_calls()
-        return True
 
     def _run_calls(self) -> None:
         calls = self._calls
@@ -155,7 +169,7 @@ class Promise(Future[T]):
 def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
     """Settle many promises with their values."""
     for promise, value in zip(promises, values, strict=True):
-        promise._settle(value, None)
+        promise._settle(value)
 
 
 def run_on(thread: CallbackThread, call: Callable[[], T]) -> T:

@@ -61,10 +61,10 @@ class Request(Promise[Any], Submitted):
         else:
             self.resolve(value)
 
-    def fail(self, error: BaseException) -> bool:
+    def fail(self, error: BaseException) -> None:
         if self._on_error is not None:
             self._on_error(error)
-        return super().fail(error)
+        super().fail(error)
 
     def release(self) -> None:
         """Release the permit, once."""
@@ -72,9 +72,9 @@ class Request(Promise[Any], Submitted):
         if permit is not None:
             permit()
 
-    def _settle(self, value: Any, error: BaseException | None) -> bool:
+    def _settle(self, outcome: Any) -> None:
         self.release()
-        return super()._settle(value, error)
+        super()._settle(outcome)
 
     def wait(self) -> Any:
         """Return the result. The request is abandoned if the wait is interrupted."""
