@@ -99,20 +99,16 @@ _local = threading.local()
 """On the thread of a loop, ``callbacks`` is the thread for the callbacks of what is being done. Missing elsewhere."""
 
 
-class callbacks_on:  # noqa: N801
-    """A context for a loop's thread: what is done within it runs its callbacks on this thread."""
-
-    __slots__ = ("_before", "_thread")
-
-    def __init__(self, thread: CallbackThread | None) -> None:
-        self._thread = thread
-
-    def __enter__(self) -> None:
-        self._before = getattr(_local, "callbacks", None)
-        _local.callbacks = self._thread
-
-    def __exit__(self, *exc: object) -> None:
-        _local.callbacks = self._before
+def with_callbacks_on(
+    thread: CallbackThread | None, call: Callable[P, object], *args: P.args, **kwargs: P.kwargs
+) -> None:
+    """Call on a loop's thread; what is done within the call runs its callbacks on ``thread``."""
+    before = getattr(_local, "callbacks", None)
+    _local.callbacks = thread
+    try:
+        call(*args, **kwargs)
+    finally:
+        _local.callbacks = before
 
 
 def run_callback(callback: Callable[[Any], object], value: Any) -> None:

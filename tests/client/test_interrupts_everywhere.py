@@ -100,7 +100,7 @@ def check(producer: Producer, futures: Any) -> None:
     for future in futures if isinstance(futures, list) else []:
         assert future.result(20).queue_offset >= 7
     until(lambda: producer.in_flight.count == 0)
-    assert not producer.in_flight.sends()
+    assert not producer.in_flight.sends
 
 
 def make(mq: FakeCluster, settings: dict[str, Any]) -> Any:

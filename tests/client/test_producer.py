@@ -341,4 +341,4 @@ def test_an_interrupted_send_releases_its_permit(
             with pytest.raises(KeyboardInterrupt):
                 send(Message.of("t", "a"))
     assert producer.in_flight.count == 0
-    assert not producer.in_flight.sends()
+    assert not producer.in_flight.sends

@@ -67,7 +67,7 @@ def respond(mq: FakeCluster, handler: Callable[[RemotingCommand], RemotingComman
 def settled(producer: Producer, futures: list[Future[SendResult]]) -> None:
     assert all(future.done() for future in futures)
     until(lambda: producer.in_flight.count == 0)
-    assert not producer.in_flight.sends()
+    assert not producer.in_flight.sends
 
 
 def test_close_in_a_callback_fails_no_stored_send(make: Make) -> None:

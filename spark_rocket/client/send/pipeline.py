@@ -54,7 +54,7 @@ from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.request import LOOP_MARGIN_S, Submitted
-from spark_rocket.remoting.event_loop import CallbackThread, Inbox, callbacks_on, is_loop_thread, loop_thread
+from spark_rocket.remoting.event_loop import CallbackThread, Inbox, is_loop_thread, loop_thread, with_callbacks_on
 from spark_rocket.remoting.session import Pieces
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class InFlight:
         self.taken = 0
         """The messages that the loop has taken. Only the loop changes it."""
         self._waiting: deque[Callable[[None], object]] = deque()
-        self._sends: dict[Send, None] = {}
+        self.sends: dict[Send, None] = {}
 
     @property
     def count(self) -> int:
@@ -149,17 +149,11 @@ class InFlight:
     # --- sends: on the loop, or on the thread of a synchronous one ----------------------------------------------
 
     def add(self, send: Send) -> None:
-        self._sends[send] = None
+        self.sends[send] = None
 
     def remove(self, send: Send) -> bool:
         """Remove a send that has ended; False if it was removed before."""
-        return self._sends.pop(send, send) is None
-
-    def has(self, send: Send) -> bool:
-        return send in self._sends
-
-    def sends(self) -> list[Send]:
-        return list(self._sends)
+        return self.sends.pop(send, send) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +212,7 @@ class Pipeline:
 
         def end_all() -> None:
             self.in_flight.take()
-            for send in self.in_flight.sends():
+            for send in list(self.in_flight.sends):
                 send.close()
             ended.resolve(None)
 
@@ -345,7 +339,7 @@ class Send(Submitted):
             return partial(self.end, None, error)
 
     def _launch(self, pieces: Pieces) -> None:
-        if self.connection is not None and self._pipeline.in_flight.has(self):
+        if self.connection is not None and self in self._pipeline.in_flight.sends:
             self.connection.send(self, pieces)
 
     def respond(self, response: RemotingCommand) -> None:
@@ -357,7 +351,7 @@ class Send(Submitted):
 
     def _attempted(self, response: RemotingCommand | None, error: RocketError | None) -> None:
         pipeline, queue, out = self._pipeline, self._queue, self._out
-        if queue is None or not pipeline.in_flight.has(self):
+        if queue is None or self not in pipeline.in_flight.sends:
             return  # it has ended in the meantime
         spent = time.monotonic() - self._begun
         result: SendResult | None = None
@@ -387,7 +381,7 @@ class Send(Submitted):
     def _conclude(self, result: SendResult | None, error: RocketError | None) -> None:
         if result is not None and result.status is SendStatus.SEND_OK:
             self.end(result, None)
-        elif self._pipeline.in_flight.has(self):
+        elif self in self._pipeline.in_flight.sends:
             self._retry_or_end(result, error)
 
     def _retry_or_end(self, result: SendResult | None, error: RocketError | None) -> None:
@@ -418,7 +412,7 @@ class Send(Submitted):
         instance.later(lambda: self._next(refresh))
 
     def _next(self, refresh: bool) -> None:
-        if self._pipeline.in_flight.has(self):
+        if self in self._pipeline.in_flight.sends:
             if refresh:
                 self._pipeline.router.refresh(self._out.topic, self._until)
             self._begin(self.attempt())
@@ -447,7 +441,7 @@ class Send(Submitted):
 
     def end(self, result: SendResult | None, error: Exception | None) -> None:
         """End the send, after its hooks."""
-        if self._pipeline.in_flight.has(self):
+        if self in self._pipeline.in_flight.sends:
             self._hooked(self._settle, result, error)
 
     def close(self) -> None:
@@ -461,12 +455,17 @@ class Send(Submitted):
         if not in_flight.remove(self):
             return
         in_flight.release(self.places)
-        with callbacks_on(self.connection.callbacks) if self.connection is not None else contextlib.nullcontext():
-            if error is not None:
-                self._failed(error)
-            else:
-                assert result is not None
-                self._succeeded(result)
+        if self.connection is not None:
+            with_callbacks_on(self.connection.callbacks, self._pass_on, result, error)
+        else:
+            self._pass_on(result, error)
+
+    def _pass_on(self, result: SendResult | None, error: Exception | None) -> None:
+        if error is not None:
+            self._failed(error)
+        else:
+            assert result is not None
+            self._succeeded(result)
 
     def _succeeded(self, result: SendResult) -> None:
         self.promise.resolve(result)

@@ -41,7 +41,7 @@ from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.protocol.wire.names import NameTranslation
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.remoting.event_loop import CallbackThread, callbacks_on
+from spark_rocket.remoting.event_loop import CallbackThread, with_callbacks_on
 from spark_rocket.remoting.in_flight import DeadlineTimer, no_response
 from spark_rocket.remoting.session import Pending, Pieces, Session
 from spark_rocket.remoting.socket_options import set_caller_options
@@ -304,8 +304,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
             self.close("the peer does not read", abort=True)
 
     def _fail(self, request: Pending, error: RemotingError) -> None:
-        with callbacks_on(self.callbacks):
-            request.fail(error)
+        with_callbacks_on(self.callbacks, request.fail, error)
 
     # --- receiving --------------------------------------------------------------------------------------------
 
@@ -330,14 +329,16 @@ class RemotingConnection(asyncio.BufferedProtocol):
             return
         request = self.session.take(command.opaque)
         if request is not None:  # otherwise its deadline has passed
-            with callbacks_on(self.callbacks):
-                try:
-                    if self._names is not None:
-                        self._names.received_response(request.code, command)
-                    request.respond(command)
-                except BaseException as error:  # including SystemExit of a callback: the loop serves others too
-                    logger.exception("callback of a response of %s failed", self.address)
-                    request.fail(error)
+            with_callbacks_on(self.callbacks, self._respond, request, command)
+
+    def _respond(self, request: Pending, response: RemotingCommand) -> None:
+        try:
+            if self._names is not None:
+                self._names.received_response(request.code, response)
+            request.respond(response)
+        except BaseException as error:  # including SystemExit of a callback: the loop serves others too
+            logger.exception("callback of a response of %s failed", self.address)
+            request.fail(error)
 
     # --- the end ----------------------------------------------------------------------------------------------
 
