@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from spark_rocket.protocol.wire.headers.admin import (
     ResetOffsetRequestHeader,
 )
 from spark_rocket.testing import LocalCluster
-from tests.client.consuming import found
+from tests.client.consuming import SECONDS, found
 from tests.client.pushing import Consume, RecordingListener, committed, send
 
 pytestmark = pytest.mark.live
@@ -140,15 +141,21 @@ def test_one_message_is_consumed_directly(
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-def test_offsets_are_reset(cluster: LocalCluster, instance: ClientInstance, consume: Consume, orderly: bool) -> None:
+def test_offsets_are_reset(
+    cluster: LocalCluster,
+    instance: ClientInstance,
+    consume: Consume,
+    closing: Callable[[Reader], Reader],
+    orderly: bool,
+) -> None:
     group = f"reset{orderly}"
     topic, seen = cluster.create_topic(group, 1), RecordingListener()
     one = consume(topic, group=group, **{"orderly": seen.orderly} if orderly else {"listener": seen})
     with Producer("p", name_server=cluster.name_server) as producer:
         send(producer, topic, 6)
     seen.until_has(6)
-    with Reader(cluster.name_server) as reader:
-        (queue,) = reader.queues(topic)
+    reader = closing(Reader(cluster.name_server))
+    (queue,) = reader.queues(topic)
     elsewhere = MessageQueue(topic, "not ours", 0)
     request = RemotingCommand.request(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
@@ -156,7 +163,11 @@ def test_offsets_are_reset(cluster: LocalCluster, instance: ClientInstance, cons
         ResetOffsetBody({queue: 4, elsewhere: 1}).to_json(),
         oneway=True,
     )
-    assert instance.members.handlers[RequestCode.RESET_CONSUMER_CLIENT_OFFSET]("a broker", request) is None
+    handle = instance.members.handlers[RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
+    handled: Future[object] = Future()
+    # On the thread of the connection's callbacks, like a request of the broker.
+    reader.pull_async(queue, 0).add_done_callback(lambda _: handled.set_result(handle("a broker", request)))
+    assert handled.result(SECONDS) is None
     seen.until(lambda: len(seen.bodies) == 8)
     assert seen.bodies[6:] == [b"4", b"5"] or not orderly
     assert sorted(seen.bodies[6:]) == [b"4", b"5"]

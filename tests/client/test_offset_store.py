@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from spark_rocket.client.consume import offset_store
 from spark_rocket.client.consume.offset_store import LocalOffsetStore, RemoteOffsetStore, local_directory
 from spark_rocket.errors import ClientError, RemotingConnectError
 from spark_rocket.model import MessageQueue
+from spark_rocket.remoting.client.promise import Promise
 
 Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
@@ -26,7 +26,7 @@ class ReaderFake:
         self.away: set[MessageQueue] = set()
         self.known = True  # the group, to the broker
         self.hangs_until = 0  # that many requests were sent
-        self.asked: list[tuple[MessageQueue, Future[bool]]] = []
+        self.asked: list[tuple[MessageQueue, Promise[bool]]] = []
 
     def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         return self.offsets.get(queue)
@@ -38,18 +38,18 @@ class ReaderFake:
         self.commits.append(offset)
         self.offsets[queue] = offset
 
-    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
-        response: Future[bool] = Future()
+    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Promise[bool]:
+        response: Promise[bool] = Promise()
         self.asked.append((queue, response))
         try:
             if self.known:
                 self.commit_offset(group, queue, offset)
         except RemotingConnectError as error:
-            response.set_exception(error)
+            response.fail(error)
         if len(self.asked) >= self.hangs_until:
             for _, one in self.asked:
                 if not one.done():
-                    one.set_result(self.known)
+                    one.resolve(self.known)
         return response
 
 

@@ -26,6 +26,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.route import TopicRouteData
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
 from tests.datasource.fakes import q
 
@@ -42,14 +43,14 @@ class AwayReader:
 
     name_server = "ns:9876"
 
-    def _answer(self, queue: MessageQueue, value: T) -> Future[T]:
+    def _answer(self, queue: MessageQueue, value: T) -> Promise[T]:
         self.asked.append(queue)
-        future: Future[T] = Future()
+        promise: Promise[T] = Promise()
         if self.failures:
-            future.set_exception(self.failures.pop(0))
+            promise.fail(self.failures.pop(0))
         else:
-            future.set_result(value)
-        return future
+            promise.resolve(value)
+        return promise
 
     end = 7
 
@@ -79,7 +80,7 @@ class AwayReader:
     def _later(self, queue: MessageQueue, value: T) -> Future[T]:
         return self._answer(queue, value)
 
-    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
+    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Promise[bool]:
         if queue.queue_id % 2 == 0:
             return self._answer(queue, False)
         self.committed[queue] = offset

@@ -36,7 +36,8 @@ def commit_each(
         except RocketError as error:
             failed[queue] = error
             return 0
-        response.add_done_callback(lambda done: settled.put((queue, done)))
+        # Not by a callback: a broker's request to reset offsets waits here on the thread of the callbacks.
+        response.when_settled(lambda done: settled.put((queue, done)))
         return 1
 
     later: dict[tuple[str, str], list[MessageQueue]] = defaultdict(list)

@@ -20,7 +20,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar, Unpack
 
@@ -327,8 +326,8 @@ class Reader(Client):
             self._ask(queue, replace(pull, what=f"the first pull of group {group} for"), left(deadline))
             self._ask(queue, replace(query, allowed=queries.SUCCESS), left(deadline))
 
-    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Future[bool]:
-        """Commit once, with a future: False if the broker does not know the group."""
+    def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Promise[bool]:
+        """Commit once, with a promise: False if the broker does not know the group."""
         return self._async(queue, lambda: self._of_master(queue, queries.commit(group, queue, offset), timeout))
 
     def commit_to_slave(self, group: str, queue: MessageQueue, offset: int, timeout: float | None = None) -> bool:
