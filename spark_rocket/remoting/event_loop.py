@@ -48,13 +48,14 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class CallbackThread:
-    """Runs callbacks one after the other on a daemon thread, which exists while there are some.
+    """Runs callbacks one after the other on a daemon thread, which ends after ``idle`` seconds without one.
 
     No locks: a signal handler may submit a call while the interrupted code does.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, idle: float = CALLBACK_IDLE_S) -> None:
         self._name = name
+        self._idle_seconds = idle
         self._calls: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._idle = deque((None,))  # its only item is taken by the thread that runs the calls
         self._thread: threading.Thread | None = None
@@ -85,7 +86,7 @@ class CallbackThread:
     def _run_calls(self) -> None:
         while True:
             try:
-                call = self._calls.get(True, CALLBACK_IDLE_S)
+                call = self._calls.get(True, self._idle_seconds)
             except Empty:
                 return
             try:

@@ -1,13 +1,12 @@
 """An interrupt, or a signal handler that closes, at each line of a consumer's or reader's call.
 
 After each: the same call works, messages arrive, offsets are committed, and ``close`` ends. After a handler that closed
-the client: the call ends. With ``LONG=1`` every line, otherwise some of them.
+the client: the call ends. Every line in ``make long``, otherwise some of them.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,13 +23,13 @@ from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import FakeCluster, record, says, says_offset
 from tests.client.pushing import SUCCESS
-from tests.client.test_interrupts_everywhere import at_line, interrupt
+from tests.client.test_interrupts_everywhere import LONG, at_line, interrupt
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live
 
 BROKERS = 1
-STEP = 1 if os.environ.get("LONG") else 11
+STEP = 1 if LONG else 11
 PARTS = ("spark_rocket/client/", "spark_rocket/remoting/client/", "spark_rocket/remoting/event_loop.py")
 QUEUE = MessageQueue("t", "b0", 0)
 END = 1_000_000
@@ -166,8 +165,7 @@ def busy(client: Any) -> Iterator[Callable[[], object]]:
     def meet() -> None:
         while rounds.acquire(blocking=False):
             pass
-        for _ in range(2):
-            rounds.acquire(timeout=0.2)
+        all(rounds.acquire(timeout=0.1) for _ in range(2))
 
     thread = threading.Thread(target=work)
     thread.start()

@@ -1,7 +1,7 @@
 """An interrupt, or a signal handler that sends or closes, at each line of a send that the calling thread executes.
 
 After each: every future is done, nothing is in flight, and the next send works. The lines are those of ``client/send``,
-``remoting/client`` and the event loop. With ``LONG=1`` every line, otherwise some of them.
+``remoting/client`` and the event loop: every line in ``make long``, otherwise some of them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tests.client.fakes import Decides, FakeCluster, says
 from tests.client.test_producer_accumulator import stored
 from tests.kit.waiting import until
 
-pytestmark = pytest.mark.live
+LONG = bool(os.environ.get("LONG"))
+pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live
 
 BROKERS = 1
 PARTS = "spark_rocket/client/send/", "spark_rocket/remoting/client/", "spark_rocket/remoting/event_loop.py"
-STEP = 1 if os.environ.get("LONG") else 12
+STEP = 1 if LONG else 12
 MESSAGE = Message.of("t", "x")
 
 CALLS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {

@@ -22,6 +22,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
 from tests.client.pushing import SUCCESS, Consume, RecordingListener, committed, send
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -35,7 +36,7 @@ def test_a_group_is_consumed_once_per_instance(topic: str, consumer: Consume) ->
     with pytest.raises(GroupInUseError):
         second.start()
     assert second.state is ServiceState.START_FAILED
-    assert threading.active_count() <= before
+    until(lambda: threading.active_count() <= before)
     with pytest.raises(StateError, match="started"):
         second.start()
     assert first.state is ServiceState.RUNNING

@@ -10,7 +10,8 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import ClassVar, Self, Unpack
 
@@ -43,6 +44,8 @@ from spark_rocket.protocol.wire.bodies.consumer import (
     PROP_NAMESERVER_ADDR,
     ConsumerRunningInfo,
 )
+from spark_rocket.remoting.client.promise import run_on
+from spark_rocket.remoting.event_loop import CallbackThread
 from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
@@ -128,6 +131,24 @@ class GroupConsumer(Client, ABC):
             self._pid = os.getpid()
         self._started_ms = now_ms()
         return instance
+
+    def _start_on_thread(self, start: Callable[[], object]) -> None:
+        """Start on a thread, and wait. An interrupt (Ctrl-C) ends the wait, after which ``close`` ends the start."""
+        run_on(CallbackThread("rocket-start", idle=0.0), start)
+
+    def _close_once(self, close: Callable[[], object]) -> None:
+        """Close unless another call does. What an interrupt has cut off is done again: each step can be repeated."""
+        first = False
+        try:
+            with self._lock if self._is_mine else nullcontext():
+                if not self._closing:
+                    first = self._closing = True
+            if first:
+                close()
+        except BaseException:
+            if first:
+                close()
+            raise
 
     @property
     def _is_mine(self) -> bool:

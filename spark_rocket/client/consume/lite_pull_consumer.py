@@ -144,37 +144,35 @@ class LitePullConsumer(GroupConsumer):
         """Start the consumer. An error makes it permanently unusable."""
         self._start_once()
         try:
-            self._offsets.open()
-            if self._wanted:
-                self._begin_assigned()
-            elif self._subscriptions:
-                self._join_group()
+            self._start_on_thread(self._start)
         except BaseException:
             self._close(commit=False, failed=True)
             raise
+
+    def _start(self) -> None:
+        self._offsets.open()
+        if self._wanted:
+            self._begin_assigned()
+        elif self._subscriptions:
+            self._join_group()
 
     def close(self) -> None:
         """Commit the returned messages if ``auto_commit`` is set, and leave the group. Waiting polls return nothing."""
         self._close(commit=True)
 
     def _close(self, *, commit: bool, failed: bool = False) -> None:
-        ours = self._is_mine
-        with self._lock if ours else contextlib.nullcontext():
-            if self._closing:
-                return
-            self._closing = True
         shared = self._shared
-        if ours and self._pid and shared is not None:
-            try:
-                self._queues.close(mark=commit and self.auto_commit)
-            finally:
-                self._pulled.close()
-                shared.members.leave_consumer(self)
-        self._reader.close()
-        if failed:
-            self._start_failed()
-        else:
-            super().close()
+
+        def close() -> None:
+            with contextlib.ExitStack() as steps:  # an error of one step does not skip the others
+                steps.callback(self._start_failed if failed else super(LitePullConsumer, self).close)
+                steps.callback(self._reader.close)
+                if self._is_mine and self._pid and shared is not None:
+                    steps.callback(shared.members.leave_consumer, self)
+                    steps.callback(self._pulled.close)
+                    self._queues.close(mark=commit and self.auto_commit)
+
+        self._close_once(close)
 
     # --- polling ----------------------------------------------------------------------------------------------
 

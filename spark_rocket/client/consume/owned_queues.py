@@ -58,6 +58,7 @@ LAST_COMMIT_ATTEMPTS = 3
 LAST_COMMIT_SECONDS = 5.0  # no further attempt after this time
 COMMIT_RETRY_SECONDS = 0.2
 CORRECT_RETRY_SECONDS = 1.0
+CLOSE_SECONDS = 30.0  # more than other threads need for their last commits
 
 
 class QueueTable:
@@ -204,7 +205,12 @@ class OwnedQueues:
             leaving = list(self._table.leaving.values())
         self._release(leaving)  # another thread may have dropped them just now
         with self._lock:
-            self._changed.wait_for(lambda: all(one.state is Ownership.LEAVING for one in self._table.leaving.values()))
+            if not self._changed.wait_for(self._only_leaving, CLOSE_SECONDS):
+                left = ", ".join(map(str, self._table.leaving))
+                logger.warning("group %s: closed before these queues were released: %s", self._group, left)
+
+    def _only_leaving(self) -> bool:
+        return all(one.state is Ownership.LEAVING for one in self._table.leaving.values())
 
     def restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None = None) -> None:
         """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one.
@@ -336,7 +342,8 @@ class OwnedQueues:
                 one.lock_consume.release()
                 ended.append(one)
         try:
-            self._commit([one for one in gone if one not in ended])
+            if len(ended) < len(gone):
+                self._commit([one for one in gone if one not in ended])
         finally:
             self._end(ended)
 
@@ -346,30 +353,30 @@ class OwnedQueues:
 
     def _end(self, gone: list[ProcessQueue]) -> None:
         """Commit and unlock dropped queues, once each; start those that are wanted again."""
-        with self._lock:
-            gone = [one for one in gone if one.state is Ownership.LEAVING]
-            for one in gone:
-                one.state = Ownership.ENDED
-                logger.info("group %s released %s", self._group, one.queue)
-        if not gone:
-            return
+        ending: list[ProcessQueue] = []
         try:
-            self._commit_last(gone)
+            with self._lock:
+                for one in gone:
+                    if one.state is Ownership.LEAVING:
+                        ending.append(one)
+                        one.state = Ownership.ENDED
+                        logger.info("group %s released %s", self._group, one.queue)
+            self._commit_last(ending)
         finally:  # also after an interrupt (Ctrl-C): close waits for these queues
-            again = self._remove(gone)
+            again = self._remove(ending)
         if again:
             self._start_each(again)
 
     def _remove(self, gone: list[ProcessQueue]) -> list[ProcessQueue]:
         """Unlock ended queues; return those that are wanted again."""
         try:
-            with self._locking:
-                if self.locks is not None:
+            if self.locks is not None and any(one.locked for one in gone):
+                with self._locking:
                     self.locks.unlock(one.queue for one in gone if one.locked)
         finally:
             with self._lock:
                 for one in gone:
-                    del self._table.leaving[one.queue]
+                    self._table.leaving.pop(one.queue, None)
                 self._changed.notify_all()
                 again = [self._table.wanted[one.queue] for one in gone if one.queue in self._table.wanted]
         return again
@@ -407,8 +414,11 @@ class OwnedQueues:
         if not left:
             return
         until = time.monotonic() + LAST_COMMIT_SECONDS
-        with self._committing:
-            for attempt in range(LAST_COMMIT_ATTEMPTS):
+        failed: dict[MessageQueue, RocketError] = dict.fromkeys(left, late_commit())
+        try:
+            # The thread that commits may wait for this one, if that is a signal handler: not without a limit.
+            attempts = LAST_COMMIT_ATTEMPTS if self._committing.acquire(timeout=LAST_COMMIT_SECONDS) else 0
+            for attempt in range(attempts):
                 if attempt:
                     time.sleep(COMMIT_RETRY_SECONDS)
                 failed = self._offsets.commit(left)
@@ -416,6 +426,9 @@ class OwnedQueues:
                 locked = any(one.queue in left and not one.is_lock_expired() for one in gone)
                 if not locked or time.monotonic() > until:
                     break
+        finally:
+            with suppress(RuntimeError):  # not acquired
+                self._committing.release()
         for queue, error in failed.items():
             logger.warning("offset %d of group %s in %s not committed: %s", left[queue], self._group, queue, error)
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
@@ -115,6 +115,14 @@ class PushConsumer(GroupConsumer):
         """Join the group and start consuming. An error makes the consumer permanently unusable."""
         instance = self._start_once()
         try:
+            self._start_on_thread(partial(self._start, instance))
+        except BaseException:
+            self._failed = True
+            self.close()
+            raise
+
+    def _start(self, instance: ClientInstance) -> None:
+        try:
             if self.message_model is MessageModel.CLUSTERING:
                 self._subscriptions.add(RETRY_PREFIX + self.group)
             if not any(not topic.startswith(RETRY_PREFIX) for topic in self._subscriptions.topics()):
@@ -128,10 +136,8 @@ class PushConsumer(GroupConsumer):
                     return
                 self._check_running()
         except BaseException:
-            self._failed = True
             if self._closing:  # by close(), before the join
                 self._leave(instance)
-            self.close()
             raise
         self.rebalance()
         for seconds, chore in (
@@ -149,19 +155,19 @@ class PushConsumer(GroupConsumer):
         mine = self._is_mine
         service = self._service
         listening = mine and service is not None and service.is_own_thread(threading.current_thread())
-        with self._lock if mine else nullcontext():
-            first, self._closing = not self._closing, True
-            if first and listening and service is not None:
+        if not listening:
+            self._close_once(partial(self._close, mine))
+            if mine and self._closer is not None:
+                self._closer.join()
+            return
+        with self._lock:
+            if service is not None and not self._closing:
+                self._closing = True
                 service.stop()
                 self._closer = threading.Thread(
                     target=self._close, args=(mine,), name="rocket-consumer-close", daemon=False
                 )
                 self._closer.start()
-        if self._closer is None:
-            if first:
-                self._close(mine)
-        elif mine and not listening:
-            self._closer.join()
 
     def _close(self, mine: bool) -> None:
         try:
