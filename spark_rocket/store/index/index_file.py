@@ -48,6 +48,8 @@ _STEP_BYTES = 1 << 20
 _MAX_CHAIN_MISMATCHES = 4_000  # entries of a chain that do not match, before a linear search
 _BLOCK_ENTRIES = 16_384  # searched at once
 _MAX_INT = (1 << 31) - 1
+_ORDER_BITS = 32  # slots are numbers of 31 bits
+_ORDER_MASK = (1 << _ORDER_BITS) - 1
 
 
 class DamagedIndexError(StoreCorruptError):
@@ -105,8 +107,10 @@ class IndexFile:
         numbers = np.arange(self.count, self.count + count)
         slots = hashes.astype(np.int64) % self.slots
         table = np.frombuffer(mm, ">i4", self.slots, HEADER_SIZE)
-        order = np.argsort(slots, kind="stable")
-        sorted_slots, sorted_numbers = slots[order], numbers[order]
+        by_slot = slots << _ORDER_BITS | np.arange(count)  # sorted much faster than by argsort
+        by_slot.sort()
+        order, sorted_slots = by_slot & _ORDER_MASK, by_slot >> _ORDER_BITS
+        sorted_numbers = numbers[order]
         first = np.append(True, sorted_slots[1:] != sorted_slots[:-1])
         heads = table[sorted_slots[first]].astype(np.int64)
         heads[(heads < 0) | (heads >= self.count)] = 0

@@ -25,7 +25,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def _absolute(hashes: npt.NDArray[np.int32]) -> Hashes:
-    absolute: Hashes = np.where(hashes == np.int32(-(1 << 31)), np.int32(0), np.abs(hashes))
+    absolute: Hashes = np.abs(hashes) & np.int32(0x7FFFFFFF)  # of the smallest number: itself, then 0
     return absolute
 
 
