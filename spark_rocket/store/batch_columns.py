@@ -9,16 +9,17 @@ Pure but for ``ManyMessages.write``. Corresponds to MessageExtEncoder.encode(Mes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.buffers import Buffer
-from spark_rocket.protocol.record.batch_body import bad_batch
+from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.record.layout import (
+    AT,
     BATCH_HEADER,
-    BATCH_HEADER_DTYPE,
     BATCH_OVERHEAD,
     HEADER_DTYPE,
     INT,
@@ -39,17 +40,15 @@ from spark_rocket.protocol.record.spans import (
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code, tags_codes
 from spark_rocket.store.results import PutError, PutStatus
 
-_SEPARATOR = b"\x02"
+SEPARATOR = b"\x02"
 _RECORD_HEAD = np.dtype(HEADER_DTYPE)
-_MESSAGE_HEAD = np.dtype(BATCH_HEADER_DTYPE)
-_INT, _SHORT = np.dtype(">i4"), np.dtype(">i2")
-_Any = np.ndarray[Any, Any]
+_INTS = np.dtype(">i4")
 
 
 class _Messages(NamedTuple):
     """The messages of a batch body, in columns."""
 
-    heads: _Any
+    flags: Ints
     body_starts: Ints
     bodies: Ints
     """Lengths of the bodies."""
@@ -79,111 +78,117 @@ class ManyMessages:
     def write(self, out: memoryview, head: bytes, topic_field: bytes, queue_offset: int, physical_offset: int) -> Ints:
         source, target, count = np.frombuffer(self.raw, np.uint8), np.frombuffer(out, np.uint8), len(self.sizes)
         messages = self.messages
-        ends = np.cumsum(self.sizes)
+        ends = self.sizes.cumsum()
         starts = ends - self.sizes
         physical = starts + physical_offset
 
-        rows = _repeated(head, count)
-        fields = _fields(rows, 0, _RECORD_HEAD)
-        fields["size"][1:] = self.sizes[1:]  # the log writes the first one
-        fields["body_crc"] = body_crcs(self.raw, messages.body_starts, messages.body_ends)
-        fields["flag"] = messages.heads["flag"]
-        fields["queue_offset"] = np.arange(queue_offset, queue_offset + count)
-        fields["physical_offset"] = physical
-        _fields(rows, len(head) - INT.size, _INT)[:] = messages.bodies
-        blocks(target, len(head))[starts] = _items(rows)
+        heads = np.frombuffer(bytearray(head * count), _head_type(len(head)))
+        heads["size"][1:] = self.sizes[1:]  # the log writes the first one
+        heads["body_crc"] = body_crcs(self.raw, messages.body_starts, messages.body_ends)
+        heads["flag"] = messages.flags
+        heads["queue_offset"] = np.arange(queue_offset, queue_offset + count)
+        heads["physical_offset"] = physical
+        heads["body_length"] = messages.bodies
+        blocks(target, len(head))[starts] = heads.view(void_type(len(head)))
 
         places = starts + len(head)
         copy_spans(source, messages.body_starts, messages.bodies, target, places)
+        if self.suffix:  # with a separator, which what is written later overwrites where there is none
+            suffix = SEPARATOR + self.suffix
+            blocks(target, len(suffix))[ends - len(suffix)] = np.frombuffer(suffix, void_type(len(suffix)))[0]
 
-        rows = _repeated(topic_field + bytes(PROPERTIES_LENGTH.size), count)
-        _fields(rows, len(topic_field), _SHORT)[:] = self.lengths
+        between = topic_field + bytes(PROPERTIES_LENGTH.size)
+        rows = np.frombuffer(bytearray(between * count), _between_type(len(topic_field)))
+        rows["properties_length"] = self.lengths
         places += messages.bodies
-        blocks(target, rows.shape[1])[places] = _items(rows)
+        blocks(target, len(between))[places] = rows.view(void_type(len(between)))
 
-        places += rows.shape[1]
+        places += len(between)
         copy_spans(source, messages.body_ends + PROPERTIES_LENGTH.size, messages.properties, target, places)
-        if self.suffix:
-            suffixes_at = ends - len(self.suffix)
-            is_separated = self.lengths > messages.properties + len(self.suffix)
-            target[suffixes_at[is_separated] - 1] = _SEPARATOR[0]
-            blocks(target, len(self.suffix))[suffixes_at] = np.frombuffer(self.suffix, f"V{len(self.suffix)}")[0]
         return physical
 
 
-def has_nul() -> PutError:
-    """Error for a NUL: torn pages read as zeros, and recovery detects them because properties have no zero byte."""
-    return PutError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
+@cache
+def _head_type(size: int) -> np.dtype[np.void]:
+    """Return the fields of a record's head that depend on the message; ``size``: with hosts of either kind."""
+    names = ("size", "body_crc", "flag", "queue_offset", "physical_offset")
+    return np.dtype(
+        {
+            "names": [*names, "body_length"],
+            "formats": [*(_RECORD_HEAD[name] for name in names), INT.format],
+            "offsets": [*(AT[name] for name in names), size - INT.size],
+            "itemsize": size,
+        }
+    )
 
 
-def too_long(length: int) -> PutError:
-    """Error for the properties of a message, including those of the batch."""
-    reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES_BYTES}"
-    return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+@cache
+def _between_type(topic_field: int) -> np.dtype[np.void]:
+    """Return the fields between the body and the properties of a record."""
+    return np.dtype([("topic", f"V{topic_field}"), ("properties_length", PROPERTIES_LENGTH.format)])
 
 
-def malformed(reason: str) -> PutError:
+def refusal(raw: Buffer, batch_properties: bytes) -> PutError:
+    """Return the error for the first invalid message of a batch that has one, found one by one.
+
+    A NUL is one: torn pages read as zeros, and recovery detects them because properties have no zero byte.
+    """
+    try:
+        messages = decode_batch_body(raw)
+    except ProtocolError as error:
+        return _malformed(error.message)
+    for _, _, properties in messages:
+        if b"\0" in properties:
+            return PutError(PutStatus.MESSAGE_ILLEGAL, "a message's properties contain a NUL character")
+        is_separated = batch_properties and properties and not properties.endswith(SEPARATOR)
+        length = len(properties) + len(batch_properties) + bool(is_separated)
+        if length > MAX_PROPERTIES_BYTES:
+            reason = f"a message's properties have {length} bytes, more than {MAX_PROPERTIES_BYTES}"
+            return PutError(PutStatus.PROPERTIES_SIZE_EXCEEDED, reason)
+    return _malformed("It is empty.")
+
+
+def _malformed(reason: str) -> PutError:
     """Error for bytes that are not messages."""
     return PutError(PutStatus.MESSAGE_ILLEGAL, f"the batch body is malformed: {reason}")
 
 
-def suffix_of(properties: bytes, batch_properties: bytes) -> bytes:
-    """Return what is appended to the properties of a message."""
-    needs_separator = batch_properties and properties and not properties.endswith(_SEPARATOR)
-    return _SEPARATOR + batch_properties if needs_separator else batch_properties
+def shared_tags_code(batch_properties: bytes) -> int | None:
+    """Return the tags code of all messages of a batch; None if its properties have no tags."""
+    return None if find_property(batch_properties, b"TAGS") is None else tags_code(batch_properties)
 
 
 def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> ManyMessages:
     """Check a batch body, as ``plan_batch``."""
     source = np.frombuffer(raw, np.uint8)
     messages = _messages(raw, source)
+    if messages is None:
+        raise refusal(raw, batch_properties)
     places = messages.body_ends + PROPERTIES_LENGTH.size
     properties = PropertySpans(source, places, messages.properties)
     lengths = messages.properties + len(batch_properties)
     if batch_properties:
-        lengths += (messages.properties > 0) & (source[places + messages.properties - 1] != _SEPARATOR[0])
-    if properties.has_nul or int(lengths.max()) > MAX_PROPERTIES_BYTES:
-        first_nul, too_long_at = properties.first_with_nul(), np.flatnonzero(lengths > MAX_PROPERTIES_BYTES)
-        if not len(too_long_at) or first_nul <= too_long_at[0]:
-            raise has_nul()
-        raise too_long(int(lengths[too_long_at[0]]))
-    if find_property(batch_properties, b"TAGS") is None:
-        codes = tags_codes(properties)
-    else:
-        codes = np.full(len(lengths), tags_code(batch_properties), np.int64)
+        lengths += (messages.properties > 0) & (source[places + messages.properties - 1] != SEPARATOR[0])
+    if properties.has_nul or np.maximum.reduce(lengths) > MAX_PROPERTIES_BYTES:
+        raise refusal(raw, batch_properties)
+    shared = shared_tags_code(batch_properties)
+    codes = tags_codes(properties) if shared is None else np.full(len(lengths), shared, np.int64)
     sizes = messages.bodies + lengths + record_overhead
     return ManyMessages(raw, sizes, codes, messages, properties, lengths, batch_properties)
 
 
-def _messages(raw: Buffer, source: ByteArray) -> _Messages:
-    """Find the messages. PutError if one is invalid."""
+def _messages(raw: Buffer, source: ByteArray) -> _Messages | None:
+    """Find the messages; return None if one is invalid, or if there are none."""
     starts, end = walk_sizes(raw, BATCH_OVERHEAD)
-    if not len(starts):
-        raise malformed(bad_batch(0).message if len(source) else "It is empty.")
-    heads = blocks(source, BATCH_HEADER.size)[starts].view(_MESSAGE_HEAD)
-    bodies = heads["body_length"].astype(np.int64)
+    if not len(starts) or end != len(source):
+        return None
+    heads = blocks(source, BATCH_HEADER.size)[starts].view(_INTS).reshape(len(starts), -1).astype(np.int64)
+    sizes, _, _, flags, bodies = heads.T
+    properties = sizes - bodies - BATCH_OVERHEAD
+    if np.minimum.reduce(bodies) < 0 or np.minimum.reduce(properties) < 0:
+        return None
     body_starts = starts + BATCH_HEADER.size
-    rooms = np.append(starts[1:], end) - (body_starts + PROPERTIES_LENGTH.size)
-    if end > len(source):
-        rooms[-1] = -1
-    body_ends = body_starts + np.minimum(bodies, rooms)
-    lengths = gather(source, body_ends, ">i2")
-    is_good = (bodies <= rooms) & (bodies + lengths == rooms)
-    if end != len(source) or not is_good.all():
-        raise malformed(bad_batch(end if is_good.all() else int(starts[is_good.argmin()])).message)
-    return _Messages(heads, body_starts, bodies, body_ends, lengths)
-
-
-def _repeated(row: bytes, count: int) -> ByteArray:
-    rows = np.empty((count, len(row)), np.uint8)
-    rows[:] = np.frombuffer(row, np.uint8)
-    return rows
-
-
-def _fields(rows: ByteArray, at: int, kind: np.dtype[Any]) -> _Any:
-    """Return a view of a value in each row."""
-    return np.ndarray((len(rows),), kind, rows, at, (rows.shape[1],))
-
-
-def _items(rows: ByteArray) -> npt.NDArray[np.void]:
-    return rows.view(void_type(rows.shape[1]))[:, 0]
+    body_ends = body_starts + bodies
+    if (gather(source, body_ends, PROPERTIES_LENGTH.format) != properties).any():
+        return None
+    return _Messages(flags, body_starts, bodies, body_ends, properties)

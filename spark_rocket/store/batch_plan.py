@@ -16,20 +16,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol
+from struct import error as StructError
+from typing import Any, Protocol
 from zlib import crc32
 
 import numpy as np
 
-from spark_rocket.errors import ProtocolError
 from spark_rocket.protocol.buffers import Buffer
-from spark_rocket.protocol.record.batch_body import decode_batch_body
-from spark_rocket.protocol.record.layout import CRC_MASK, HEADER_TO_PLACE, INT, PROPERTIES_LENGTH
+from spark_rocket.protocol.record.layout import BATCH_HEADER, CRC_MASK, HEADER_TO_PLACE, INT, PROPERTIES_LENGTH
 from spark_rocket.protocol.record.spans import Ints
-from spark_rocket.store.batch_columns import has_nul, malformed, plan_many, suffix_of, too_long
+from spark_rocket.store.batch_columns import SEPARATOR, plan_many, refusal, shared_tags_code
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code
 
 _FEW = 64  # messages, if all are as large as the first one
+_LARGE_BYTES = 1 << 20  # of a batch that is not copied first
+_HEAD = Struct(">i8xii")  # size, flag and body length of a message
 
 
 class BatchPlan(Protocol):
@@ -66,43 +67,58 @@ class FewMessages:
     raw: Buffer
     sizes: Ints
     codes: Ints
-    messages: list[tuple[int, memoryview, bytes]]
-    """Each message's flag, body, and properties including the batch's."""
+    messages: list[tuple[int, bytes | memoryview, bytes, bytes]]
+    """Each message's flag, body, properties, and what is appended to these."""
 
     def may_have(self, *names: bytes) -> bool:
-        return any(name in properties for name in names for _, _, properties in self.messages)
+        text = b"\x02".join([properties for _, _, properties, _ in self.messages])
+        return any(name in text for name in names)
 
     def write(self, out: memoryview, head: bytes, topic_field: bytes, queue_offset: int, physical_offset: int) -> Ints:
-        physical = physical_offset + np.cumsum(self.sizes) - self.sizes
         _, magic, _, queue_id, _, _, _ = HEADER_TO_PLACE.unpack_from(head)
         rest = head[HEADER_TO_PLACE.size : -INT.size]
-        pack = Struct(f"{HEADER_TO_PLACE.format}{len(rest)}si").pack
+        pack, pack_length = Struct(f"{HEADER_TO_PLACE.format}{len(rest)}si").pack, PROPERTIES_LENGTH.pack
         pieces: list[bytes | memoryview] = []
-        columns = zip(self.messages, self.sizes.tolist(), physical.tolist(), strict=True)
-        for number, ((flag, body, properties), size, offset) in enumerate(columns, queue_offset):
+        number, offset = queue_offset, physical_offset
+        for (flag, body, properties, suffix), size in zip(self.messages, self.sizes.tolist(), strict=True):
             crc = crc32(body) & CRC_MASK
             record_head = pack(size, magic, crc, queue_id, flag, number, offset, rest, len(body))
-            pieces += (record_head, body, topic_field, PROPERTIES_LENGTH.pack(len(properties)), properties)
+            length = pack_length(len(properties) + len(suffix))
+            pieces += (record_head, body, topic_field, length, properties, suffix)
+            number += 1
+            offset += size
         out[INT.size :] = memoryview(b"".join(pieces))[INT.size :]
+        physical: Ints = self.sizes.cumsum() - self.sizes + physical_offset
         return physical
 
 
 def plan_few(raw: Buffer, record_overhead: int, batch_properties: bytes) -> FewMessages:
     """Check a batch body message by message, as ``plan_batch``."""
+    data: Any = bytes(raw) if len(raw) < _LARGE_BYTES else memoryview(raw)
+    at, end, heads, between = 0, len(data), BATCH_HEADER.size, PROPERTIES_LENGTH.size
+    head_at, length_at = _HEAD.unpack_from, PROPERTIES_LENGTH.unpack_from
+    shared_code = shared_tags_code(batch_properties)
+    separated = SEPARATOR + batch_properties if batch_properties else b""
+    messages: list[tuple[int, bytes | memoryview, bytes, bytes]] = []
+    sizes: list[int] = []
+    codes: list[int] = []
     try:
-        found = decode_batch_body(raw)
-    except ProtocolError as error:
-        raise malformed(error.message) from None
-    if not found:
-        raise malformed("It is empty.")
-    messages: list[tuple[int, memoryview, bytes]] = []
-    for flag, body, properties in found:
-        if b"\0" in properties:
-            raise has_nul()
-        properties += suffix_of(properties, batch_properties)
-        if len(properties) > MAX_PROPERTIES_BYTES:
-            raise too_long(len(properties))
-        messages.append((flag, body, properties))
-    sizes = np.array([record_overhead + len(body) + len(properties) for _, body, properties in messages], np.int64)
-    codes = np.array([tags_code(properties) for _, _, properties in messages], np.int64)
-    return FewMessages(raw, sizes, codes, messages)
+        while at < end:
+            size, flag, body_length = head_at(data, at)
+            body_end, stop = at + heads + body_length, at + size
+            (length,) = length_at(data, body_end)
+            properties = bytes(data[body_end + between : stop])
+            is_good = body_length >= 0 <= length and body_end + between + length == stop <= end
+            suffix = separated if length > 0 and properties[-1:] != SEPARATOR else batch_properties
+            length += len(suffix)
+            if not is_good or length > MAX_PROPERTIES_BYTES or b"\0" in properties:
+                raise refusal(raw, batch_properties)
+            messages.append((flag, data[at + heads : body_end], properties, suffix))
+            sizes.append(record_overhead + body_length + length)
+            codes.append(tags_code(properties) if shared_code is None else shared_code)
+            at = stop
+    except StructError:
+        raise refusal(raw, batch_properties) from None
+    if not messages:
+        raise refusal(raw, batch_properties)
+    return FewMessages(raw, np.array(sizes, np.int64), np.array(codes, np.int64), messages)

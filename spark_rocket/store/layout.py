@@ -49,8 +49,11 @@ def _code_of(tags: bytes) -> int:
 
 def tags_code(properties: bytes) -> int:
     """Return the tags code of an ordinary message with these properties."""
-    value = find_property(properties, b"TAGS")
-    return _code_of(value) if value else 0
+    start = properties.rfind(b"\x02TAGS\x01") + 1  # as find_property() with a constant name: of each message
+    if not start and not properties.startswith(b"TAGS\x01"):
+        return 0
+    end = properties.find(b"\x02", start)
+    return _code_of(properties[start + 5 : end if end >= 0 else None])
 
 
 def tags_codes(properties: PropertySpans) -> Ints:

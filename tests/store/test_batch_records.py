@@ -113,6 +113,13 @@ def test_thousands_of_messages(seed: int) -> None:
     assert_as_one_by_one(plan_batch, batch, b"CLUSTER\x01C", bytes(8), bytes(8), bytes)
 
 
+@pytest.mark.parametrize("plan_of", PLANNERS)
+def test_few_large_messages(plan_of: Planner) -> None:
+    """More bytes than are copied before they are read."""
+    batch = [(number, b"%d" % number * 500_000, b"TAGS\x01t") for number in range(3)]
+    assert_as_one_by_one(plan_of, batch, b"CLUSTER\x01C", bytes(8), bytes(8), memoryview)
+
+
 def error_one_by_one(raw: bytes, extra: bytes) -> str:
     """The error of the first wrong message; empty if there is none."""
     try:

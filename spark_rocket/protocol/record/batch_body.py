@@ -53,18 +53,18 @@ def decode_batch_body(buffer: Buffer) -> list[tuple[int, memoryview, bytes]]:
             body_at = position + BATCH_HEADER.size
             properties_at = body_at + body_length + PROPERTIES_LENGTH.size
             if body_length < 0 or properties_at > end:
-                raise bad_batch(position)
+                raise _bad_batch(position)
             (properties_length,) = PROPERTIES_LENGTH.unpack_from(view, properties_at - PROPERTIES_LENGTH.size)
             if properties_length < 0 or properties_at + properties_length != position + size or position + size > end:
-                raise bad_batch(position)
+                raise _bad_batch(position)
             position += size
             messages.append((flag, view[body_at : body_at + body_length], bytes(view[properties_at:position])))
     except struct.error:
-        raise bad_batch(position) from None
+        raise _bad_batch(position) from None
     return messages
 
 
-def bad_batch(position: int) -> ProtocolError:
+def _bad_batch(position: int) -> ProtocolError:
     """Return the error for a batch body without a complete message at a position."""
     return ProtocolError(
         f"A batch has no complete message at byte {position}.",

@@ -135,10 +135,6 @@ PROPERTIES_LENGTH = Struct(">h")
 
 #: Total size, magic, CRC, flag and body length of a message in a batch body.
 BATCH_HEADER = Struct(">iiiii")
-#: For ``numpy.dtype``. Unsigned, so that a negative length exceeds every limit.
-BATCH_HEADER_DTYPE: list[tuple[str, str]] = [
-    (name, ">u4") for name in ("size", "magic", "body_crc", "flag", "body_length")
-]
 #: The overhead of a message in a batch body.
 BATCH_OVERHEAD = BATCH_HEADER.size + PROPERTIES_LENGTH.size
 

@@ -9,6 +9,8 @@ An instance is not changed after it was created. Corresponds to MessageDecoder.s
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -19,14 +21,21 @@ _MIDDLE = 1
 _WORD = 8  # bytes of a name that are compared at once
 
 
+@lru_cache(1024)
+def _masked(word: bytes) -> tuple[np.uint64, np.uint64]:
+    """Return a mask for the first bytes of a name, and these bytes."""
+    mask, value = np.frombuffer((b"\xff" * len(word)).ljust(_WORD, b"\0") + word.ljust(_WORD, b"\0"), np.uint64)
+    return mask, value
+
+
 class PropertySpans:
     """The properties of messages: ranges of ``raw`` that lie inside it."""
 
     def __init__(self, raw: ByteArray, starts: Ints, lengths: Ints) -> None:
         self.count = len(starts)
-        longest = int(lengths.max(initial=0))
+        longest = int(np.maximum.reduce(lengths, initial=0))
         pad = 1 << longest.bit_length()  # for java_hashes()
-        ends = np.cumsum(lengths + 1) + pad
+        ends = (lengths + 1).cumsum() + pad
         begins = ends - lengths
         size = int(ends[-1]) if self.count else pad
         self.data = data = np.empty(size + 1 + _WORD, np.uint8)
@@ -35,7 +44,6 @@ class PropertySpans:
         data[size] = _SEPARATOR
         data[begins - 1] = _SEPARATOR
         copy_spans(raw, starts, lengths, data, begins)
-        self._texts = data[pad:size]
         self._begins = begins
         marks = (data[pad : size + 1] == _SEPARATOR).nonzero()[0] + pad
         self._starts, self._ends = marks[:-1] + 1, marks[1:]
@@ -43,22 +51,15 @@ class PropertySpans:
 
     @property
     def has_nul(self) -> bool:
-        return bool(len(self._texts)) and not self._texts.min()
-
-    def first_with_nul(self) -> int:
-        """Return the first message with a NUL; ``count`` if there is none."""
-        if not self.has_nul:
-            return self.count
-        at = int(self._texts.argmin()) + int(self._begins[0]) - 1
-        return int(np.searchsorted(self._begins, at, side="right")) - 1
+        return b"\0" in self.data[:-_WORD].tobytes()
 
     def may_have(self, *names: bytes) -> bool:
         """Return whether a name begins with the first eight bytes of one of ``names``."""
         return any(bool(self._begin_with(name[:_WORD]).any()) for name in names)
 
     def _begin_with(self, word: bytes) -> npt.NDArray[np.bool_]:
-        mask = np.frombuffer((b"\xff" * len(word)).ljust(_WORD, b"\0"), np.uint64)[0]
-        found: npt.NDArray[np.bool_] = (self._heads & mask) == np.frombuffer(word.ljust(_WORD, b"\0"), np.uint64)[0]
+        mask, value = _masked(word)
+        found: npt.NDArray[np.bool_] = (self._heads & mask) == value
         return found
 
     def values(self, name: bytes) -> tuple[Ints, Ints, Ints]:

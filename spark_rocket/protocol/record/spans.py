@@ -46,7 +46,8 @@ def walk_sizes(data: Buffer, least: int) -> tuple[Ints, int]:
         return np.empty(0, np.int64), 0
     sizes = np.ndarray((max(len(data) // size, 1),), ">i4", data, 0, (size,))
     is_other = sizes != size
-    equal = int(is_other.argmax()) if is_other.any() else len(sizes)
+    first_other = int(is_other.argmax())
+    equal = first_other if is_other[first_other] else len(sizes)
     starts: list[int] = []
     append, at = starts.append, equal * size
     while at <= last:
@@ -79,9 +80,9 @@ def gather(raw: ByteArray, places: Ints, kind: str) -> Ints:
 
 def body_crcs(data: Buffer, starts: Ints, ends: Ints) -> Ints:
     """Return the CRC of each body as in the header of its record."""
-    view = bytes(data) if len(data) < len(starts) * _VIEWED else memoryview(data)
-    found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
-    return np.array(found, np.int64) & CRC_MASK
+    view: Any = bytes(data) if len(data) < len(starts) * _VIEWED else memoryview(data)
+    bodies = map(view.__getitem__, map(slice, starts.tolist(), ends.tolist()))
+    return np.fromiter(map(crc32, bodies), np.int64, len(starts)) & CRC_MASK
 
 
 def copy_spans(source: ByteArray, starts: Ints, lengths: Ints, target: ByteArray, places: Ints) -> None:
@@ -113,7 +114,9 @@ def _groups(lengths: Ints, small: int) -> Iterator[tuple[Any, int, int]]:
 
     The largest is at most twice the smallest, or ``small``.
     """
-    shortest, longest = (int(lengths.min()), int(lengths.max())) if len(lengths) else (0, 0)
+    if not len(lengths):
+        return
+    shortest, longest = int(np.minimum.reduce(lengths)), int(np.maximum.reduce(lengths))
     if longest <= max(2 * shortest, small):
         yield slice(None), shortest, longest
         return
