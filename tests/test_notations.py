@@ -436,6 +436,17 @@ def test_no_module_formats_or_parses_times_itself() -> None:
     assert OTHER_TIMES.keys() - found == set(), "these are gone"
 
 
+_SCRIPT_TIMES = re.compile(
+    r"toISOString|toLocale|toUTCString|Date\.parse|\.get(?:Full|Hours|Month)|datetime-local|new Date\([^)]*value"
+)
+
+
+def test_no_script_of_the_console_formats_or_parses_times_itself() -> None:
+    """One script formats them; the console's server parses them."""
+    scripts = (PACKAGE / "console" / "static").rglob("*.js")
+    assert {file.name for file in scripts if _SCRIPT_TIMES.search(file.read_text("utf-8"))} == {"format.js"}
+
+
 _UNITS = re.compile(r"\[[^\]]*(?:s[^\]]*m[^\]]*h|k[^\]]*m[^\]]*g)[^\]]*\]|\b(?:ms\|s|s\|m|kb?\|mb?)\b", re.I)
 
 

@@ -32,6 +32,7 @@ from spark_rocket.console.api.context import ApiContext, log
 from spark_rocket.console.api.dead import DeadApi
 from spark_rocket.console.api.groups import GroupApi
 from spark_rocket.console.api.messages import MessageApi
+from spark_rocket.console.api.times import read_time
 from spark_rocket.console.api.topics import TopicApi
 from spark_rocket.console.guard import Guard, cookie_name
 from spark_rocket.console.links import Links
@@ -144,6 +145,7 @@ def _cluster_routes(context: ApiContext) -> list[Route]:
         AccountApi(context),
     )
     return [
+        context.get("/api/time", read_time),
         context.get("/api/overview", cluster.overview),
         context.get("/api/broker", brokers.show),
         context.change("POST", "/api/broker/settings", brokers.put, "change setting of broker"),

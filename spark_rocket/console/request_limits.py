@@ -151,6 +151,7 @@ ROUTE_LIMITS: Mapping[tuple[str, str], RouteLimit] = {
         {"user": TextLimit(256), "password": TextLimit(4 * KIB)}, 4 * KIB
     ),  # before authentication
     ("POST", "/api/logout"): RouteLimit(),
+    ("GET", "/api/time"): RouteLimit({"text": TextLimit(128), "zone": TextLimit(128)}),
     # --- brokers, clients, access control
     ("GET", "/api/overview"): RouteLimit(),
     ("GET", "/api/health"): RouteLimit(),

@@ -44,6 +44,42 @@ def by_key(page: Page, topic: str, key: str) -> dict[str, object]:
     return found[0]  # type: ignore[no-any-return]
 
 
+# --- times ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "expected"),
+    [
+        ("2026-07-01T12:00:00+02:00", "Asia/Tokyo", 1_782_900_000_000),
+        ("2026-07-01 12:00", "Europe/Berlin", 1_782_900_000_000),  # summer time
+        ("2026-01-01T12:00", "Europe/Berlin", 1_767_265_200_000),
+        ("2026-07-01T10:00:00.001Z", "No/Where", 1_782_900_000_001),
+        (" 1782900000000 ", "", 1_782_900_000_000),
+        ("-1h", "UTC", None),
+    ],
+)
+def test_a_time_has_the_notation_of_the_command_line(page: Page, text: str, zone: str, expected: int | None) -> None:
+    before = now_ms()
+    time = page.get("/api/time", text=text, zone=zone)["time"]
+    assert time == expected if expected else before - 3_600_000 <= time <= now_ms() - 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "error"),
+    [
+        ("", "UTC", "Invalid time ''."),
+        ("soon", "UTC", "Invalid time 'soon'."),
+        ("1782900000", "UTC", "Invalid time '1782900000'."),  # seconds
+        ("2026-07-01T10:00", "../../etc/passwd", "Unknown time zone '../../etc/passwd'."),
+        ("2026-07-01T10:00", "", "Unknown time zone ''."),
+    ],
+)
+def test_an_invalid_time_is_refused(page: Page, text: str, zone: str, error: str) -> None:
+    found = page.get("/api/time", 400, text=text, zone=zone)
+    assert (found["code"], found["text"]) == ("BAD_REQUEST", error)
+    assert "2026-01-31T12:00:00Z" in found["remedy"] or "did you mean 1782900000000?" in found["remedy"]
+
+
 # --- overview -------------------------------------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ One browser for all of these; where no Chromium is installed they are skipped (t
 from __future__ import annotations
 
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -14,6 +15,7 @@ from spark_rocket.console.passwords import hashed
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
+from spark_rocket.units import moment, moment_text
 from tests.console.conftest import SCRIPT, Console, Page, eventually, spark_dead_letters
 from tests.kit import browser
 
@@ -213,6 +215,42 @@ def test_pages_without_a_broker_are_marked(
     window.field("Topic").send_keys(Keys.ENTER)
     window.says("Page 1: 50 messages, newest first. 10 older.")
     assert "broker-z" not in window.text()
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Shanghai", "America/New_York"])
+def test_a_time_that_the_page_shows_can_be_entered(window: Window, page: Page, zone: str) -> None:
+    """It has its zone. Without it, it is a time of the browser's zone."""
+    rows = page.find("orders")["rows"]
+    stored = sorted({row["stored"] for row in rows})
+    begin, end = stored[len(stored) // 3], stored[len(stored) // 2]
+    expected = sum(begin <= row["stored"] <= end for row in rows)
+    try:
+        window.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": zone})
+        window.open("/messages?topic=orders&past=from")
+        window.says("40 found.")
+        shown = window.js("return [...document.querySelectorAll('tbody th a')].map((a) => a.innerText)")
+        assert [moment(text, 0, zone=None).ms for text in shown] == [row["stored"] for row in rows]
+        assert shown == [moment_text(row["stored"], zone=ZoneInfo(zone)) for row in rows]
+        texts = [shown[[row["stored"] for row in rows].index(time)] for time in (begin, end)]
+        window.fill("From", texts[0])
+        window.fill("To", texts[1][: len("2026-01-31T12:00:00.000")])
+        window.press("Search", "main button")
+        window.says(f"{expected} found.")
+        window.fill("From", "yesterday")
+        window.press("Search", "main button")
+        window.says("Invalid time 'yesterday'.", "milliseconds since 1970")
+    finally:
+        window.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+
+
+def test_offsets_are_reset_to_a_time(window: Window) -> None:
+    window.open("/groups/billing")
+    window.press("Reset offsets")
+    window.press("Time", "dialog label[for]:not(.field label)")
+    window.fill("Time", "-1d")
+    window.press("Preview")
+    window.says("messages of orders will be repeated, 0 will be skipped.", css="dialog")
+    window.press("Cancel", "dialog button")
 
 
 def test_offsets_are_reset_after_a_preview(window: Window, page: Page) -> None:

@@ -1,4 +1,5 @@
 // Requests to the console. Every error is a Failure with code, text and remedy.
+import { zoneName } from "./format.js";
 import { tr } from "./language.js";
 
 export class Failure extends Error {
@@ -55,6 +56,9 @@ export const get = (path, parameters = {}, options = {}) => {
 };
 export const post = (path, body) => ask(path, { method: "POST", body });
 export const remove = (path, body) => ask(path, { method: "DELETE", body });
+
+/** The milliseconds of a time that a user has entered. The console has one parser for all times. */
+export const timeOf = async (text, signal = null) => (await get("/api/time", { text: text.trim(), zone: zoneName() }, { signal })).time;
 
 export async function openSession() {
   Object.assign(session, await ask("/api/session"));

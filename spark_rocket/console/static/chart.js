@@ -71,7 +71,7 @@ export class Chart {
     }
     const clock = (t) => moment(t).slice(11, last - first > 600000 ? 16 : 19);
     parts.push(s("text", { x: LEFT, y: HEIGHT - 5, class: "axis" }, clock(first)));
-    parts.push(s("text", { x: width - RIGHT, y: HEIGHT - 5, class: "axis", "text-anchor": "end" }, `${clock(last)} ${zone(last)}`));
+    parts.push(s("text", { x: width - RIGHT, y: HEIGHT - 5, class: "axis", "text-anchor": "end" }, `${clock(last)}${zone(last)}`));
     this.lines.forEach(([column], i) => {
       const path = this.path(columns[column]);
       if (this.area && i === 0 && path) {
@@ -94,7 +94,7 @@ export class Chart {
     this.legend.replaceChildren(...this.items.map((item) => item.element));
     this.select(this.at);
     const now = this.lines.map(([column, title]) => `${title} ${this.text(columns[column].at(-1))}`).join(", ");
-    this.svg.setAttribute("aria-label", tr`${this.title} from ${clock(first)} to ${clock(last)} ${zone(last)}; now ${now}. Use the arrow keys to select a moment.`);
+    this.svg.setAttribute("aria-label", tr`${this.title} from ${clock(first)} to ${clock(last)}${zone(last)}; now ${now}. Use the arrow keys to select a moment.`);
   }
 
   text(value) {
@@ -140,7 +140,7 @@ export class Chart {
     this.cursor.setAttribute("visibility", i < 0 ? "hidden" : "visible");
     if (i >= 0) { this.cursor.setAttribute("x1", this.x(time)); this.cursor.setAttribute("x2", this.x(time)); }
     for (const item of this.items ?? []) put(item.value, this.text(columns[item.column].at(i)));
-    put(this.tip, i < 0 ? "" : `${moment(time)} ${zone(time)}`);
+    put(this.tip, i < 0 ? "" : moment(time));
   }
 }
 

@@ -1,4 +1,4 @@
-// Readable numbers, sizes and times. Times have the same form in all languages.
+// Readable numbers, sizes and times. Times have the same form in all languages: that of `rocket`, with their zone.
 import { locale, tr } from "./language.js";
 
 const whole = new Intl.NumberFormat(locale, { maximumFractionDigits: 0 });
@@ -26,21 +26,25 @@ export const percent = (ratio) => (none(ratio) ? NONE : tr`${whole.format(ratio 
 
 const two = (number) => String(number).padStart(2, "0");
 
+const LAST = Date.UTC(9999, 11, 31); // later times are shown as numbers
+const minutesOf = (ms) => -new Date(ms).getTimezoneOffset();
+
+/** A time of the browser's zone, such as 2026-01-31T12:00:00+01:00. Every field and command that takes a time reads it. */
 export function moment(ms, { millis = false } = {}) {
   if (!ms) return NONE;
-  const d = new Date(ms);
-  if (Number.isNaN(d.getTime())) return String(ms);
-  const day = `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
-  const time = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}`;
-  return `${day} ${time}${millis ? `.${String(d.getMilliseconds()).padStart(3, "0")}` : ""}`;
+  if (!(ms > 0 && ms < LAST)) return String(ms);
+  return new Date(ms + minutesOf(ms) * 60_000).toISOString().slice(0, millis ? 23 : 19) + zone(ms);
 }
 
-/** The time zone of `moment`: UTC, or UTC+01:00. */
+/** The zone of `moment`: Z, or +01:00. */
 export function zone(ms = Date.now()) {
-  const minutes = -new Date(ms).getTimezoneOffset();
+  const minutes = minutesOf(ms);
   const off = Math.abs(minutes);
-  return minutes ? `UTC${minutes < 0 ? "−" : "+"}${two(Math.floor(off / 60))}:${two(off % 60)}` : "UTC";
+  return minutes ? `${minutes < 0 ? "-" : "+"}${two(Math.floor(off / 60))}:${two(off % 60)}` : "Z";
 }
+
+/** The name of the browser's time zone. */
+export const zoneName = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
 
 export function duration(seconds) {
   if (none(seconds)) return NONE;

@@ -1,7 +1,7 @@
 // The frame: routing, page lifecycle, session, theme.
 import { onLoggedOut, openSession, post, session } from "./api.js";
 import { h, put } from "./dom.js";
-import { zone } from "./format.js";
+import { zone, zoneName } from "./format.js";
 import { asTrouble, note, trouble } from "./parts.js";
 import { language, tr } from "./language.js";
 
@@ -219,8 +219,7 @@ async function begin() {
   }
   if (session.login && !session.user) { showLogin(); return; }
   nav.hidden = live.hidden = false;
-  const place = Intl.DateTimeFormat().resolvedOptions().timeZone;
-  put(zoneLine, tr`Times are in this browser's time zone: ${[zone(), place].filter((name, i) => name && (i === 0 || name !== "UTC")).join(", ")}.`);
+  put(zoneLine, tr`Times are in this browser's time zone: ${zoneName() === "UTC" ? "UTC" : `${zone()}, ${zoneName()}`}.`);
   zoneLine.hidden = false;
   setLive(true);
   logout.hidden = !session.login;

@@ -1,6 +1,6 @@
 // Components of pages: heads, tiles, tables, pagers, errors, notes, dialogs, fields.
 import { h, put } from "./dom.js";
-import { count, NONE } from "./format.js";
+import { count, moment, NONE } from "./format.js";
 import { errorTitle, tr } from "./language.js";
 
 export function head(title, { sub = null, actions = [], back = null } = {}) {
@@ -186,6 +186,10 @@ export function field(title, input, { hint = "" } = {}) {
   if (note) input.setAttribute("aria-describedby", `${id}-h`);
   return h("div", { class: "field" }, h("label", { for: id }, title), input, note);
 }
+
+/** A field for a time, read by `timeOf`. */
+export const timeInput = (value = "") => h("input", { value, autocomplete: "off", spellcheck: "false" });
+export const timeHint = () => tr`Such as ${moment(Date.now())}, or -2h.`;
 
 export function choice(title, name, options, value, onchange) {
   return h("fieldset", { class: "choice" }, h("legend", { class: "hidden" }, title), options.map(([key, text]) => {

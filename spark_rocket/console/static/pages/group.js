@@ -1,9 +1,9 @@
 // A group: lag over time, queues, members, subscriptions, offset reset.
-import { get, post, remove } from "../api.js";
+import { get, post, remove, timeOf } from "../api.js";
 import { Chart } from "../chart.js";
 import { deadPath, h, memberPath, put, topicPath } from "../dom.js";
-import { ago, brief, count, duration, moment, rate, zone } from "../format.js";
-import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles } from "../parts.js";
+import { ago, brief, count, duration, moment, rate } from "../format.js";
+import { button, choice, confirmName, dialog, facts, field, head, linkButton, note, section, Table, Tiles, timeHint, timeInput } from "../parts.js";
 import { create, isLeft, stateText } from "./groups.js";
 import { tr } from "../language.js";
 
@@ -108,15 +108,18 @@ async function reset(view, name, path, data) {
   const topics = [...new Set([...(data?.queues ?? []).map((q) => q.topic), ...(data?.subscriptions ?? []).map((s) => s.topic)])].filter((t) => !t.startsWith("%RETRY%"));
   const list = h("datalist", { id: "reset-topics" }, topics.map((t) => h("option", { value: t })));
   const topic = h("input", { required: true, value: topics[0] ?? "", list: "reset-topics", autocomplete: "off" });
-  const at = h("input", { type: "datetime-local", step: 1 });
-  const when = field(tr`Time`, at, { hint: tr`${zone()}. Starts with the first message stored at or after this time.` });
+  const at = timeInput();
+  const when = field(tr`Time`, at, { hint: tr`${timeHint()} Starts with the first message stored at or after this time.` });
   when.hidden = true;
   let to = "earliest";
-  const body = () => ({ topic: topic.value.trim(), to, ...(to === "time" ? { timestamp: new Date(at.value).getTime() || 0 } : {}) });
-  const where = choice(tr`Reset to`, "to", [["earliest", tr`First message`], ["latest", tr`End`], ["time", tr`Time`]], to, (value) => { to = value; when.hidden = to !== "time"; });
+  let chosen = null;
+  const where = choice(tr`Reset to`, "to", [["earliest", tr`First message`], ["latest", tr`End`], ["time", tr`Time`]], to, (value) => { to = value; when.hidden = to !== "time"; at.required = !when.hidden; });
   const plan = await dialog({
     title: tr`Reset offsets of ${name}`, action: tr`Preview`, content: [field(tr`Topic`, topic), list, where, when],
-    act: () => post(`${path}/plan`, body()),
+    act: async () => {
+      chosen = { topic: topic.value.trim(), to, ...(to === "time" ? { timestamp: await timeOf(at.value) } : {}) };
+      return post(`${path}/plan`, chosen);
+    },
   });
   if (!plan) return;
   const table = new Table({
@@ -129,7 +132,6 @@ async function reset(view, name, path, data) {
     ],
   });
   table.update(plan.rows);
-  const chosen = body();
   const done = await dialog({
     title: tr`Reset offsets of ${name}`, action: tr`Reset`, danger: true,
     content: [

@@ -1,7 +1,7 @@
 // A message: body in every form, properties, times, consumer status, resending.
 import { get, post } from "../api.js";
 import { groupPath, h, originPath, originPlace, topicPath } from "../dom.js";
-import { count, millis, moment, size, zone } from "../format.js";
+import { count, millis, moment, size } from "../format.js";
 import { button, choice, dialog, facts, field, head, linkButton, note, section, Table, trouble } from "../parts.js";
 import { tr } from "../language.js";
 
@@ -42,7 +42,7 @@ export default function message(view) {
       h("div", { class: "halves" },
         section(tr`Message`, h("div", { class: "card" }, facts([
           [tr`Id`, h("code", {}, m.msgId)], [tr`Offset id`, h("code", {}, m.offsetMsgId)], [tr`Topic`, h("a", { href: topicPath(m.topic) }, m.topic)], [tr`Keys`, m.keys || null], [tr`Tags`, m.tags || null],
-          [tr`Sent`, tr`${moment(m.born, { millis: true })} ${zone(m.born)} by ${m.bornHost}`], [tr`Stored`, tr`${moment(m.stored, { millis: true })} ${zone(m.stored)} at ${m.storeHost}`],
+          [tr`Sent`, tr`${moment(m.born, { millis: true })} by ${m.bornHost}`], [tr`Stored`, tr`${moment(m.stored, { millis: true })} at ${m.storeHost}`],
           [tr`Size`, tr`${count(m.size)} bytes, ${count(m.storeSize)} in the log at ${count(m.physicalOffset)}`], [tr`Deliveries before`, count(m.retries)], [tr`Flags`, tr`${m.flag}, system ${m.sysFlag}`],
         ]))),
         section(tr`Properties`, h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, tr`No properties.`)))),
@@ -119,8 +119,8 @@ async function again(key, origin) {
   const done = await dialog({
     title: tr`Resend`, action: tr`Resend`,
     content: [h("p", {}, origin
-      ? tr`Sends a copy with a new id to its original topic ${origin.topic}, for every group, or to one group only.`
-      : tr`Sends a copy with a new id to the topic, for every group, or to one group only.`), field(tr`Only to this group`, group)],
+      ? tr`Resends it with a new id to its original topic ${origin.topic}, for every group, or to one group only.`
+      : tr`Resends it with a new id to the topic, for every group, or to one group only.`), field(tr`Only to this group`, group)],
     act: () => post("/api/message/resend", { ...key, ...(group.value.trim() ? { group: group.value.trim() } : {}) }),
   });
   if (!done) return;

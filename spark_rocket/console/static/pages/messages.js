@@ -1,8 +1,8 @@
 // Message search by time, key or id. A search by time has pages; the browser keeps the position of each.
-import { ask, get } from "../api.js";
+import { ask, get, timeOf } from "../api.js";
 import { h, messagePath } from "../dom.js";
-import { count, moment, size, zone } from "../format.js";
-import { button, choice, field, head, names, Table, Troubles } from "../parts.js";
+import { count, moment, size } from "../format.js";
+import { button, choice, field, head, names, Table, timeHint, timeInput, Troubles } from "../parts.js";
 import { tr } from "../language.js";
 
 const PAST = [["900000", tr`15 min`], ["3600000", tr`1 h`], ["86400000", tr`1 day`], ["0", tr`Ever`]];
@@ -134,9 +134,9 @@ export default function messages(view) {
   const [topic, key, id, tags, part] = ["topic", "key", "id", "tags", "text"].map(text);
   topic.required = true;
   topic.setAttribute("list", list.id);
-  const begin = h("input", { type: "datetime-local", step: 1, value: query.get("begin") ?? "" });
-  const end = h("input", { type: "datetime-local", step: 1, value: query.get("end") ?? "" });
-  const between = h("div", { class: "fields" }, field(tr`From`, begin, { hint: zone() }), field(tr`To`, end, { hint: zone() }));
+  const begin = timeInput(query.get("begin") ?? "");
+  const end = timeInput(query.get("end") ?? "");
+  const between = h("div", { class: "fields" }, field(tr`From`, begin, { hint: timeHint() }), field(tr`To`, end, { hint: timeHint() }));
   const parts = {
     time: h("div", {},
       choice(tr`How long ago`, "past", [...PAST, ["from", tr`From … to`]], state.past, (past) => { state.past = past; show(); }), between,
@@ -163,11 +163,12 @@ export default function messages(view) {
     choice(tr`Search by`, "by", [["time", tr`Time`], ["key", tr`Key`], ["id", tr`Id`]], state.by, (by) => { state.by = by; show(); }),
     parts.time, parts.key, parts.id,
     h("div", { class: "actions" }, h("button", { type: "submit", class: "primary" }, tr`Search`)));
-  const byTime = () => {
+  const byTime = async () => {
     const asked = { topic: topic.value.trim(), tags: tags.value.trim(), text: part.value };
     if (state.past === "from") {
-      if (begin.value) asked.begin = new Date(begin.value).getTime();
-      if (end.value) asked.end = new Date(end.value).getTime() + 999;
+      const signal = view.gone.signal;
+      if (begin.value) asked.begin = await timeOf(begin.value, signal);
+      if (end.value) asked.end = await timeOf(end.value, signal);
     } else if (state.past !== "0") asked.begin = Date.now() - Number(state.past);
     return asked;
   };
@@ -193,7 +194,15 @@ export default function messages(view) {
     status.textContent = "";
     troubles.show([]);
     pages.clear();
-    if (is.time) pages.search(byTime(), again); else byName();
+    if (!is.time) byName();
+    else if (again) pages.search(null, again);
+    else {
+      const { turn } = pages;
+      view.try(async () => {
+        const asked = await byTime();
+        if (turn === pages.turn) pages.search(asked);
+      });
+    }
   };
   form.addEventListener("submit", (event) => { event.preventDefault(); search(); });
   show();

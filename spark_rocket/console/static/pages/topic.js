@@ -2,7 +2,7 @@
 import { get, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { groupPath, h, messagePath } from "../dom.js";
-import { ago, brief, count, moment, rate, size, zone } from "../format.js";
+import { ago, brief, count, moment, rate, size } from "../format.js";
 import { button, confirmName, facts, head, linkButton, note, section, Table, Tiles, Troubles } from "../parts.js";
 import { stateText, stateTone } from "./groups.js";
 import { create } from "./topics.js";
@@ -67,7 +67,7 @@ export default function topic(view) {
     tiles.set("bytes", t.bytes === null ? "–" : `≈ ${size(t.bytes)}`, { sub: tr`estimated from the last messages` });
     tiles.set("rate", rate(t.rate));
     tiles.set("queues", count(t.queues), { sub: t.brokers.length > 1 ? tr`on ${t.brokers.length} brokers` : "" });
-    tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? `${moment(t.lastUpdate)} ${zone(t.lastUpdate)}` : "" });
+    tiles.set("last", ago(t.lastUpdate), { sub: t.lastUpdate ? moment(t.lastUpdate) : "" });
     chart.update(data.series, [["in", tr`in`], ["out", tr`out, all groups`]]);
     if (data.offsets) queues.update(data.offsets);
     if (data.groups) readers.update(data.groups);
