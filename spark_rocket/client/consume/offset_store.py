@@ -1,8 +1,9 @@
 """The store of a consumer's offsets: the broker in clustering mode, a local file in broadcasting mode.
 
 The local file is ``~/.rocketmq_offsets/<clientId>/<group>/offsets.json``, as in the original, with the instance *name*
-in place of its client id, because a restarted process must find it. A new version is written to a temporary file,
-fsynced and renamed; the previous version becomes ``offsets.json.bak``.
+in place of its client id, because a restarted process must find it. The group has its namespace, so that groups of two
+instances do not share offsets. A new version is written to a temporary file, fsynced and renamed; the previous version
+becomes ``offsets.json.bak``.
 
 Thread-safety: all methods. After a crash, offsets are up to five seconds old, so messages may be consumed again.
 Corresponds to RemoteBrokerOffsetStore and LocalFileOffsetStore.
@@ -64,7 +65,7 @@ class OffsetStore(ABC):
 def make_offset_store(reader: Reader, group: str, model: MessageModel, instance_name: str) -> OffsetStore:
     if model is MessageModel.CLUSTERING:
         return RemoteOffsetStore(reader, group)
-    return LocalOffsetStore(local_directory() / (instance_name or "DEFAULT"), group)
+    return LocalOffsetStore(local_directory() / (instance_name or "DEFAULT"), reader.namespace.wrap(group))
 
 
 class RemoteOffsetStore(OffsetStore):
