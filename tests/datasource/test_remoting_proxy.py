@@ -5,19 +5,24 @@
 
 from __future__ import annotations
 
+import queue
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_rocket import read_arrow
 from spark_rocket.cli import main
-from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer
+from spark_rocket.client.consume.listeners import ConsumeConcurrentlyStatus, ConsumeFromWhere, ConsumeOrderlyStatus
+from spark_rocket.client.send.request_reply import create_reply_message
+from spark_rocket.client.send.transaction import LocalTransactionState, TransactionListener
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
@@ -28,9 +33,10 @@ from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options
 from spark_rocket.errors import ExactlyOnceError, NameServerUnreachableError, ProxyUnsupportedError, RocketError
-from spark_rocket.model import Message
+from spark_rocket.model import Message, MessageExt
 from spark_rocket.testing import LocalCluster
 from tests.kit.remoting_proxy import CODES, RemotingProxy
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -50,15 +56,21 @@ class Place:
         return {"nameServer": self.proxy.address, "retryTimeout": "0", **more}
 
 
+def _colour(row: str) -> str:
+    return "red" if row.endswith("1") else "blue"
+
+
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
     with LocalCluster(brokers=2) as cluster:
-        for topic in ("orders", "paid", "once", "ledger", "staging"):
+        for topic in ("orders", "paid", "once", "ledger", "staging", "refused", "questions", "delayed", "invalid"):
             cluster.create_topic(topic, 1)
+        with Admin(cluster.name_server) as admin:
+            admin.create_topic("committed", 1, broker="broker-b")
         with Producer("shop", name_server=cluster.name_server) as producer:
             queues = producer.queues("orders")
             for number, row in enumerate(sorted(ROWS)):
-                message = Message.of("orders", row, keys=row.replace(" ", "-"))
+                message = Message.of("orders", row, keys=row.replace(" ", "-"), properties={"colour": _colour(row)})
                 producer.send(message, queue=queues[number % len(queues)])
         with RemotingProxy(cluster) as proxy:
             yield Place(proxy, cluster)
@@ -144,6 +156,126 @@ def once_without_a_place(place: Place) -> None:
     raise refused.value
 
 
+FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+_WAIT_S = 60.0
+
+
+def pushed(place: Place) -> None:
+    """In turn and in order of each queue: the latter locks its queues."""
+    for number, kind in enumerate(("listener", "orderly")):
+        found: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+        def listen(messages: list[MessageExt], _: object, *, kind: str = kind, found: Any = found) -> Any:
+            for message in messages:
+                found.put(message.body.decode())
+            status = ConsumeConcurrentlyStatus if kind == "listener" else ConsumeOrderlyStatus
+            return status["CONSUME_SUCCESS" if kind == "listener" else "SUCCESS"]
+
+        group = {"name_server": place.proxy.address, "consume_from_where": FIRST, kind: listen}
+        with PushConsumer(f"push-{number}", **group) as consumer:
+            consumer.subscribe("orders")
+            consumer.start()
+            assert {found.get(timeout=_WAIT_S) for _ in ROWS} == ROWS
+
+
+def pulled_by_a_group(place: Place) -> None:
+    found: set[str] = set()
+
+    def all_rows() -> bool:
+        found.update(message.body.decode() for message in consumer.poll())
+        return found == ROWS
+
+    with LitePullConsumer("lite", name_server=place.proxy.address, consume_from_where=FIRST) as consumer:
+        consumer.subscribe("orders")
+        consumer.start()
+        assert until(all_rows)
+        consumer.commit()
+    with Reader(place.cluster.name_server) as reader:
+        ends = {one: reader.max_offset(one) for one in reader.queues("orders")}
+        assert {one: reader.committed_offset("lite", one) for one in ends} == ends
+
+
+def asked_for_a_reply(place: Place) -> None:
+    """A reply is a request of its own, which the proxy lacks: its sender is told."""
+    asked: queue.SimpleQueue[MessageExt] = queue.SimpleQueue()
+
+    def listen(messages: list[MessageExt], _: object) -> ConsumeConcurrentlyStatus:
+        asked.put(messages[0])
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    with (
+        PushConsumer("replies", listen, name_server=place.proxy.address, consume_from_where=FIRST) as consumer,
+        Producer("shop", name_server=place.proxy.address) as producer,
+    ):
+        consumer.subscribe("questions")
+        consumer.start()
+        reply = producer.request_async(Message.of("questions", "1"), timeout=_WAIT_S)
+        try:
+            producer.send(create_reply_message(asked.get(timeout=_WAIT_S), b"2"))
+        finally:
+            reply.cancel()
+
+
+def sent_back(place: Place) -> None:
+    """A message that the listener refuses is delivered again."""
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def listen(messages: list[MessageExt], context: Any) -> ConsumeConcurrentlyStatus:
+        context.delay_level_when_next_consume = 1
+        for message in messages:
+            found.put(message.reconsume_times)
+        return ConsumeConcurrentlyStatus.RECONSUME_LATER
+
+    with PushConsumer("again", listen, name_server=place.proxy.address, consume_from_where=FIRST) as consumer:
+        consumer.subscribe("refused")
+        consumer.start()
+        with Producer("shop", name_server=place.proxy.address) as producer:
+            producer.send(Message.of("refused", "1"))
+        assert [found.get(timeout=_WAIT_S) for _ in range(2)] == [0, 1]
+
+
+class Commits(TransactionListener):
+    def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOW
+
+
+def arrived(place: Place, topic: str) -> list[bytes]:
+    with Reader(place.cluster.name_server) as reader:
+        queues = reader.queues(topic)
+        return until(lambda: [message.body for one in queues for message in reader.messages(one, 0)])
+
+
+def transaction(place: Place) -> None:
+    with TransactionProducer("transact", Commits(), name_server=place.proxy.address) as producer:
+        producer.send_in_transaction(Message.of("committed", "1"))
+    assert arrived(place, "committed") == [b"1"]
+
+
+def delayed(place: Place) -> None:
+    with Producer("shop", name_server=place.proxy.address) as producer:
+        producer.send(Message.of("delayed", "1", delay_ms=1))
+        kept = producer.send(Message.of("delayed", "2", delay_seconds=3_600))
+        assert kept.recall_handle is not None
+        producer.recall_message("delayed", kept.recall_handle)
+    assert arrived(place, "delayed") == [b"1"]
+
+
+def filtered(place: Place) -> None:
+    assert read(place, sqlFilter="colour = 'red'") == {row for row in ROWS if row.endswith("1")}
+
+
+def dead_letters(place: Place) -> None:
+    """``orders`` has no body that is a number."""
+    typed = {"bodyFormat": "json", "badRecords": "deadLetter", "deadLetterTopic": "invalid"}
+    schema = pa.schema([("n", pa.int32())])
+    assert read_arrow("orders", schema=schema, **place.options(**typed)).read_all().num_rows == 0
+    with Admin(place.cluster.name_server) as admin:
+        assert sum(high for _, high in admin.offsets("invalid").values()) == len(ROWS)
+
+
 def view(name: str, **more: str) -> Callable[[Place], None]:
     def rows(place: Place) -> None:
         shared = {"view": name, "nameServer": place.proxy.address, **more}
@@ -174,10 +306,20 @@ MATRIX = (
     Row("`consumerGroup`", WORKS, group_offsets),
     Row("write", WORKS, write),
     Row("`deliveryGuarantee=exactlyOnce` with `ledgerBroker`", WORKS, once_with_a_place),
+    Row("`PushConsumer`", WORKS, pushed),
+    Row("`PushConsumer`, retries", WORKS, sent_back),
+    Row("`LitePullConsumer`", WORKS, pulled_by_a_group),
+    Row("`TransactionProducer`", WORKS, transaction),
+    Row("`delay_ms`, `recall_message`", WORKS, delayed),
+    Row("`sqlFilter`", WORKS, filtered),
+    Row("`badRecords=deadLetter`", WORKS, dead_letters),
+    Row("`view=dlq`", WORKS, view("dlq", consumerGroup="again")),
     Row("`lookupKeys`", FALLBACK, look_up),
     Row("`maxBytesPerTrigger`", FALLBACK, limit_by_bytes),
     Row("`deliveryGuarantee=exactlyOnce` without `ledgerBroker`", ERROR, once_without_a_place),
+    Row("`request`", ERROR, asked_for_a_reply),
     Row("`subscribePattern`", ERROR, pattern),
+    Row("`view=messages`", ERROR, view("messages", subscribe="orders", key="row-7")),
     Row("`view=topics`", ERROR, view("topics")),
     Row("`view=brokers`", ERROR, view("brokers")),
     Row("`view=lag`", ERROR, view("lag", consumerGroup="pipeline")),

@@ -1,7 +1,12 @@
 """A stand-in for the Remoting port of Apache's proxy (5.3.3): it is name server and each broker of a cluster.
 
-It forwards exactly the requests that Apache's proxy forwards; all others are refused as it does. A request to a broker
-must have its name in ``bname`` (``n`` in 310 and 320). The route that it returns names itself as each broker.
+It accepts exactly the requests that Apache's proxy accepts; all others are refused as it does. A request to a broker
+must have its name in ``bname`` (``n`` in 310 and 320), locks the name of their first queue in the body. Requests about
+members of groups need none: Apache's proxy keeps the members itself; here all brokers keep them, and the first one's
+response is returned. The route that it returns names itself as each broker. Each client has connections of its own to
+the brokers, as brokers know members by their connections.
+
+Without the requests that brokers send to clients: checks of transactions, changes of members.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import asyncio
 from typing import Self
 
 from spark_rocket.client import Admin
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, TopicRouteData
 from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -22,6 +28,14 @@ from tests.kit.brokers import LoopThread
 CODES = (
     310, 10, 320, 36, 37, 370, 34, 35, 46, 11, 361, 200050, 15, 200051, 200053, 203, 38, 30, 31, 14, 29, 41, 42, 105
 )  # fmt: skip
+_MEMBERS = {
+    RequestCode.HEART_BEAT,
+    RequestCode.UNREGISTER_CLIENT,
+    RequestCode.CHECK_CLIENT_CONFIG,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST,
+}
+_LOCKS = {RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
 _SECONDS = 40.0  # longer than a long poll
 
 
@@ -35,16 +49,13 @@ class RemotingProxy:
         self._brokers = {name: data.broker_addrs[MASTER_ID] for name, data in brokers.items()}
         self._thread = LoopThread()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._clients: dict[Channel, AsyncRemotingClient] = {}
         self.refused: list[RemotingCommand] = []
         handlers = dict.fromkeys(CODES, self._forward)
         self._server = RemotingServer("127.0.0.1", 0, handlers, default_handler=self._unsupported)
 
     def __enter__(self) -> Self:
-        async def start() -> None:
-            self._client = AsyncRemotingClient()
-            await self._server.start()
-
-        self._thread.do(start())
+        self._thread.do(self._server.start())
         self.address = self._server.address
         return self
 
@@ -53,7 +64,8 @@ class RemotingProxy:
             for task in self._tasks:
                 task.cancel()
             await self._server.close()
-            await self._client.close()
+            for client in self._clients.values():
+                await client.close()
 
         self._thread.do(stop())
         self._thread.stop_loop()
@@ -64,32 +76,40 @@ class RemotingProxy:
         return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _forward(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        field = "n" if request.code in ONE_LETTER_CODES else BROKER_NAME
-        broker = request.ext_fields.get(field)
-        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC and not broker:
+        brokers = self._brokers_of(request)
+        if not brokers:
             self.refused.append(request)
-            remark = f"Request doesn't have field {field}"
+            remark = "Request doesn't have field bname"
             return RemotingCommand.response(request, ResponseCode.VERSION_NOT_SUPPORTED, remark)
-        task = asyncio.get_running_loop().create_task(self._respond(channel, request, broker or ""))
+        task = asyncio.get_running_loop().create_task(self._respond(channel, request, brokers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
 
-    async def _respond(self, channel: Channel, request: RemotingCommand, broker: str) -> None:
+    def _brokers_of(self, request: RemotingCommand) -> list[str]:
+        """Return the addresses to ask; none if the request does not name its broker."""
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            response = await self._ask(self._name_server, request)
-            if response.code == ResponseCode.SUCCESS:
-                route = TopicRouteData.from_json(response.body)
-                for data in route.broker_datas:
-                    data.broker_addrs = {MASTER_ID: self.address}
-                response.body = route.to_json(standard=True)
+            return [self._name_server]
+        if request.code in _MEMBERS:
+            return list(self._brokers.values())
+        if request.code in _LOCKS:
+            name = LockBatchRequestBody.from_json(request.body).mq_set[0].broker_name
         else:
-            response = await self._ask(self._brokers[broker], request)
+            name = request.ext_fields.get("n" if request.code in ONE_LETTER_CODES else BROKER_NAME, "")
+        return [self._brokers[name]] if name else []
+
+    async def _respond(self, channel: Channel, request: RemotingCommand, servers: list[str]) -> None:
+        client = self._clients.setdefault(channel, AsyncRemotingClient())
+        asked = (RemotingCommand.request(request.code, dict(request.ext_fields), bytes(request.body)) for _ in servers)
+        response, *_ = await asyncio.gather(
+            *(client.invoke(*each, _SECONDS) for each in zip(servers, asked, strict=True))
+        )
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and response.code == ResponseCode.SUCCESS:
+            route = TopicRouteData.from_json(response.body)
+            for data in route.broker_datas:
+                data.broker_addrs = {MASTER_ID: self.address}
+            response.body = route.to_json(standard=True)
         if not request.is_oneway:
             channel.write(
                 RemotingCommand.response(request, response.code, response.remark, response.ext_fields, response.body)
             )
-
-    async def _ask(self, address: str, request: RemotingCommand) -> RemotingCommand:
-        again = RemotingCommand.request(request.code, dict(request.ext_fields), bytes(request.body))
-        return await self._client.invoke(address, again, _SECONDS)

@@ -24,6 +24,7 @@ from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import error_of, proxy_error
 from spark_rocket.client.core.routes import Routes, RouteTable
 from spark_rocket.errors import (
+    ClientError,
     RemotingConnectError,
     RemotingError,
     RemotingTimeoutError,
@@ -151,12 +152,18 @@ class ClientInstance:
     ) -> RemotingCommand:
         if response.code in allowed:
             return response
+        raise self.refusal(request, response, address, what, topic)
+
+    def refusal(
+        self, request: RemotingCommand, response: RemotingCommand, address: str, what: str, topic: str | None = None
+    ) -> ClientError:
+        """Return the error for a broker's response other than success."""
         if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._is_proxy(address):
-            raise proxy_error(response, address, what)
+            return proxy_error(response, address, what)
         error = error_of(response, f"Broker {address}", what, topic, request=request, account=self.config.account)
         if isinstance(error, TopicNotFoundError) and topic is not None:
             self.routes.forget(topic)
-        raise error
+        return error
 
     def _is_proxy(self, address: str) -> bool:
         """Whether a server that is the broker of a route is known to be a proxy, or is a name server, too."""

@@ -33,7 +33,6 @@ from typing import Any, Protocol
 from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.hooks import Hooks, SendContext
 from spark_rocket.client.core.instance import ClientInstance
-from spark_rocket.client.core.responses import error_of
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.router import FaultStrategy, QueueChoice, Router
 from spark_rocket.client.send.stats import SendStats
@@ -47,7 +46,6 @@ from spark_rocket.errors import (
     RemotingTooMuchRequestError,
     RocketError,
     StateError,
-    TopicNotFoundError,
 )
 from spark_rocket.logs import RateLimited
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
@@ -245,11 +243,7 @@ class Pipeline:
 
     def refused(self, response: RemotingCommand, address: str, code: int, topic: str) -> ClientError:
         request = RemotingCommand.request(code, {"b": topic})
-        what, account = f"the send to {topic}", self.instance.config.account
-        error = error_of(response, f"Broker {address}", what, topic, request=request, account=account)
-        if isinstance(error, TopicNotFoundError):
-            self.instance.routes.forget(topic)
-        return error
+        return self.instance.refusal(request, response, address, f"the send to {topic}", topic)
 
 
 class Send(Submitted):

@@ -35,7 +35,6 @@ import pyarrow.compute as pc
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.core.responses import error_of
 from spark_rocket.datasource.options.parsers import LookUp
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, Projection
@@ -262,10 +261,10 @@ class BrokerIndex:
     ) -> RemotingCommand:
         address = self._reader.address(queue)
         request, what = RemotingCommand.request(code, ext), f"{code.name} for {queue.topic}"
-        answer = self._reader.remoting.invoke(address, request, self._timeout)
-        if answer.code not in (ResponseCode.SUCCESS, allowed):
-            raise error_of(answer, f"Broker {address}", what, queue.topic, request=request)
-        return answer
+        codes = frozenset({int(ResponseCode.SUCCESS), int(allowed)})
+        return self._reader.instance().invoke(
+            address, request, what, topic=queue.topic, timeout=self._timeout, allowed=codes
+        )
 
 
 def _message(pulled: PullResult, queue: MessageQueue, offset: int) -> MessageExt | None:
