@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
@@ -322,7 +323,7 @@ SCENARIOS: list[Callable[[Names], None]] = [
     trace,
     administration,
 ]
-KINDS: dict[str, tuple[str, dict[str, str]]] = {
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "namespace": (f"{INSTANCE}%", {"namespace": INSTANCE}),
     "namespace_v2": ("", {"namespace": "", "namespace_v2": INSTANCE}),
     "none": ("", {"namespace": ""}),
@@ -364,3 +365,19 @@ def test_names_have_the_namespace_on_the_wire_only(
     requests = [sent.get() for _ in range(sent.qsize())]
     fields = {(each.ext_fields.get("nsd"), each.ext_fields.get("ns")) for client, each in requests if client is own}
     assert fields == {("true", INSTANCE) if kind == "namespace_v2" else (None, None)}
+
+
+def test_clients_of_one_name_in_two_namespaces_get_their_own_replies(cluster: LocalCluster) -> None:
+    both = [
+        Names(cluster, prefix, {"name_server": cluster.name_server, "namespace": namespace, "instance_name": "one"})
+        for prefix, namespace in ((f"{INSTANCE}%", INSTANCE), ("", ""))
+    ]
+    with both[0].producer() as first, both[1].producer() as second:
+        asked = [
+            (names, producer.request_async(Message.of(names.create(), "question"), timeout=WAIT))
+            for names, producer in zip(both, (first, second), strict=True)
+        ]
+        for names, reply in asked:
+            (question,) = until(partial(names.stored, names.wire(names.topic)))
+            second.send(create_reply_message(question, names.topic))
+            assert reply.result(WAIT).body == names.topic.encode()

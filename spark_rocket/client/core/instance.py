@@ -175,12 +175,16 @@ class ClientInstance:
 
     @property
     def client_id(self) -> str:
-        """The id that brokers use for this instance: ``ip@pid``, and a suffix that makes it unique."""
+        """The id that brokers use for this instance: ``ip@pid``, its name, and a suffix that makes it unique.
+
+        Instances of one name that differ in namespace or account have different ids: brokers push replies by it.
+        """
         if not self._client_id:
             with _lock:
                 if not self._client_id:
-                    name = self.config.instance_name or os.urandom(4).hex()
-                    self._client_id = f"{own_ip(self.config.name_servers[0])}@{os.getpid()}#{name}"
+                    name = f"#{self.config.instance_name}" if self.config.instance_name else ""
+                    address = own_ip(self.config.name_servers[0])
+                    self._client_id = f"{address}@{os.getpid()}{name}#{os.urandom(4).hex()}"
         return self._client_id
 
     def next_key(self) -> str:
