@@ -28,7 +28,7 @@ from spark_rocket.protocol.record.spans import Ints
 from spark_rocket.store.batch_columns import SEPARATOR, plan_many, refusal, shared_tags_code
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES, tags_code
 
-_FEW = 64  # messages, if all are as large as the first one
+_FEW = 80  # messages, if all are as large as the first one
 _LARGE_BYTES = 1 << 20  # of a batch that is not copied first
 _HEAD = Struct(">i8xii")  # size, flag and body length of a message
 
