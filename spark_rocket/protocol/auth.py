@@ -94,11 +94,7 @@ class SecretKey:
 
 def signed_content(ext_fields: Mapping[str, str], version: int = V4_9_3 + 1) -> bytes:
     """Return the signed part of a request's fields, before the body. ``version`` is that of the sender."""
-    names = tuple(ext_fields)
-    values = (_VALUES if version > V4_9_3 else _VALUES_OF_OLD).get(names)
-    if values is None:
-        values = _values_in_order(names, version)
-    return _bytes("".join(values(ext_fields)))
+    return _bytes("".join(_order_of(ext_fields, version)(ext_fields)))
 
 
 _Values: TypeAlias = Callable[[Mapping[str, str]], Iterable[str]]
@@ -107,6 +103,11 @@ _VALUES: dict[tuple[str, ...], _Values] = {}
 _VALUES_OF_OLD: dict[tuple[str, ...], _Values] = {}
 _MAX_CACHED_NAMES = 256
 _MAX_CACHED_CHARACTERS = 512
+
+
+def _order_of(ext_fields: Mapping[str, str], version: int) -> _Values:
+    names = tuple(ext_fields)
+    return (_VALUES if version > V4_9_3 else _VALUES_OF_OLD).get(names) or _values_in_order(names, version)
 
 
 def _values_in_order(names: tuple[str, ...], version: int) -> _Values:
@@ -133,14 +134,42 @@ def _bytes(text: str) -> bytes:
     return text.encode() if text.isascii() else text.encode(errors="replace")  # errors= is slower
 
 
+class Verifier:
+    """Verifies signatures of one key. It remembers the order of the last request's fields, never a signature."""
+
+    __slots__ = ("_count", "_key", "_values")
+
+    def __init__(self, key: SecretKey) -> None:
+        self._key = key
+        self._count = 0
+        self._values: _Values
+
+    def is_signed(self, request: RemotingCommand) -> bool:
+        """Whether the signature of a request is that of the key. Takes constant time."""
+        fields = request.ext_fields
+        given = fields.get(SIGNATURE)
+        if not given:
+            return False
+        try:
+            # As many fields, the signature among them, and each of the signed names: the names are the same.
+            if len(fields) != self._count or request.version <= V4_9_3:
+                raise KeyError
+            text = "".join(self._values(fields))
+        except KeyError:
+            text = "".join(self._remembered(fields, request.version)(fields))
+        right = b2a_base64(self._key.digest(_bytes(text), request.body), newline=False)
+        return compare_digest(right, _bytes(given))
+
+    def _remembered(self, fields: Mapping[str, str], version: int) -> _Values:
+        values = _order_of(fields, version)
+        if version > V4_9_3:
+            self._count, self._values = len(fields), values
+        return values
+
+
 def is_signed_by(request: RemotingCommand, key: SecretKey) -> bool:
     """Whether the signature of a request is that of this key. Takes constant time."""
-    fields = request.ext_fields
-    given = fields.get(SIGNATURE)
-    if not given:
-        return False
-    right = b2a_base64(key.digest(signed_content(fields, request.version), request.body), newline=False)
-    return compare_digest(right, _bytes(given))
+    return Verifier(key).is_signed(request)
 
 
 @dataclass(frozen=True, slots=True)

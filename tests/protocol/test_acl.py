@@ -18,6 +18,7 @@ from spark_rocket.protocol.auth import (
     Credentials,
     RequestSigner,
     SecretKey,
+    Verifier,
     authorization_of,
     is_signed_by,
     key_problem,
@@ -135,6 +136,7 @@ def test_whatever_is_signed_is_found_signed(ext: dict[str, str], body: bytes, se
 )
 def test_whatever_came_before_all_fields_are_signed(requests: list[tuple[dict[str, str], int]]) -> None:
     """What is remembered of the requests before leaves no field out, and mixes none up."""
+    verifier = Verifier(SecretKey(ALICE.secret_key))
     for ext, version in requests:
         request = RemotingCommand.request(310, ext, b"body")
         request.version = version
@@ -145,8 +147,34 @@ def test_whatever_came_before_all_fields_are_signed(requests: list[tuple[dict[st
         right = b64encode(hmac.digest(ALICE.secret_key.encode(), content, "sha1")).decode()
         assert request.ext_fields["Signature"] == right
         assert is_signed_by(request, SecretKey(ALICE.secret_key))
-        request.ext_fields["f"] = "smuggled in"
-        assert not is_signed_by(request, SecretKey(ALICE.secret_key))
+        assert verifier.is_signed(request)
+        for change in ("f", "AccessKey"):
+            changed = replace_field(request, change, "smuggled in")
+            assert not is_signed_by(changed, SecretKey(ALICE.secret_key))
+            assert not verifier.is_signed(changed)
+        renamed = replace_field(request, "f", request.ext_fields[min(ext)])
+        del renamed.ext_fields[min(ext)]  # as many fields as before
+        assert verifier.is_signed(renamed) == is_signed_by(renamed, SecretKey(ALICE.secret_key))
+
+
+def replace_field(request: RemotingCommand, name: str, value: str) -> RemotingCommand:
+    changed = RemotingCommand.request(request.code, request.ext_fields | {name: value}, request.body)
+    changed.version = request.version
+    return changed
+
+
+def test_a_verifier_tells_old_clients_from_new_ones() -> None:
+    """A client of 4.9.3 adds a field after it signed; the same fields of a newer one are all signed."""
+    verifier = Verifier(SecretKey(ALICE.secret_key))
+    new = signed({"topic": "orders", acl.UNIQUE_KEY_QUERY: "true"})
+    old = signed({"topic": "orders"})
+    old.ext_fields[acl.UNIQUE_KEY_QUERY] = "true"
+    for _ in range(2):
+        old.version = acl.V4_9_3
+        assert verifier.is_signed(new)
+        assert verifier.is_signed(old)
+        old.version = acl.V4_9_3 + 1
+        assert not verifier.is_signed(old)
 
 
 @pytest.mark.parametrize(

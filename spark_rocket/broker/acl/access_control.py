@@ -3,8 +3,8 @@
 What a request needs is declared in its row (``protocol.requests``). There are two sets of rules: accounts of
 ``plain_acl.yml`` (``plain_access_control``, ACL 1.0), and users with policies (``user_access_control``, ACL 2.0).
 
-A permission that was granted is remembered with the connection, for the same request code, account and names. The
-signature of every request is verified. What is remembered ends with the rules that granted it: a change of accounts
+A permission that was granted is remembered with the connection, for the same request code, account and names, and
+with it the order of the signed fields. The signature of every request is verified. What is remembered ends with the rules that granted it: a change of accounts
 replaces them.
 
 Thread-safety: event loop only. Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeline.
@@ -13,13 +13,14 @@ Thread-safety: event loop only. Corresponds to the hooks of BrokerController.ini
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from spark_rocket.acl.refusals import Refusals
 from spark_rocket.errors import RefusedError
 from spark_rocket.model import HALF_TOPIC
-from spark_rocket.protocol.auth import ACCESS_KEY, SecretKey, is_signed_by
+from spark_rocket.protocol.auth import ACCESS_KEY, SecretKey, Verifier
 from spark_rocket.protocol.record.properties import find_property
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.requests import BROKER_REQUESTS
@@ -45,11 +46,14 @@ class Subject(Protocol):
     def key(self) -> SecretKey: ...
 
 
+_Key: TypeAlias = tuple[str | None, ...]
+
+
 class _Granted(NamedTuple):
-    """What one set of rules granted to a connection: code, access key and names -> the subject that signs."""
+    """What one set of rules granted to a connection: request code, access key and names -> who signs."""
 
     rules: Any
-    subjects: dict[tuple[str | None, ...], Subject]
+    verifiers: dict[tuple[int, _Key], Verifier]
 
 
 class AccessControl(Refusals):
@@ -66,33 +70,44 @@ class AccessControl(Refusals):
     def _guard(self, code: int, handler: Handler) -> Handler:
         row = BROKER_REQUESTS.get(code)
         decided_by = row.decided_by if row is not None else None
-        names = None if decided_by is None else (ACCESS_KEY, *decided_by)
-        first = str(code)
+        if decided_by is None:
+            return self._checked(code, row, handler)
+        key_of = _key_of((ACCESS_KEY, *decided_by))
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            if names is not None:
-                granted = channel.attributes.get(_GRANTED)
-                if granted is not None and granted.rules is self.rules:
-                    subject = granted.subjects.get((first, *map(request.ext_fields.get, names)))
-                    if subject is not None and is_signed_by(request, subject.key):
-                        return handler(channel, request)
-            try:
-                subject = self.check(channel, request, code, row)
-            except RefusedError as error:
-                self.log_refusal(channel.remote_addr, error)
-                raise
-            if subject is not None and names is not None:
-                self._remember(channel, (first, *map(request.ext_fields.get, names)), subject)
+            key = (code, key_of(request.ext_fields))
+            granted = channel.attributes.get(_GRANTED)
+            if granted is not None and granted.rules is self.rules:
+                verifier = granted.verifiers.get(key)
+                if verifier is not None and verifier.is_signed(request):
+                    return handler(channel, request)
+            subject = self._check(channel, request, code, row)
+            if subject is not None:
+                self._remember(channel, key, subject)
             return handler(channel, request)
 
         return guarded
 
-    def _remember(self, channel: Channel, key: tuple[str | None, ...], subject: Subject) -> None:
+    def _checked(self, code: int, row: RequestType | None, handler: Handler) -> Handler:
+        def checked(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+            self._check(channel, request, code, row)
+            return handler(channel, request)
+
+        return checked
+
+    def _check(self, channel: Channel, request: RemotingCommand, code: int, row: RequestType | None) -> Subject | None:
+        try:
+            return self.check(channel, request, code, row)
+        except RefusedError as error:
+            self.log_refusal(channel.remote_addr, error)
+            raise
+
+    def _remember(self, channel: Channel, key: tuple[int, _Key], subject: Subject) -> None:
         granted = channel.attributes.get(_GRANTED)
-        if granted is None or granted.rules is not self.rules or len(granted.subjects) >= _MAX_GRANTED:
+        if granted is None or granted.rules is not self.rules or len(granted.verifiers) >= _MAX_GRANTED:
             granted = channel.attributes[_GRANTED] = _Granted(self.rules, {})
-        if sum(len(part) for part in key if part) <= _MAX_GRANTED_CHARACTERS:
-            granted.subjects[key] = subject
+        if sum(len(part) for part in key[1] if part) <= _MAX_GRANTED_CHARACTERS:
+            granted.verifiers[key] = Verifier(subject.key)
 
     @abstractmethod
     def check(self, channel: Channel, request: RemotingCommand, code: int, row: RequestType | None) -> Subject | None:
@@ -108,6 +123,19 @@ class AccessControl(Refusals):
     async def reload_if_changed(self) -> bool:
         """Load the rules if their file has changed; returns whether it did."""
         return False
+
+
+def _key_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], _Key]:
+    """Return what reads the values of these fields, None for a missing one."""
+    values = itemgetter(*names)
+
+    def key_of(fields: Mapping[str, str]) -> _Key:
+        try:  # nearly all requests have them all
+            return values(fields) if len(names) > 1 else (values(fields),)
+        except KeyError:
+            return tuple(map(fields.get, names))
+
+    return key_of
 
 
 def note_account(channel: Channel, request: RemotingCommand, code: int) -> None:
