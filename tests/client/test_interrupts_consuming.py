@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import LitePullConsumer, PushConsumer, Reader
+from spark_rocket.client import ConsumeOrderlyStatus, LitePullConsumer, PushConsumer, Reader
 from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -42,6 +43,12 @@ def pulled(request: RemotingCommand) -> RemotingCommand:
     return RemotingCommand.response(request, 0, None, ext, record(offset))
 
 
+def locked(request: RemotingCommand) -> RemotingCommand:
+    """All queues."""
+    queues = LockBatchRequestBody.from_json(bytes(request.body)).mq_set
+    return RemotingCommand.response(request, 0, None, None, LockBatchResponseBody(queues).to_json())
+
+
 @pytest.fixture
 def mq(mq: FakeCluster) -> FakeCluster:
     members: list[str] = []
@@ -59,6 +66,8 @@ def mq(mq: FakeCluster) -> FakeCluster:
     )
     mq.everywhere(Code.PULL_MESSAGE, pulled)
     mq.everywhere(Code.UPDATE_CONSUMER_OFFSET, says(0))
+    mq.everywhere(Code.LOCK_BATCH_MQ, locked)
+    mq.everywhere(Code.UNLOCK_BATCH_MQ, says(0))
     for code in (Code.QUERY_CONSUMER_OFFSET, Code.GET_MIN_OFFSET):
         mq.everywhere(code, says_offset(0))
     mq.everywhere(Code.GET_MAX_OFFSET, says_offset(END))
@@ -191,3 +200,115 @@ def test_a_handler_that_closes_at_each_line(mq: FakeCluster, closing: Callable[[
         if not reached:
             break
         assert client.state is ServiceState.SHUTDOWN_ALREADY
+
+
+def starting(address: str, **settings: Any) -> LitePullConsumer:
+    return LitePullConsumer("g", name_server=address, auto_commit=False, **settings)
+
+
+def new_assigned(address: str) -> LitePullConsumer:
+    consumer = starting(address)
+    consumer.assign([QUEUE])
+    return consumer
+
+
+def new_subscribed(address: str) -> LitePullConsumer:
+    consumer = starting(address)
+    consumer.subscribe("t")
+    return consumer
+
+
+def new_pushing(address: str, **listener: Any) -> PushConsumer:
+    consumer = PushConsumer("g", name_server=address, **listener or {"listener": lambda *_: SUCCESS})
+    consumer.subscribe("t")
+    return consumer
+
+
+def new_orderly(address: str) -> PushConsumer:
+    return new_pushing(address, orderly=lambda *_: ConsumeOrderlyStatus.SUCCESS)
+
+
+STARTS: dict[str, Callable[[str], Any]] = {
+    "assigned": new_assigned,
+    "of a group": new_subscribed,
+    "push": new_pushing,
+    "orderly": new_orderly,
+}
+
+
+def leaves_nothing(client: Any, mq: FakeCluster) -> None:
+    """The consumer is closed, its threads end, and another one of the group works."""
+    client.close()
+    assert client.state in (ServiceState.SHUTDOWN_ALREADY, ServiceState.START_FAILED)
+    other = subscribed(mq.name_server.address)
+    other.close()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name in PERIODIC])
+
+
+PERIODIC = ("rocket-offsets", "rocket-rebalance", "rocket-consumer", "rocket-start")
+
+
+@pytest.mark.parametrize("act", [interrupt, None], ids=["interrupt", "close"])
+@pytest.mark.parametrize("name", STARTS)
+def test_a_start_is_undone(
+    mq: FakeCluster, closing: Callable[[Any], Any], name: str, act: Callable[[], object] | None
+) -> None:
+    for at in lines(3):
+        client = closing(STARTS[name](mq.name_server.address))
+
+        def start() -> None:
+            with suppress(RocketError):
+                client.start()  # noqa: B023
+
+        reached, _ = at_line(at, act or client.close, start, PARTS)
+        if not reached:
+            break
+        leaves_nothing(client, mq)
+
+
+@pytest.mark.parametrize("act", [interrupt, None], ids=["interrupt", "close"])
+@pytest.mark.parametrize("name", STARTS)
+def test_a_close_is_completed(
+    mq: FakeCluster, closing: Callable[[Any], Any], name: str, act: Callable[[], object] | None
+) -> None:
+    for at in lines(4):
+        client = closing(STARTS[name](mq.name_server.address))
+        client.start()
+        reached, _ = at_line(at, act or client.close, client.close, PARTS)
+        leaves_nothing(client, mq)
+        if not reached:
+            break
+
+
+def test_an_interrupted_iteration_loses_no_message(mq: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    consumer = closing(assigned(mq.name_server.address))
+    mq.everywhere(Code.PULL_MESSAGE, pulled_by_three)
+    last = next(iter(consumer)).queue_offset
+    for at in (*lines(5), *lines(6)):
+        each = iter(consumer)
+        reached, message = at_line(at, interrupt, lambda: next(each), PARTS)  # noqa: B023
+        found = message if message is not None else next(iter(consumer))
+        assert found.queue_offset == last + 1
+        last = found.queue_offset
+        if not reached:
+            break
+
+
+def pulled_by_three(request: RemotingCommand) -> RemotingCommand:
+    """Three messages from each offset on."""
+    offset = int(request.ext_fields["queueOffset"])
+    ext = {"nextBeginOffset": str(offset + 3), "minOffset": "0", "maxOffset": str(END), "suggestWhichBrokerId": "0"}
+    return RemotingCommand.response(request, 0, None, ext, b"".join(record(offset + n) for n in range(3)))
+
+
+def test_an_interrupted_poll_loses_no_message(mq: FakeCluster, closing: Callable[[Any], Any]) -> None:
+    consumer = closing(assigned(mq.name_server.address))
+    mq.everywhere(Code.PULL_MESSAGE, pulled_by_three)
+    last = consumer.poll(20)[-1].queue_offset
+    for at in lines(5):
+        reached, messages = at_line(at, interrupt, lambda: consumer.poll(20), PARTS)
+        found = messages or consumer.poll(20)
+        assert found[0].queue_offset == last + 1
+        last = found[-1].queue_offset
+        if not reached:
+            break

@@ -205,12 +205,14 @@ class OwnedQueues:
             leaving = list(self._table.leaving.values())
         self._release(leaving)  # another thread may have dropped them just now
         with self._lock:
-            if not self._changed.wait_for(self._only_leaving, CLOSE_SECONDS):
+            if not self._changed.wait_for(self._is_released, CLOSE_SECONDS):
                 left = ", ".join(map(str, self._table.leaving))
                 logger.warning("group %s: closed before these queues were released: %s", self._group, left)
 
-    def _only_leaving(self) -> bool:
-        return all(one.state is Ownership.LEAVING for one in self._table.leaving.values())
+    def _is_released(self) -> bool:
+        """Whether no other thread starts or ends a queue. This one cannot, if a signal handler or interrupt closes."""
+        me, leaving = threading.get_ident(), self._table.leaving.values()
+        return all(one.state is Ownership.LEAVING or one.thread == me for one in leaving)
 
     def restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None = None) -> None:
         """Continue at the given offsets in owned queues; drop their pulled messages. ``of``: only this running one.
@@ -271,7 +273,7 @@ class OwnedQueues:
             with self._lock:
                 if one.queue.broker_name in silent or not self._table.may_start(one):
                     continue
-                one.state = Ownership.STARTING
+                one.thread, one.state = threading.get_ident(), Ownership.STARTING
             if not self._start(one):
                 silent.add(one.queue.broker_name)
         with self._lock:
@@ -359,7 +361,7 @@ class OwnedQueues:
                 for one in gone:
                     if one.state is Ownership.LEAVING:
                         ending.append(one)
-                        one.state = Ownership.ENDED
+                        one.thread, one.state = threading.get_ident(), Ownership.ENDED
                         logger.info("group %s released %s", self._group, one.queue)
             self._commit_last(ending)
         finally:  # also after an interrupt (Ctrl-C): close waits for these queues

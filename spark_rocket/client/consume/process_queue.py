@@ -53,6 +53,7 @@ class ProcessQueue:
     def __init__(self, queue: MessageQueue, start_offset: int | None = None) -> None:
         self.queue = queue
         self.state = Ownership.WAITING
+        self.thread = 0  # that starts or ends it
         self.start_offset = start_offset
         self.has_begun = False
         self.marked: int | None = None

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,14 +31,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _UnreturnedPull:
-    """The response of one pull; ``messages`` are those from ``start`` on, decoded on first use."""
+    """The response of one pull. ``start``: the next offset. ``messages``: decoded on first use; some are returned."""
 
     start: int
     result: PullResult
     count: int
-    messages: deque[MessageExt] | None = None
+    messages: list[MessageExt] | None = None
+    returned: int = 0  # messages
 
 
 @dataclass(slots=True, eq=False)
@@ -152,10 +154,10 @@ class PulledMessages:
         def first(process_queue: ProcessQueue, one: _UnreturnedPull) -> tuple[list[MessageExt], int | None]:
             if one.messages is None:
                 queue = process_queue.queue
-                one.messages = deque(messages_of(one.result, queue, one.start, self._tags_of(queue.topic)))
-            if limit is None or len(one.messages) <= limit:
-                return list(one.messages), None
-            return [one.messages.popleft() for _ in range(limit)], one.messages[0].queue_offset
+                one.messages = list(messages_of(one.result, queue, one.start, self._tags_of(queue.topic)))
+            end = len(one.messages) if limit is None else one.returned + limit
+            rest = one.messages[end].queue_offset if end < len(one.messages) else None
+            return one.messages[one.returned : end], rest
 
         return self._take(timeout, first)
 
@@ -172,6 +174,21 @@ class PulledMessages:
         self, timeout: float, items_of: Callable[[ProcessQueue, _UnreturnedPull], tuple[list[T], int | None]]
     ) -> list[T]:
         """Take a pull; ``items_of`` returns its items, and the offset of the rest if there is one."""
+        undo: list[Callable[[], object]] = []
+        try:
+            return self._take_first(timeout, items_of, undo)
+        except BaseException:  # an interrupt: the caller does not get the items
+            for step in undo:
+                step()
+            raise
+
+    def _take_first(
+        self,
+        timeout: float,
+        items_of: Callable[[ProcessQueue, _UnreturnedPull], tuple[list[T], int | None]],
+        undo: list[Callable[[], object]],
+    ) -> list[T]:
+        """``undo`` gets what to call if the items do not reach the caller."""
         deadline = time.monotonic() + timeout
         try:
             if not self._take_lock.acquire(timeout=timeout):
@@ -195,8 +212,9 @@ class PulledMessages:
                         or pending.found[0] is not one
                     ):
                         continue  # dropped in the meantime by a seek or rebalance, or taken by a signal handler
+                    undo[:] = [partial(self._give_back, pending, one, one.start, one.returned)]
                     if rest is not None:
-                        one.start = rest
+                        one.start, one.returned = rest, one.returned + len(items)
                         return items
                     was_full = self.is_full(process_queue)
                     self._remove(pending)
@@ -204,9 +222,19 @@ class PulledMessages:
                     self._has_room(process_queue)
                 if items:
                     return items
+                undo.clear()
         finally:
             with suppress(RuntimeError):  # not acquired
                 self._take_lock.release()
+
+    def _give_back(self, pending: _PulledQueue, one: _UnreturnedPull, start: int, returned: int) -> None:
+        """Count a pull as not returned from an offset on."""
+        with self._lock:
+            one.start, one.returned = start, returned
+            pending = self._pending.get(pending.process_queue, pending)  # it may have received others in the meantime
+            if all(each is not one for each in pending.found):
+                pending.found.appendleft(one)
+            self._restore(pending)
 
     def _next(self, deadline: float) -> _PulledQueue | None:
         """Return the next queue in turn; None on timeout, or when it is closed."""

@@ -279,7 +279,7 @@ class ConsumeService(ABC, Generic[Work, Context]):
             self._work.put(None)
         deadline = time.monotonic() + timeout
         for thread in self._threads:
-            if thread is not threading.current_thread():
+            if thread is not threading.current_thread() and thread.is_alive():  # ``start`` may be at work
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     # --- the listener -----------------------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ import logging
 import os
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from itertools import repeat
 from queue import Empty, SimpleQueue
 
 from spark_rocket.errors import (
@@ -56,8 +58,7 @@ class _Permits:
     def __init__(self, count: int) -> None:
         self._free: SimpleQueue[None] = SimpleQueue()
         self.release = partial(self._free.put, None)
-        for _ in range(count):
-            self.release()
+        deque(map(self._free.put, repeat(None, count)), maxlen=0)  # a loop would take a while
 
     def acquire(self, timeout: float) -> bool:
         try:
