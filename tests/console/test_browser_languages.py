@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.console.passwords import hashed
 from spark_rocket.testing import LocalCluster
-from tests.console.conftest import Console
+from tests.console.conftest import Console, spark_dead_letters
 from tests.console.test_messages import TERMS
 from tests.kit import browser
 
@@ -101,8 +101,12 @@ def test_a_page_in_chinese(window: Window, path: str, width: int) -> None:
     window.open(path)
     window.says(PAGES[path])
     assert window.driver.title.endswith("rocket 控制台")
-    assert window.js("return document.documentElement.scrollWidth <= document.documentElement.clientWidth")
-    names = NAMES | set(re.findall(r"\w+", window.url)) | {"orders", "payments", "billing", "etl", "empty", "default"}
+    assert window.beyond_the_edge() == []
+    names = (
+        NAMES
+        | set(re.findall(r"\w+", window.url))
+        | {"orders", "payments", "billing", "etl", "empty", "default", "meters", "bad"}
+    )
     words = {
         word for text in window.js(SHOWN) for word in re.findall(r"[A-Za-z]+", re.sub(r"\S*\d\S*|[\w-]*a\b", "", text))
     }
@@ -127,6 +131,26 @@ def test_a_broker_and_a_message_in_chinese(window: Window, cluster: LocalCluster
     window.until(lambda: window.all("tbody a"))
     window.one("tbody a").click()
     window.says("消息体", "此前投递次数", "没有轨迹。")
+
+
+def test_dead_letters_in_chinese(window: Window, cluster: LocalCluster) -> None:
+    """Resending and sending a copy have different names; the reason is translated."""
+    spark_dead_letters(cluster, "meters", "meters-bad", ["celsius=20"])
+    browser.language(window.driver, "zh-CN,zh")
+    window.open("/dead-letters/topic/meters-bad")
+    window.says("找到 1 条。", "从第 0 个字符起不是 JSON")
+    window.one("tbody input[type=checkbox]").click()
+    window.press("重新发送")
+    window.press("重新发送", "dialog button")
+    window.until(lambda: window.all("td[data-key=resent] .pill"))
+    window.one("tbody th a").click()
+    window.says("从第 0 个字符起不是 JSON", "重新发送时间", css="main")
+    window.press("重新发送", "main button")
+    window.says("以新 ID 重新发送到原主题 meters", "该消息已于 2", "重新发送过。", css="dialog")
+    assert "副本" not in window.text("dialog")
+    window.press("取消", "dialog button")
+    window.press("发送副本")
+    window.says("发送消息")
 
 
 def test_the_login_in_chinese(driver: Any, cluster: LocalCluster) -> None:

@@ -16,6 +16,7 @@ from spark_rocket.console.api.dead import MAX_READING
 from spark_rocket.errors import ClientError, RemotingTimeoutError
 from spark_rocket.model import BAD_RECORD_PROPERTIES, Message, MessageQueue
 from spark_rocket.remoting.client.promise import Promise, failed
+from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import AGAIN, running_consumer
 from tests.console.conftest import REASON, Page, eventually, page_of, spark_dead_letters
@@ -42,7 +43,11 @@ def test_dead_letters_of_a_group_one_by_one_and_together(page: Page) -> None:
     done = page.post("/api/dead-letters/billing/resend", {"messages": [place(row) for row in letters] + [lost]})
     assert done["sent"] == 3, done["failures"][0]
     assert [failure["error"]["code"] for failure in done["failures"]] == ["NO_SUCH_MESSAGE"]
+    marked = page.find("%DLQ%billing")["rows"]
+    assert all(now_ms() - 60_000 < row["resent"] <= now_ms() for row in marked)
+    assert page.get("/api/message", **place(letters[0]))["message"]["resent"] == marked[0]["resent"]
     retried = page.find("%RETRY%billing")["rows"]
+    assert {row["resent"] for row in retried} == {None}
     assert {row["preview"] for row in retried} == {f"bad order {i}" for i in range(3)}
     assert {row["origin"]["topic"] for row in retried} == {"orders"}
     assert page.post("/api/dead-letters/billing/resend", {"messages": []}, 400)["remedy"]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import html
 import json
 import re
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from spark_rocket import errors
+from spark_rocket.datasource.bodies import decoding
 from tests.console.scripts import SCRIPTS, STATIC, Literal, literals
 
 TAGS = {"tr", "trNodes"}
@@ -32,7 +35,7 @@ def _table(name: str) -> dict[str, str]:
 TERMS = {"AccessKey", "Avro", "Broker", "ID", "Key", "NameServer", "POP", "Schema", "SecretKey", "Tag"}
 
 
-CHINESE, CHINESE_ERRORS = _table("CHINESE"), _table("CHINESE_ERRORS")
+CHINESE, CHINESE_ERRORS, CHINESE_REASONS = _table("CHINESE"), _table("CHINESE_ERRORS"), _table("CHINESE_REASONS")
 LITERALS = [(path, literal) for path in SCRIPTS if path.name != "chinese.js" for literal in literals(path.read_text())]
 MESSAGES = {literal.key for _, literal in LITERALS if literal.tag in TAGS}
 
@@ -61,6 +64,37 @@ def test_every_error_of_the_console_has_a_title() -> None:
     reached = (errors.ClientError, errors.RemotingError, errors.ProtocolError, errors.ConfigError, errors.StateError)
     codes |= {kind.code for kind in kinds if issubclass(kind, reached)}
     assert codes - set(CHINESE_ERRORS) == set()
+
+
+def _reasons() -> set[str]:
+    """The reasons of bad records as templates: what the modules of bodies raise, or say instead of Python."""
+    found = {decoding.reason(kind()) for kind in (EOFError, RecursionError, MemoryError, KeyError)} | {
+        "the column {0}: {1}"
+    }
+    for path in Path(decoding.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_error = isinstance(node, ast.Call) and ast.unparse(node.func) in ("BodyError", "ColumnError")
+            if is_error or (isinstance(node, ast.Return) and path.name == "decoding.py"):
+                said = node.args[-1] if isinstance(node, ast.Call) else node.value
+                if isinstance(said, ast.JoinedStr):
+                    values = count()
+                    parts = [
+                        part.value if isinstance(part, ast.Constant) else f"{{{next(values)}}}" for part in said.values
+                    ]
+                    found.add("".join(map(str, parts)))
+                elif isinstance(said, ast.Constant) and isinstance(said.value, str):
+                    found.add(said.value)
+    return found
+
+
+def test_every_reason_of_a_bad_record_is_translated() -> None:
+    computed = {"{0}; {1}", "{0}.{1}", "{0}{1} is not {2}"}  # made of others
+    reasons = _reasons()
+    assert len(reasons) > 30
+    assert reasons - CHINESE_REASONS.keys() - computed == set()
+    assert CHINESE_REASONS.keys() - reasons == set(), "no body has these reasons"
+    for english, chinese in CHINESE_REASONS.items():
+        assert sorted(re.findall(r"\{\d\}", english)) == sorted(re.findall(r"\{\d\}", chinese))
 
 
 # --- no message without a translation ---------------------------------------------------------------------------------

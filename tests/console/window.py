@@ -70,6 +70,17 @@ class Window:
     def size(self, width: int, height: int) -> None:
         browser.size(self.driver, width, height)
 
+    def beyond_the_edge(self) -> list[str]:
+        """Visible elements that are not completely between the left and the right edge, scrolled or not."""
+        script = (
+            "const width = document.documentElement.clientWidth;"
+            "const hides = (e) => e.closest('.hidden, .skip') || !e.checkVisibility({ visibilityProperty: true });"
+            "const isBeyond = ({ left, right }) => left < -0.5 || right > width + 0.5;"
+            "return [...document.body.querySelectorAll('*')].filter((e) => !hides(e) && e.getClientRects().length"
+            " && isBeyond(e.getBoundingClientRect())).map((e) => `${e.tagName} ${e.textContent.slice(0, 40)}`)"
+        )
+        return list(self.js(script))
+
     def complaints(self) -> list[str]:
         """What the browser logged: blocked scripts, faults."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]

@@ -24,6 +24,7 @@ from spark_rocket.client import Admin
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import LoginSession
 from spark_rocket.console.request_limits import MAX_INT, ROUTE_LIMITS, RouteLimit, integer
+from spark_rocket.console.resent import Resent
 from spark_rocket.console.responses import Refused, describe, failure, json_response
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.console.settings import ConsoleSettings
@@ -72,6 +73,7 @@ class ApiContext:
     settings: ConsoleSettings
     links: Links
     sampler: Sampler
+    resent: Resent = field(default_factory=Resent)
 
     @property
     def admin(self) -> Admin:

@@ -16,6 +16,7 @@ from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
 from spark_rocket.console.api.context import ApiContext, ApiRequest, place
 from spark_rocket.console.api.messages import only
 from spark_rocket.console.dead_topics import DeadTopics
+from spark_rocket.console.resent import Place, place_of
 from spark_rocket.console.responses import Refused, describe
 from spark_rocket.console.sampler import TOPICS, Sampler
 from spark_rocket.errors import RemotingError, RocketError
@@ -23,8 +24,6 @@ from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.remoting.client.promise import Promise
 
-Place = tuple[MessageQueue, int]
-"""A queue and an offset."""
 MAX_READING = 16
 _ALL = parse_tags(None)
 _FIRST_REFRESH_MS = 500
@@ -81,7 +80,9 @@ class DeadApi:
         found = self._found(selected, check, failed)
         for message, result in self._context.admin.resend_each(found, group=group):
             if isinstance(result, RocketError):
-                failed[_place(message)] = result
+                failed[place_of(message)] = result
+            else:
+                self._context.resent.add(message)
         sent = len(selected) - len(failed)
         failures = [
             {**place(queue), "offset": offset, "error": describe(failed[queue, offset]).to_json()}
@@ -119,10 +120,6 @@ class DeadApi:
                 in_flight.append(((queue, offset), reader.pull_async(queue, offset, max_msgs=1)))
         while in_flight:
             yield from take()
-
-
-def _place(message: MessageExt) -> Place:
-    return MessageQueue(message.topic, message.broker_name, message.queue_id), message.queue_offset
 
 
 def _message(found: PullResult, queue: MessageQueue, offset: int) -> MessageExt:

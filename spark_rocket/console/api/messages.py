@@ -45,7 +45,7 @@ class MessageApi:
             found = admin.query_messages(topic, request.text("key").strip(), max_num=limit, failed=failed)[::-1]
         else:
             raise Refused(f"Invalid search by {by[:40]!r}.", remedy="Search by key or id.")
-        return {"rows": [_summary(message) for message in found], "limit": limit, "failed": failures_json(failed)}
+        return {"rows": [self._row(message) for message in found], "limit": limit, "failed": failures_json(failed)}
 
     def find(self, request: ApiRequest) -> dict[str, Any]:
         """Search by time, with filters: the first page, or the one that begins at ``cursor``."""
@@ -66,7 +66,7 @@ class MessageApi:
                 spans = []  # the group never had a dead letter
         else:
             spans = parse_cursor(topic, request.body["cursor"])
-        search = Search(links.reader, spans, wanted, _summary)
+        search = Search(links.reader, spans, wanted, self._row)
         before = search.left
         rows = search.page(limit)
         return {
@@ -81,7 +81,8 @@ class MessageApi:
 
     def show(self, request: ApiRequest) -> dict[str, Any]:
         message = self._message(request)
-        return {"message": details(message), "body": bodies.show(message.body), "avro": can_avro()}
+        shown = details(message) | self._mark(message)
+        return {"message": shown, "body": bodies.show(message.body), "avro": can_avro()}
 
     def decode(self, request: ApiRequest) -> dict[str, Any]:
         return {"body": bodies.show(self._message(request).body, request.text("schema"))}
@@ -103,6 +104,12 @@ class MessageApi:
         events = self._context.admin.message_trace(request.text("id")).events
         return {"rows": [{"key": f"{number}"} | pick(event, names) for number, event in enumerate(events)]}
 
+    def _row(self, message: MessageExt, at: int = 0) -> dict[str, Any]:
+        return _summary(message, at) | self._mark(message)
+
+    def _mark(self, message: MessageExt) -> dict[str, Any]:
+        return {"resent": self._context.resent.when(message)}
+
     def _message(self, request: ApiRequest) -> MessageExt:
         queue, offset = request.queue()
         return only(self._context.admin.messages_at(queue, offset, 1), queue, offset)
@@ -122,7 +129,9 @@ class MessageApi:
     def resend(self, request: ApiRequest) -> dict[str, Any]:
         """Send a copy of a message to its topic for all groups, or to one group only."""
         group = request.text("group", "") or None
-        result = self._context.admin.resend(self._message(request), group=group)
+        message = self._message(request)
+        result = self._context.admin.resend(message, group=group)
+        self._context.resent.add(message)
         to = f"group {group}" if group else f"topic {result.queue.topic}"
         return {"done": f"Resent to {to} with id {result.msg_id}.", "msgId": result.msg_id}
 

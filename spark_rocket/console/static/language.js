@@ -1,6 +1,6 @@
 // The messages of the console. The scripts have them in English, tagged with tr; here is their Chinese translation.
 // The language is the first of the browser's languages that the console has. Tests compare this table with the scripts.
-import { CHINESE, CHINESE_ERRORS } from "./chinese.js";
+import { CHINESE, CHINESE_ERRORS, CHINESE_REASONS } from "./chinese.js";
 
 const LANGUAGES = ["en", "zh"];
 export const language = navigator.languages.map((tag) => tag.split("-")[0].toLowerCase()).find((tag) => LANGUAGES.includes(tag)) ?? "en";
@@ -19,3 +19,15 @@ export const trNodes = (strings, ...values) => pieces(strings, values);
 
 /** What the code of an error means, or an empty string in English, the language of its message. */
 export const errorTitle = (code) => (language === "zh" ? CHINESE_ERRORS[code] ?? "" : "");
+
+const plain = (text) => text.replace(/[.*+?^$()|[\]\\]/g, "\\$&");
+const REASONS = language === "zh" ? Object.entries(CHINESE_REASONS).map(([english, chinese]) => [new RegExp(`^${plain(english).replace(/\{\d\}/g, "(.+?)")}$`), chinese]) : [];
+
+/** The reason of a bad record. Reasons that the table lacks, for example of libraries, stay English. */
+export function reasonText(text) {
+  for (const [pattern, chinese] of REASONS) {
+    const found = pattern.exec(text ?? "");
+    if (found) return chinese.replace(/\{(\d)\}/g, (_, at) => reasonText(found[Number(at) + 1]));
+  }
+  return text;
+}

@@ -1,10 +1,10 @@
 // A page of dead letters, of a group or of a Spark query: view, select and resend them.
 import { post } from "../api.js";
 import { h, originPath, originPlace } from "../dom.js";
-import { count } from "../format.js";
+import { ago, count, moment } from "../format.js";
 import { button, dialog, head, note, Table, trouble } from "../parts.js";
 import { MessagePages, messageColumns, messageKey } from "./messages.js";
-import { tr } from "../language.js";
+import { reasonText, tr } from "../language.js";
 
 const MOST = 200; // per request
 
@@ -17,8 +17,9 @@ export function letters(view, { title, sub = null, topic, resend, explain, resen
   const failures = h("div");
   const go = button(tr`Resend`, async () => {
     const messages = [...chosen.values()];
+    const before = messages.filter((m) => m.resent).length;
     const done = await dialog({
-      title: tr`Resend`, action: tr`Resend`, content: [h("p", {}, explain(messages)), h("p", {}, tr`The dead letters also stay here until they expire.`)],
+      title: tr`Resend`, action: tr`Resend`, content: [h("p", {}, explain(messages)), before ? h("p", { class: "trouble warn" }, tr`Of these, ${count(before)} were already resent: consumers receive them twice.`) : null, h("p", {}, tr`The dead letters also stay here until they expire.`)],
       act: () => post(resend, { messages: messages.map(({ topic, broker, queue, offset }) => ({ topic, broker, queue, offset })) }),
     });
     if (!done) return;
@@ -26,7 +27,7 @@ export function letters(view, { title, sub = null, topic, resend, explain, resen
     failures.replaceChildren(...done.failures.map((f) => trouble(f.error, { who: `${f.broker} · ${f.queue} · ${f.offset}` })));
     chosen.clear();
     for (const box of table.element.querySelectorAll("td input[type=checkbox]")) box.checked = false;
-    show();
+    await pages.load(false); // marks them
   }, "primary change");
   const show = () => {
     go.disabled = chosen.size === 0 || chosen.size > MOST;
@@ -46,7 +47,7 @@ export function letters(view, { title, sub = null, topic, resend, explain, resen
   const table = new Table({
     caption: title, key: messageKey, empty,
     columns: [
-      { key: "choose", title: "", sort: false, node: (m) => h("input", { type: "checkbox", class: "change", checked: chosen.has(messageKey(m)), "aria-label": tr`Select the message at ${m.queue} · ${m.offset}`, onchange: (event) => { choose(m, event.target.checked); show(); } }) },
+      { key: "choose", title: "", sort: false, node: (m) => h("input", { type: "checkbox", class: "change", checked: chosen.has(messageKey(m)), "aria-label": tr`Select the message at ${m.queue} · ${m.offset}`, onchange: (event) => { choose(table.rows.get(messageKey(m)).row, event.target.checked); show(); } }) },
       ...columns,
     ],
   });
@@ -60,5 +61,6 @@ export function letters(view, { title, sub = null, topic, resend, explain, resen
 
 const [stored, keys, , , body] = messageColumns;
 const origin = { key: "origin", title: tr`Origin`, text: (m) => m.origin?.topic ?? "–", href: (m) => m.origin && originPath(m.origin), sub: (m) => (m.origin ? originPlace(m.origin) : "") };
-export const groupColumns = [stored, origin, { key: "attempts", title: tr`Attempts`, num: true, text: (m) => count(m.origin?.attempts) }, keys, body];
-export const topicColumns = [stored, origin, { key: "reason", title: tr`Reason`, text: (m) => m.origin?.reason ?? "–", tone: () => "reason", hint: (m) => m.origin?.reason, sub: (m) => (m.origin?.missing ? tr`It lacks ${m.origin.missing}.` : "") }, keys, body];
+const resentAt = { key: "resent", title: tr`Resent`, text: (m) => (m.resent ? ago(m.resent) : ""), tone: (m) => (m.resent ? "pill info" : ""), hint: (m) => (m.resent ? moment(m.resent) : "") };
+export const groupColumns = [stored, resentAt, origin, { key: "attempts", title: tr`Attempts`, num: true, text: (m) => count(m.origin?.attempts) }, keys, body];
+export const topicColumns = [stored, resentAt, origin, { key: "reason", title: tr`Reason`, text: (m) => reasonText(m.origin?.reason) ?? "–", tone: () => "reason", hint: (m) => m.origin?.reason, sub: (m) => (m.origin?.missing ? tr`It lacks ${m.origin.missing}.` : "") }, keys, body];

@@ -3,7 +3,7 @@ import { get } from "../api.js";
 import { deadPath, deadTopicPath, h, put, topicPath } from "../dom.js";
 import { ago, count, moment } from "../format.js";
 import { head, section, Table, Troubles } from "../parts.js";
-import { tr } from "../language.js";
+import { reasonText, tr } from "../language.js";
 
 export default function dead(view) {
   view.title(tr`Dead letters`);
@@ -21,7 +21,7 @@ export default function dead(view) {
     columns: [
       { key: "name", title: tr`Topic`, main: true, text: (t) => t.name, href: (t) => deadTopicPath(t.name) },
       { key: "origin", title: tr`Last origin`, text: (t) => t.origin, href: (t) => topicPath(t.origin) },
-      { key: "reason", title: tr`Last reason`, text: (t) => t.reason, tone: () => "reason", hint: (t) => t.reason },
+      { key: "reason", title: tr`Last reason`, text: (t) => reasonText(t.reason), tone: () => "reason", hint: (t) => t.reason },
       messages, last,
     ],
   });

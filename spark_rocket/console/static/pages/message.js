@@ -3,7 +3,7 @@ import { get, post } from "../api.js";
 import { groupPath, h, originPath, originPlace, topicPath } from "../dom.js";
 import { count, millis, moment, size } from "../format.js";
 import { button, choice, dialog, facts, field, head, linkButton, note, section, Table, trouble } from "../parts.js";
-import { tr } from "../language.js";
+import { reasonText, tr } from "../language.js";
 
 const FORMS = { json: "JSON", avro: tr`Avro`, text: tr`Text`, binary: tr`Hex` };
 const OUTCOMES = { SUCCESS: tr`success`, FAILED: tr`failed`, TIME_OUT: tr`timeout`, EXCEPTION: tr`exception` };
@@ -18,38 +18,41 @@ export default function message(view) {
   view.title(tr`Message in ${place.topic}`);
   const content = h("div");
   let origin = null;
+  let resent = null;
   view.show(
     head(tr`Message`, { sub: tr`${place.topic} · ${place.broker} · queue ${place.queue} · offset ${place.offset}`, back: [`/messages?${new URLSearchParams({ topic: place.topic })}`, tr`Messages of ${place.topic}`], actions: [
       h("a", { class: "button", href: `/api/message/body?${new URLSearchParams(place)}`, download: true }, tr`Download body`),
       linkButton(tr`Send a copy`, `/send?${new URLSearchParams({ like: JSON.stringify(key) })}`, "change"),
-      button(tr`Resend`, () => again(key, origin), "change"),
+      button(tr`Resend`, async () => { if (await again(key, origin, resent)) load(); }, "change"),
     ] }), content);
   view.again = () => {};
-  view.try(async () => {
+  const load = () => view.try(async () => {
     content.replaceChildren(h("p", { class: "muted" }, tr`Loading …`));
     let data;
     try { data = await get("/api/message", place, { signal: view.gone.signal }); } catch (error) { content.replaceChildren(); throw error; }
     const m = data.message;
     origin = m.origin;
+    resent = m.resent;
     const at = m.offset === 0 ? null : { ...place, offset: m.offset - 1 };
     const next = { ...place, offset: m.offset + 1 };
     content.replaceChildren(...[
       origin && section(tr`Origin`, h("div", { class: "card" }, facts([
         [tr`Topic`, h("a", { href: topicPath(origin.topic) }, origin.topic)], [tr`Message`, h("a", { href: originPath(origin) }, originPlace(origin) || tr`unknown`)],
-        ...(origin.attempts === null ? [] : [[tr`Failed attempts`, count(origin.attempts)]]), ...(origin.reason === null ? [] : [[tr`Reason`, origin.reason]]), ...(origin.missing === null ? [] : [[tr`Missing here`, origin.missing]]),
+        ...(origin.attempts === null ? [] : [[tr`Failed attempts`, count(origin.attempts)]]), ...(origin.reason === null ? [] : [[tr`Reason`, h("span", { title: origin.reason }, reasonText(origin.reason))]]), ...(origin.missing === null ? [] : [[tr`Missing here`, origin.missing]]),
       ]))),
       section(tr`Body`, bodyOf(view, place, data)),
       h("div", { class: "halves" },
         section(tr`Message`, h("div", { class: "card" }, facts([
           [tr`Id`, h("code", {}, m.msgId)], [tr`Offset id`, h("code", {}, m.offsetMsgId)], [tr`Topic`, h("a", { href: topicPath(m.topic) }, m.topic)], [tr`Keys`, m.keys || null], [tr`Tags`, m.tags || null],
           [tr`Sent`, tr`${moment(m.born, { millis: true })} by ${m.bornHost}`], [tr`Stored`, tr`${moment(m.stored, { millis: true })} at ${m.storeHost}`],
-          [tr`Size`, tr`${count(m.size)} bytes, ${count(m.storeSize)} in the log at ${count(m.physicalOffset)}`], [tr`Deliveries before`, count(m.retries)], [tr`Flags`, tr`${m.flag}, system ${m.sysFlag}`],
+          [tr`Size`, tr`${count(m.size)} bytes, ${count(m.storeSize)} in the log at ${count(m.physicalOffset)}`], [tr`Deliveries before`, count(m.retries)], ...(resent ? [[tr`Resent`, moment(resent)]] : []), [tr`Flags`, tr`${m.flag}, system ${m.sysFlag}`],
         ]))),
         section(tr`Properties`, h("div", { class: "card" }, Object.keys(m.properties).length ? facts(Object.entries(m.properties)) : h("p", { class: "muted" }, tr`No properties.`)))),
       section(tr`Consumer groups`, tracks(view, place)),
       section(tr`Trace`, traces(view, m.msgId)),
       h("p", { class: "pager" }, at ? h("a", { href: `/message?${new URLSearchParams(at)}` }, tr`‹ Previous`) : h("span"), h("a", { href: `/message?${new URLSearchParams(next)}` }, tr`Next ›`))].filter(Boolean));
   });
+  load();
 }
 
 function bodyOf(view, place, data) {
@@ -114,16 +117,18 @@ function traces(view, id) {
   return table.element;
 }
 
-async function again(key, origin) {
+/** Returns whether the message was resent. `resent`: when this was done before. */
+async function again(key, origin, resent) {
   const group = h("input", { autocomplete: "off", spellcheck: "false", placeholder: tr`all groups` });
   const done = await dialog({
     title: tr`Resend`, action: tr`Resend`,
     content: [h("p", {}, origin
       ? tr`Resends it with a new id to its original topic ${origin.topic}, for every group, or to one group only.`
-      : tr`Resends it with a new id to the topic, for every group, or to one group only.`), field(tr`Only to this group`, group)],
+      : tr`Resends it with a new id to the topic, for every group, or to one group only.`), resent ? h("p", { class: "trouble warn" }, tr`It was already resent at ${moment(resent)}.`) : null, field(tr`Only to this group`, group)],
     act: () => post("/api/message/resend", { ...key, ...(group.value.trim() ? { group: group.value.trim() } : {}) }),
   });
-  if (!done) return;
+  if (!done) return false;
   const id = done.msgId;
   note(group.value.trim() ? tr`Resent to group ${group.value.trim()} with id ${id}.` : tr`Resent to topic ${origin?.topic ?? key.topic} with id ${id}.`);
+  return true;
 }
