@@ -4,8 +4,8 @@ What a request needs is declared in its row (``protocol.requests``). There are t
 ``plain_acl.yml`` (``plain_access_control``, ACL 1.0), and users with policies (``user_access_control``, ACL 2.0).
 
 A permission that was granted is remembered with the connection, for the same request code, account and names, and
-with it the order of the signed fields. The signature of every request is verified. What is remembered ends with the rules that granted it: a change of accounts
-replaces them.
+with it the order of the signed fields. The signature of every request is verified. What is remembered ends with the
+rules that granted it: a change of accounts replaces them.
 
 Thread-safety: event loop only. Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeline.
 """
