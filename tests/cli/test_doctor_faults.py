@@ -14,6 +14,9 @@ from spark_rocket.cli import main
 from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.cli.commands.doctor_pipeline import clock_finding
 from spark_rocket.client import Admin
+from spark_rocket.datasource.exactly_once.writer import check_topics
+from spark_rocket.datasource.options.parse import parse_write_options
+from spark_rocket.datasource.options.table import Scope
 from spark_rocket.testing import LocalCluster
 from tests.kit.addresses import ADVERTISED_HOST, address_map, unreachable_broker
 from tests.kit.remoting_proxy import RemotingProxy
@@ -309,6 +312,59 @@ def test_a_sink_whose_topics_are_created_by_the_first_query(capsys: Capsys) -> N
             assert not [topic for topic in admin.topics() if topic.startswith("ROCKET_SINK")]
 
 
+def test_an_account_that_may_create_exactly_the_topics_of_a_sink(capsys: Capsys) -> None:
+    """ACL 2.0 grants single names. Nothing is created."""
+    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+    missing = ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER")
+    config = {"autoCreateTopicEnable": False}
+    with LocalCluster(config=config, acl="2.0", in_process=True, **keys) as cluster:
+        world = cluster, "2.0"
+        grants = {f"Topic:{topic}": ["Create", "Get", "Sub", "Pub"] for topic in missing}
+        _, found = findings(capsys, cluster.name_server, "--exactly-once", *sink_account(world, grants, "creator"))
+        assert {each["about"]: each["grade"] for each in found if each["about"].startswith("topic ")} == {
+            f"topic {topic}": "ok" for topic in missing
+        }
+        others = sink_account(world, {"Topic:other": ["Create"]}, "other")
+        wrong = problems(capsys, cluster.name_server, "--exactly-once", *others)
+        assert all(f"rocket acl allow other Topic:{topic} Create" in wrong[f"topic {topic}"] for topic in missing)
+        with Admin(cluster.name_server, **keys) as admin:
+            assert not [topic for topic in admin.topics() if topic.startswith("ROCKET_SINK")]
+
+
+def place_of(capsys: Capsys, cluster: LocalCluster, *more: str, at: str = "") -> tuple[str, str]:
+    """Return the grade and the text about the ledger topic with a given place; no send is tried in vain."""
+    _, found = findings(capsys, at or cluster.name_server, "--exactly-once", *more)
+    ((grade, text),) = [(each["grade"], each["text"]) for each in found if each["about"] == "topic ROCKET_SINK_LEDGER"]
+    assert not any(each["about"].startswith("entry ") for each in found)
+    assert grade == "wrong" or "wrong" not in {each["grade"] for each in found}, found
+    return grade, text
+
+
+def test_the_given_place_of_a_ledger(capsys: Capsys) -> None:
+    """Before the first query, the doctor leaves both topics unused: the place can still be changed."""
+    given = ("--ledger-broker", "broker-a", "--ledger-queue", "1")
+    with LocalCluster(in_process=True) as cluster, RemotingProxy(cluster) as proxy:
+        grade, text = place_of(capsys, cluster, *given)
+        assert (grade, "with ledgerBroker the sink does not create it" in text) == ("wrong", True)
+        for topic in ("results", "ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER"):
+            cluster.create_topic(topic, 2)
+        for at in (cluster.name_server, proxy.address):
+            grade, text = place_of(capsys, cluster, *given, at=at)
+            assert (grade, "broker-a/1 was never used" in text) == ("warning", True)
+        with Admin(cluster.name_server) as admin:
+            for topic in ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER"):
+                assert {high for _, high in admin.offsets(topic).values()} == {0}
+        options = {"nameServer": cluster.name_server, "topic": "results", "deliveryGuarantee": "exactlyOnce"}
+        options |= {"ledgerBroker": "broker-a", "ledgerQueue": "1"}
+        check_topics(parse_write_options(options, Scope.WRITE_STREAM))
+        for at in (cluster.name_server, proxy.address):
+            assert place_of(capsys, cluster, *given, at=at) == ("ok", "ROCKET_SINK_LEDGER/broker-a/1 is the ledger")
+        for wrong, why in ((("broker-a", "0"), "a ledger exists"), (("broker-a", "7"), "no queue")):
+            grade, text = place_of(capsys, cluster, "--ledger-broker", wrong[0], "--ledger-queue", wrong[1])
+            assert (grade, why in text) == ("wrong", True)
+        check_topics(parse_write_options(options, Scope.WRITE_STREAM))  # what the doctor left changes nothing
+
+
 def test_the_group_of_a_sink_is_missing(capsys: Capsys) -> None:
     with LocalCluster(config={"autoCreateSubscriptionGroup": False}, in_process=True) as cluster:
         for topic in ("ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER"):
@@ -323,7 +379,8 @@ def test_the_group_of_a_sink_is_missing(capsys: Capsys) -> None:
 def test_a_grpc_port_as_name_server(capsys: Capsys) -> None:
     with LocalCluster(in_process=True) as cluster:
         wrong = problems(capsys, cluster.grpc_endpoint, "-t", "orders")
-    assert wrong
+    assert "speaks HTTP/2" in wrong["name server"]
+    assert "gRPC port" in wrong["name server"]
 
 
 def test_an_unreachable_name_server(capsys: Capsys) -> None:

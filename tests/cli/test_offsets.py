@@ -280,6 +280,25 @@ def test_sinks_show_published_and_pending_epochs(rocket: Run, cluster: LocalClus
     found = json.loads(out)
     assert (status, [each["broker"] for each in found]) == (0, ["broker-a"] * 2)
     assert rocket("ledger", "--ledger", "orders", "--replace", "broker-a", "--yes")[0] == 1
+    assert rocket("ledger", "--ledger", "orders", "--ledger-broker", "broker-a", "--replace", "broker-a")[0] == 2
+    assert rocket("ledger", "--ledger-queue", "1")[0] == 2
+
+
+def test_the_given_place_of_a_ledger(rocket: Run, cluster: LocalCluster) -> None:
+    """It needs no entries; the exit status says whether the sink would stop with LEDGER_PLACE."""
+    given = {"nameServer": cluster.name_server, "topic": "billed", "deliveryGuarantee": "exactlyOnce"}
+    given |= {"ledgerTopic": "given-ledger", "stagingTopic": "given-staging"}
+    given |= {"ledgerBroker": "broker-a", "ledgerQueue": "1"}
+    for topic in ("given-ledger", "given-staging"):
+        cluster.create_topic(topic, 2)
+    here = ("ledger", "--ledger", "given-ledger", "--json", "--ledger-broker", "broker-a", "--ledger-queue")
+    assert [each["ledger"] for each in json.loads(rocket(*here, "1")[1])] == [""]
+    check_topics(parse_write_options(given, Scope.WRITE_STREAM))
+    status, out, _ = rocket(*here, "1")
+    (found,) = json.loads(out)
+    assert (status, found["source"], len(found["ledger"])) == (0, "given-ledger/broker-a/1", 32)
+    for queue in ("0", "7"):
+        assert rocket(*here, queue)[0] == 1
 
 
 def test_sinks_show_a_chained_manifest_and_newer_records(rocket: Run, cluster: LocalCluster) -> None:

@@ -30,6 +30,7 @@ from spark_rocket.cli.commands.doctor_machine import (
 from spark_rocket.cli.commands.doctor_pipeline import check_read, check_write
 from spark_rocket.cli.commands.doctor_servers import check_servers
 from spark_rocket.cli.commands.doctor_sink import SinkNames, check_exactly_once
+from spark_rocket.cli.commands.sink_place import given_place, queue_of
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.model import READER_GROUP
 
@@ -59,6 +60,7 @@ _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
 )
 @click.option("--ledger-topic", default="ROCKET_SINK_LEDGER", metavar="TOPIC", help="with --exactly-once: ledgerTopic")
 @click.option("--ledger-group", default="ROCKET_SINK_LEDGER", metavar="GROUP", help="with --exactly-once: ledgerGroup")
+@given_place
 @click.option("--master", metavar="URL", help="check the executors of this Spark: local[2], spark://host:7077, yarn")
 @click.option("--remote", metavar="URL", help="check executors through Spark Connect: sc://host:15002")
 @click.option("--py-files", metavar="FILES", help="with --master: files to ship with the job")
@@ -73,6 +75,8 @@ def doctor(
     staging_topic: str,
     ledger_topic: str,
     ledger_group: str,
+    ledger_broker: str | None,
+    ledger_queue: int | None,
     master: str | None,
     remote: str | None,
     py_files: str | None,
@@ -90,7 +94,8 @@ def doctor(
     --exactly-once takes the steps of the exactly-once sink up to the entry of its ledger, and undoes them; with --write
     those on that topic too. It checks that each broker acknowledges only durable messages and retains them long
     enough, and that the ledger topic has one queue. With --topic, it checks only the brokers of that topic, the
-    staging topic and the ledger topic.
+    staging topic and the ledger topic. With --ledger-broker, no entry is written and no topic is created, as with this
+    option of a write. Where the given queue was never used, nothing is sent either: the first query begins the ledger.
     """
     exclusive({"--master": master, "--remote": remote})
     wrong = warnings = 0
@@ -98,7 +103,8 @@ def doctor(
     topic, write = topic and namespace.wrap(topic), write and namespace.wrap(write)
     group, staging_topic, ledger_topic = map(namespace.wrap, (group, staging_topic, ledger_topic))
     spark = {"master": master, "remote": remote, "py_files": py_files}
-    sink = SinkNames(staging_topic, ledger_topic, ledger_group) if exactly_once else None
+    place = queue_of(ledger_topic, ledger_broker, ledger_queue)
+    sink = SinkNames(staging_topic, ledger_topic, ledger_group, place) if exactly_once else None
     for finding in _findings(link, topic, group, write, grpc, sink, spark):
         wrong += finding.grade == "wrong"
         warnings += finding.grade == "warning"

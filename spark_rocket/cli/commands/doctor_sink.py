@@ -4,19 +4,24 @@
 step                          what remains
 ============================  ==========================================================================================
 settings of the brokers       nothing
-entry at the name servers     nothing: it has a key of its own, and is deleted
+entry at the name servers     nothing: it has a key of its own, and is deleted; by the next doctor if this one is
+                              killed in between
 staging topic                 a message that no ledger names; retention deletes it
 ledger topic                  a record with the ledger's own id, which decides nothing; the offset 0 in a queue of
                               ``ledgerGroup`` that no query uses
 target topic                  nothing: its ends are queried, and a message is pulled as after a crash
-a topic that does not exist   nothing: a topic with another name is created as the sink would, and deleted
+a topic that does not exist   nothing: brokers refuse the topics that they are asked for after a check of the account
 ============================  ==========================================================================================
+
+With ``ledgerBroker`` there is no entry, no topic is created, and nothing is sent while the ledger was never used: a
+record begins a ledger for good, and a used staging topic tells of a ledger.
 
 Each step is a request that the sink sends too, with the same account and the same names. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,8 +32,8 @@ from spark_rocket.cli.commands.doctor_grants import Target, is_missing_permissio
 from spark_rocket.cli.commands.doctor_pipeline import take, target_of
 from spark_rocket.cli.commands.doctor_servers import check_durability
 from spark_rocket.cli.connect import Link
-from spark_rocket.errors import RocketError, TopicNotFoundError
-from spark_rocket.model import Message, MessageQueue
+from spark_rocket.errors import ProxyUnsupportedError, RocketError, TopicNotFoundError
+from spark_rocket.model import SELF_TEST_TOPIC, Message, MessageQueue
 from spark_rocket.protocol.requests.pipelines import SentRequest
 from spark_rocket.protocol.wire.codes import RequestCode
 
@@ -37,7 +42,11 @@ if TYPE_CHECKING:
     from spark_rocket.datasource.exactly_once.replace import Evidence
 
 _UNUSED_QUEUE = 1  # registers of queries begin at 1,024, and the ledger has one queue
+_ASK = "Ask its administrator for flushDiskType, brokerRole and fileReservedTime."
 _TRIAL_SUFFIX = "_DOCTOR"
+_NO_ATTRIBUTE = "rocket"
+_CHECKED = re.compile("conflict with system topic|attribute format is wrong")
+_SEND_BEFORE = "Grant PUB on the staging topic and the ledger topic: a send would make them unfit for the first query."
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,8 @@ class SinkNames:
     staging: str
     ledger: str
     group: str
+    place: MessageQueue | None = None
+    """The ledger's queue with ledgerBroker; None if entries of the name servers have its place."""
 
 
 class SinkCheck:
@@ -64,6 +75,9 @@ class SinkCheck:
         try:
             config = self._admin.broker_config(broker)
         except RocketError as error:
+            if isinstance(error, ProxyUnsupportedError):
+                yield Finding(about, "warning", "is behind a proxy, which does not show its settings", _ASK)
+                return
             if not is_missing_permission(error, step):
                 raise
             yield Finding(about, "ok", "does not show its settings to this account: check durability and retention")
@@ -89,16 +103,22 @@ class SinkCheck:
         topic = self._sink.staging
         queue = self._first(topic)
         if queue is None:
-            yield self._creation(topic)
+            yield self._creation(topic) if self._sink.place is None else self._missing(topic)
             return
         step = SentRequest(RequestCode.SEND_MESSAGE_V2, topic)
-        yield take(f"send to {topic}", step, self._target, lambda: self._send(queue))
+        if self._sink.place is not None and not self._is_used(self._sink.place):
+            yield Finding(f"send to {topic}", "warning", "not tried before the first query", _SEND_BEFORE)
+        else:
+            yield take(f"send to {topic}", step, self._target, lambda: self._send(queue))
         yield self._pull(queue, 0)
 
     def ledger(self) -> Iterator[Finding]:
         from spark_rocket.datasource.exactly_once.replace import NO_ENTRY, ledger_evidence
 
         topic = self._sink.ledger
+        if self._sink.place is not None:
+            yield from self._given_ledger(self._sink.place)
+            return
         queue = self._first(topic)
         if queue is not None:
             yield self._ends(queue)
@@ -111,6 +131,53 @@ class SinkCheck:
         if queue is not None and place.grade != "wrong":
             yield from self._decisions(queue, evidence)
         yield place
+
+    def _given_ledger(self, queue: MessageQueue) -> Iterator[Finding]:
+        """The queue that ledgerBroker and ledgerQueue name. A record would begin a ledger there, so none does."""
+        from spark_rocket.datasource.exactly_once.replace import NO_QUEUE, given_evidence, is_clear
+
+        about = f"topic {queue.topic}"
+        if self._first(queue.topic) is None:
+            yield self._missing(queue.topic)
+            return
+        evidence = given_evidence(self._admin, self._reader, queue)
+        shown = ", ".join(f"{each.source}: {each.broker} {each.ledger}".rstrip() for each in evidence)
+        if evidence[-1].broker == NO_QUEUE:
+            remedy = "Name one of its queues: ledgerBroker and ledgerQueue (rocket topic route shows them)."
+            yield Finding(about, "wrong", f"has no queue {queue.name}", remedy)
+            return
+        yield self._ends(queue)
+        yield self._pull(queue, 0)
+        is_unused = not self._is_used(queue)
+        if not is_clear(evidence) or (is_unused and (len(evidence) > 1 or self._is_staging_used())):
+            why = (
+                "was never used, but a ledger exists, or existed, elsewhere" if is_unused else "is not the only ledger"
+            )
+            remedy = "Give the place that existing queries have, or topics that no sink has used."
+            yield Finding(about, "wrong", f"{queue.name} {why} ({shown})", remedy)
+        elif is_unused:
+            yield Finding(
+                about, "warning", f"{queue.name} was never used: the first query begins the ledger", _SEND_BEFORE
+            )
+        else:
+            yield from self._decisions(queue, evidence)
+            yield Finding(about, "ok", f"{queue.name} is the ledger")
+
+    def _is_used(self, queue: MessageQueue) -> bool:
+        from spark_rocket.datasource.exactly_once.replace import ledger_queues
+
+        return queue in ledger_queues(self._admin, queue.topic) and self._reader.max_offset(queue) > 0
+
+    def _is_staging_used(self) -> bool:
+        from spark_rocket.datasource.exactly_once.replace import ledger_queues
+
+        return any(map(self._reader.max_offset, ledger_queues(self._admin, self._sink.staging)))
+
+    def _missing(self, topic: str) -> Finding:
+        """With ledgerBroker, the sink creates no topics."""
+        missing = TopicNotFoundError("does not exist, and with ledgerBroker the sink does not create it")
+        step = SentRequest(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+        return Finding(f"topic {topic}", "wrong", missing.message, remedy_of(missing, step, self._target))
 
     def _decisions(self, queue: MessageQueue, evidence: Sequence[Evidence]) -> Iterator[Finding]:
         topic, group = self._sink.ledger, self._sink.group
@@ -167,18 +234,27 @@ class SinkCheck:
         return "can be committed"
 
     def _creation(self, topic: str) -> Finding:
-        """Create a topic beside a missing one, and delete it: the sink creates the missing one itself."""
-        trial, about = topic + _TRIAL_SUFFIX, f"topic {topic}"
-        step = SentRequest(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+        """Ask for topics that brokers refuse after they checked the account: the sink creates the missing one itself.
+
+        That is a system topic. ACL 2.0 grants single names, and its brokers know attributes: they refuse the missing
+        topic itself for an attribute that is none. The accounts of ACL 1.0 are refused again.
+        """
+        about, step = f"topic {topic}", SentRequest(RequestCode.UPDATE_AND_CREATE_TOPIC, topic)
+        error = self._refusal(SELF_TEST_TOPIC)
+        if error is not None and is_missing_permission(error, step):
+            error = self._refusal(topic, _NO_ATTRIBUTE)
+        if error is None or _CHECKED.search(error.message):
+            return Finding(about, "ok", "does not exist: the first query creates it")
+        missing = TopicNotFoundError(f"does not exist, and cannot be created: {error.message}")
+        remedy = f"{remedy_of(missing, step, self._target)} {remedy_of(error, step, self._target)}".rstrip()
+        return Finding(about, "wrong", missing.message, remedy)
+
+    def _refusal(self, topic: str, attributes: str | None = None) -> RocketError | None:
         try:
-            self._admin.create_topic(trial, 1)
+            self._admin.create_topic(topic, 1, attributes=attributes)
         except RocketError as error:
-            missing = TopicNotFoundError(f"does not exist, and cannot be created: {error.message}")
-            remedy = f"{remedy_of(missing, step, self._target)} {remedy_of(error, step, self._target)}".rstrip()
-            return Finding(about, "wrong", missing.message, remedy)
-        with suppress(RocketError):
-            self._admin.delete_topic(trial)
-        return Finding(about, "ok", "does not exist: the first query creates it")
+            return error
+        return None
 
 
 def _place_finding(ledger: str, evidence: Sequence[Evidence]) -> Finding:
@@ -211,16 +287,23 @@ def check_exactly_once(link: Link, topic: str | None, target: str | None, sink: 
         Producer("rocket_doctor", **link.options(), send_timeout=link.timeout, member=False) as producer,
     ):
         check = SinkCheck(sink, of_cluster, admin, reader, producer)
-        brokers = {*admin.cluster_info().broker_addr_table}
-        if topic is not None:
-            brokers = {name for each in (topic, sink.staging, sink.ledger) for name in _brokers_of(admin, each)}
-        for broker in sorted(brokers):
+        for broker in sorted(_brokers(admin, topic, sink)):
             yield from guarded(f"broker {broker}, exactly once", check.settings(broker))
-        yield check.entry()
+        if sink.place is None:
+            yield check.entry()
         yield from guarded(f"topic {sink.staging}", check.staging())
         if target is not None:
             yield from guarded(f"topic {target}", check.published(target))
         yield from guarded(f"topic {sink.ledger}", check.ledger())
+
+
+def _brokers(admin: Admin, topic: str | None, sink: SinkNames) -> set[str]:
+    """Return the brokers to check; those of the topics where a proxy does not tell all of them."""
+    if topic is None:
+        with suppress(ProxyUnsupportedError):
+            return {*admin.cluster_info().broker_addr_table}
+    topics = filter(None, (topic, sink.staging, sink.ledger))
+    return {name for each in topics for name in _brokers_of(admin, each)}
 
 
 def _brokers_of(admin: Admin, topic: str) -> set[str]:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from spark_rocket.cli import show
-from spark_rocket.cli.arguments import yes_option
+from spark_rocket.cli.arguments import exclusive, yes_option
+from spark_rocket.cli.commands.sink_place import given_place, queue_of
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel
@@ -80,12 +81,24 @@ def _retention_hours(admin: Admin, reader: Reader, staging: str) -> int | None:
 @connection
 @_json
 @_ledger
+@given_place
 @click.option("--replace", "broker", metavar="BROKER", help="make the topic's queue on this broker the ledger")
 @yes_option
-def ledger(link: Link, ledger: str, broker: str | None, as_json: bool, yes: bool) -> int:
+def ledger(
+    link: Link,
+    ledger: str,
+    ledger_broker: str | None,
+    ledger_queue: int | None,
+    broker: str | None,
+    as_json: bool,
+    yes: bool,
+) -> int:
     """Show where the ledger of exactly-once writes is: the entry of each name server, and the topic's queues.
 
     All must name the same broker and id. Exit status 1 if they do not.
+
+    --ledger-broker is for writes with this option, whose ledger needs no entries: then it shows the entries that there
+    are, the used queues, and the given one. Exit status 1 if they do not agree, or if the given queue does not exist.
 
     --replace is for a ledger whose broker is permanently lost: it creates the topic on BROKER if it is missing there
     and sets the entries. Decisions of the lost ledger are unknown then: a micro-batch that was decided but that Spark
@@ -93,17 +106,19 @@ def ledger(link: Link, ledger: str, broker: str | None, as_json: bool, yes: bool
     with its target topics.
     """
     from spark_rocket.client import Producer
-    from spark_rocket.datasource.exactly_once.replace import is_clear, ledger_evidence, replace_ledger
+    from spark_rocket.datasource.exactly_once.replace import given_evidence, is_clear, ledger_evidence, replace_ledger
 
+    exclusive({"--ledger-broker": ledger_broker, "--replace": broker})
     link, namespace = link.with_full_names()
     ledger = namespace.wrap(ledger)
+    place = queue_of(ledger, ledger_broker, ledger_queue)
     with link.admin() as admin, link.reader() as reader:
         if broker is not None:
             question = f"Make {ledger} on broker {broker} the ledger? The decisions of another one are not known then."
             show.confirm(question, yes)
             with Producer("rocket_ledger", **link.options(), member=False) as producer:
                 replace_ledger(admin, reader, producer, ledger, broker)
-        found = ledger_evidence(admin, reader, ledger)
+        found = ledger_evidence(admin, reader, ledger) if place is None else given_evidence(admin, reader, place)
     columns = (Column("source"), Column("broker"), Column("ledger", "LEDGER ID"))
     show.rows([camel(asdict(each)) for each in found], columns, as_json, empty="No name server responds.")
     return 0 if is_clear(found) else 1

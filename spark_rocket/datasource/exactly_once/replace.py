@@ -7,6 +7,7 @@ Corresponds to ``mqadmin updateKvConfig``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_rocket.client import Admin, Producer, Reader
@@ -20,6 +21,7 @@ from spark_rocket.errors import DataSourceError, TopicNotFoundError
 from spark_rocket.model import Message, MessageQueue
 
 NO_ENTRY = "no entry"
+NO_QUEUE = "no queue"
 _VISIBLE_MS = 5000
 
 
@@ -50,10 +52,29 @@ def ledger_evidence(admin: Admin, reader: Reader, topic: str) -> list[Evidence]:
     return found + [Evidence(queue.name, queue.broker_name, ledger_id(reader, queue) or "") for queue in queues]
 
 
+def given_evidence(admin: Admin, reader: Reader, queue: MessageQueue) -> list[Evidence]:
+    """What tells about a ledger whose place options give (``given_place``): entries, and queues that were used.
+
+    The given queue comes last, also if it was never used. Name servers need not have entries, nor tell them.
+    """
+    found = []
+    for server, text in admin.kv_config_of_each(NAMESPACE, queue.topic, failed={}).items():
+        with suppress(ValueError):
+            entry = Entry.decode(text)
+            found.append(Evidence(server, entry.broker, entry.ledger or "being created"))
+    queues = ledger_queues(admin, queue.topic)
+    used = [each for each in queues if each != queue and reader.max_offset(each)]
+    found += [Evidence(each.name, each.broker_name, ledger_id(reader, each) or "") for each in used]
+    if queue not in queues:
+        return [*found, Evidence(queue.name, NO_QUEUE, "")]
+    return [*found, Evidence(queue.name, queue.broker_name, ledger_id(reader, queue) or "")]
+
+
 def is_clear(evidence: Sequence[Evidence]) -> bool:
-    """Whether all of it names one broker and one id. The ledger's records may have expired."""
+    """Whether all of it names one broker and one id, of one queue. The ledger's records may have expired."""
     brokers, ids = {each.broker for each in evidence}, {each.ledger for each in evidence if each.ledger}
-    return len(brokers) <= 1 and len(ids) <= 1
+    queues = [each for each in evidence if "/" in each.source]
+    return len(brokers) <= 1 and len(ids) <= 1 and len(queues) <= 1 and NO_QUEUE not in brokers
 
 
 def ledger_queues(admin: Admin, topic: str) -> list[MessageQueue]:
