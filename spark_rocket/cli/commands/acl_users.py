@@ -243,21 +243,28 @@ def _action(text: str) -> list[str]:
 
 
 _username = click.argument("username", metavar="USER")
-_actions = click.argument("actions", type=_action, nargs=-1, required=True, metavar="ACTION…")
-_sources = click.option("--from", "sources", multiple=True, metavar="ADDRESS", help="only from this address or network")
 _default = click.option("--default", "is_default", is_flag=True, help="of the Default policy, where no other matches")
 _INSTEAD = "use `rocket acl update {} --topic TOPIC=PERM --group GROUP=PERM`."
 
 
+def _decision_arguments(verb: Callable[..., None]) -> Callable[..., None]:
+    """Add the arguments and options of :func:`_put`."""
+    for decorator in (
+        where_options,
+        _default,
+        click.option("--from", "sources", multiple=True, metavar="ADDRESS", help="only from this address or network"),
+        connection,
+        click.argument("actions", type=_action, nargs=-1, required=True, metavar="ACTION…"),
+        click.argument("resource", metavar="RESOURCE"),
+        _username,
+    ):
+        verb = decorator(verb)
+    return verb
+
+
 @click.command(short_help="allow a user actions on a resource (ACL 2.0)")
-@_username
-@click.argument("resource", metavar="RESOURCE")
-@_actions
-@connection
-@_sources
-@_default
-@where_options
-def allow(link: Link, username: str, resource: str, actions: tuple[list[str], ...], **more: Any) -> None:
+@_decision_arguments
+def allow(**given: Any) -> None:
     """Allow USER actions on RESOURCE: Topic:NAME, Group:NAME or Cluster:NAME, with * at the end for a prefix, or '*'.
 
     ACTION is Pub, Sub, Create, Update, Delete, Get, List or All. Actions that are allowed already stay.
@@ -266,29 +273,23 @@ def allow(link: Link, username: str, resource: str, actions: tuple[list[str], ..
     rocket acl allow billing Topic:orders Sub Get
     rocket acl allow billing 'Group:billing*' Sub Get
     """
-    _put(link, username, resource, actions, "Allow", **more)
+    _put("Allow", **given)
 
 
 @click.command(short_help="deny a user actions on a resource (ACL 2.0)")
-@_username
-@click.argument("resource", metavar="RESOURCE")
-@_actions
-@connection
-@_sources
-@_default
-@where_options
-def deny(link: Link, username: str, resource: str, actions: tuple[list[str], ...], **more: Any) -> None:
+@_decision_arguments
+def deny(**given: Any) -> None:
     """Deny USER actions on RESOURCE. The most specific resource decides. A resource is either allowed or denied."""
-    _put(link, username, resource, actions, "Deny", **more)
+    _put("Deny", **given)
 
 
 def _put(
+    decision: str,
+    *,
     link: Link,
     username: str,
     resource: str,
     actions: tuple[list[str], ...],
-    decision: str,
-    *,
     sources: tuple[str, ...],
     is_default: bool,
     where: dict[str, str | None],
