@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.listener import SourceProgress
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
+from spark_rocket import read_arrow
 from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.datasource import RocketLagListener
 from spark_rocket.datasource.batch_reader import RocketBatchReader
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import brokers_for
@@ -21,16 +28,18 @@ from spark_rocket.datasource.options.parse import parse_read_options, parse_writ
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
 from spark_rocket.datasource.stream import RocketStreamReader
+from spark_rocket.datasource.stream_offsets import StreamOffset
 from spark_rocket.datasource.views.views import VIEWS, ViewReader, checked_view_options
 from spark_rocket.datasource.write.task import send_rows
 from spark_rocket.datasource.write.writer import RocketWriter
 from spark_rocket.errors import RocketError
-from spark_rocket.model import Message
+from spark_rocket.model import BAD_RECORD_TOPIC, Message, MessageQueue
 from spark_rocket.protocol.requests import BROKER_REQUESTS, NAMESRV_REQUESTS
 from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES, RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.testing import LocalCluster
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -262,3 +271,74 @@ def test_every_request_names_its_broker(cluster: LocalCluster, monkeypatch: pyte
         RequestCode.SEND_BATCH_MESSAGE, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.GET_TOPIC_CONFIG,
     }  # fmt: skip
     assert {RequestCode(code).name for code, name in at_brokers if name != "broker-a"} == set()
+
+
+def test_read_arrow_and_its_dead_letters_have_short_names(
+    cluster: LocalCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    connecting: dict[str, Any] = {"name_server": cluster.name_server, "namespace": INSTANCE}
+    with Admin(cluster.name_server, namespace="") as admin:
+        for topic in ("typed", "letters"):
+            admin.create_topic(f"{INSTANCE}%{topic}", 1)
+    with Producer("typist", **connecting) as producer:
+        for body in ('{"n": 1}', "invalid"):
+            producer.send(Message.of("typed", body))
+    bad = {"body_format": "json", "bad_records": "deadLetter", "dead_letter_topic": "letters"}
+    rows = (
+        read_arrow("typed", schema="n INT, topic STRING", metadata_columns="topic", **bad, **connecting)
+        .read_all()
+        .to_pylist()
+    )
+    assert rows == [{"n": 1, "topic": "typed"}]
+    assert "were sent to letters" in caplog.text
+    (letter,) = read(cluster, subscribe="letters")
+    assert (letter["topic"], letter["body"]) == ("letters", b"invalid")
+    assert dict(letter["properties"])[BAD_RECORD_TOPIC] == "typed"
+    (full,) = read(cluster, "", subscribe=f"{INSTANCE}%letters")
+    assert dict(full["properties"])[BAD_RECORD_TOPIC] == f"{INSTANCE}%typed"
+    with pytest.raises(RocketError, match="typed") as failed:
+        read_arrow("typed", schema="n INT", body_format="json", **connecting).read_all()
+    assert INSTANCE not in str(failed.value)
+
+
+@pytest.mark.parametrize("selection", [SELECTIONS["short"], SELECTIONS["full"], {}], ids=["short", "full", "all"])
+def test_a_directory_of_a_stopped_broker_has_short_names(selection: dict[str, str], stopped: Path) -> None:
+    given = {"storePath": str(stopped), "namespace": INSTANCE, **selection}
+    reader = RocketBatchReader(parse_read_options(given, Scope.READ), SOURCE_SCHEMA)
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert {row["topic"] for row in rows if row["body"] == b"one"} == {"orders"}
+    assert {dict(row["properties"])["RETRY_TOPIC"] for row in rows if row["body"] == b"one"} == {"orders"}
+    assert INSTANCE not in str([row["topic"] for row in rows])
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("stopped")
+    with LocalCluster(data_dir=directory) as running, Producer("shop", name_server=running.name_server) as producer:
+        for topic in (f"{INSTANCE}%orders", "other"):
+            running.create_topic(topic, 2)
+        properties = {"RETRY_TOPIC": f"{INSTANCE}%orders"}
+        producer.send(Message.of(f"{INSTANCE}%orders", "one", properties=properties))
+        producer.send(Message.of("other", "two"))
+    return directory
+
+
+def test_the_lag_listener_has_short_names(cluster: LocalCluster) -> None:
+    """Spark's progress has full names. The age of the oldest unread message is asked for in the namespace."""
+    queue = MessageQueue(f"{INSTANCE}%orders", "broker-a", 0)
+    end, latest = (json.dumps(StreamOffset({queue: offset}).to_json()) for offset in (0, 1))
+    source = SourceProgress("rocket", "null", end, latest, 1, 1.0, 1.0, {})
+    progress = SimpleNamespace(id="1", runId=uuid.uuid4(), name="copy", sources=[source])
+    listener = RocketLagListener(0, name_server=cluster.name_server, namespace=INSTANCE)
+    try:
+        listener.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
+
+        def metrics() -> str:
+            with urlopen(f"http://127.0.0.1:{listener.port}/metrics") as page:
+                return str(page.read().decode())
+
+        page = until(lambda: text if "lag_seconds{" in (text := metrics()) else "", "the age")
+    finally:
+        listener.close()
+    assert 'topic="orders"' in page
+    assert INSTANCE not in page

@@ -229,10 +229,11 @@ class BadRecordCounter:
     def report(self) -> None:
         """Log the counts at the end of the task."""
         if self._bad:
+            letters = self._options.namespace.unwrap(self._settings.dead_letter_topic or "")
             what = {
                 BadRecords.FAIL: "fail the task",
                 BadRecords.DROP: "were dropped",
-                BadRecords.DEAD_LETTER: f"were sent to {self._settings.dead_letter_topic}",
+                BadRecords.DEAD_LETTER: f"were sent to {letters}",
             }.get(self._settings.bad_records, "have no values")
             log.warning(
                 "%d of %d messages could not be decoded as %s and %s (badRecords=%s): first %s, last %s",
