@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -113,10 +115,12 @@ def interrupted_at(event: threading.Event) -> Iterator[None]:
     The signal is repeated, because one that arrives right before a thread blocks in the kernel does not wake it.
     """
     done = threading.Event()
+    is_interrupted = False  # not an event: a second signal may come while the handler holds its lock
 
     def interrupt(*_: object) -> None:
-        if not done.is_set():
-            done.set()
+        nonlocal is_interrupted
+        if not is_interrupted:
+            is_interrupted = True
             raise KeyboardInterrupt
 
     def send_signals() -> None:
@@ -162,3 +166,28 @@ def test_an_interrupt_ends_a_poll(mq: FakeCluster, closing: Callable[[Any], Any]
         polling.set()
         consumer.poll(60.0)
     assert not consumer.poll(0.0)
+
+
+AT_EXIT = """
+import atexit, sys
+
+def send():
+    for call in (lambda: producer.send(message), lambda: producer.send_async(message).result()):
+        try:
+            call()
+        except Exception as error:
+            print(type(error).__name__, error.message)
+
+atexit.register(send)  # before the import: called when the event loop has ended
+from spark_rocket.client import Producer
+from spark_rocket.model import Message
+producer, message = Producer(name_server=sys.argv[1]), Message.of("t", "x")
+producer.send(message)
+"""
+
+
+def test_an_exit_handler_registered_before_the_import_is_refused_at_once(mq: FakeCluster) -> None:
+    command = [sys.executable, "-c", AT_EXIT, mq.name_server.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout == "StateError The interpreter is exiting: no message can be sent.\n" * 2
+    assert len(mq.sends()) == 1

@@ -6,9 +6,12 @@ After each: every future is done, nothing is in flight, and the next send works.
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import FrameType
@@ -20,6 +23,7 @@ from spark_rocket.client import Producer, TransactionProducer
 from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode
+from spark_rocket.remoting.event_loop import LoopThread, loop_thread
 from tests.client.fakes import Decides, FakeCluster, says
 from tests.client.test_producer_accumulator import stored
 from tests.kit.waiting import until
@@ -30,6 +34,7 @@ pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live
 BROKERS = 1
 PARTS = "spark_rocket/client/send/", "spark_rocket/remoting/client/", "spark_rocket/remoting/event_loop.py"
 STEP = 1 if LONG else 12
+IDLE_S = 0.3  # a thread that spins makes 100,000 calls in that time
 MESSAGE = Message.of("t", "x")
 
 CALLS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
@@ -127,6 +132,36 @@ def test_an_interrupt_at_each_line(mq: FakeCluster, closing: Callable[[Any], Any
         check(producer, futures)
         if not reached:
             break
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_no_thread_spins_after_interrupts(
+    mq: FakeCluster, closing: Callable[[Any], Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: calls on the threads that were started since, and what they and others post to the event loop."""
+    steps = itertools.count()
+    post = LoopThread.post
+
+    def counted(thread: LoopThread, call: Callable[[], object]) -> None:
+        next(steps)
+        post(thread, call)
+
+    monkeypatch.setattr(LoopThread, "post", counted)
+    threading.setprofile(lambda *_: next(steps))
+    try:
+        settings, call = CALLS[name]
+        producer = closing(make(mq, settings))
+        for at in range(1, 100_000, 3 * STEP):
+            if not at_line(at, interrupt, lambda: call(producer))[0]:
+                break
+        check(producer, None)
+    finally:
+        threading.setprofile(None)  # type: ignore[arg-type]
+    later = threading.Event()
+    loop_thread().call_at(time.monotonic() + IDLE_S, later.set)
+    before = next(steps)
+    assert later.wait(20)
+    assert next(steps) - before < 10_000
 
 
 @pytest.mark.parametrize("name", CALLS)
