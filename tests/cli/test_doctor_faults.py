@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import re
 import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from spark_rocket.cli import main
+from spark_rocket.cli.commands import doctor_pipeline
 from spark_rocket.cli.commands.doctor import PROBLEM_FOUND
 from spark_rocket.cli.commands.doctor_pipeline import clock_finding
 from spark_rocket.client import Admin
@@ -18,6 +22,7 @@ from spark_rocket.datasource.exactly_once.writer import check_topics
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.certificates import CertificateAuthority
 from tests.kit.addresses import ADVERTISED_HOST, address_map, unreachable_broker
 from tests.kit.remoting_proxy import RemotingProxy
 
@@ -196,6 +201,40 @@ def test_a_server_that_accepts_only_tls(capsys: Capsys) -> None:
     with LocalCluster(tls="enforcing", in_process=True) as cluster:
         wrong = problems(capsys, cluster.name_server, "-t", "orders")
     assert "tls" in wrong["name server"].lower()
+
+
+def test_a_certificate_that_is_not_trusted(tmp_path: Path, capsys: Capsys) -> None:
+    other = CertificateAuthority(tmp_path).certificate
+    with LocalCluster(tls="enforcing", in_process=True) as cluster:
+        wrong = problems(capsys, cluster.name_server, "-t", "orders", "--tls", "--tls-ca", str(other))
+    assert "--tls-ca" in wrong["name server"]
+
+
+def test_a_reader_without_get(capsys: Capsys) -> None:
+    """ACL 2.0: the ends of queues need it, pulls do not."""
+    keys = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+    with LocalCluster(acl="2.0", in_process=True, **keys) as cluster:
+        cluster.create_topic("orders", 1)
+        reader = sink_account((cluster, "2.0"), {"Topic:orders": ["Sub"], "Group:pipeline": ["Sub"]}, "reader")
+        wrong = problems(capsys, cluster.name_server, "-t", "orders", "-g", "pipeline", *reader)
+    assert wrong.keys() == {"topic orders"}
+    assert "rocket acl allow reader Topic:orders Get" in wrong["topic orders"]
+
+
+def test_a_clock_of_this_machine_that_is_off(
+    guarded: LocalCluster, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clock() -> dict[str, Any]:
+        _, found = findings(capsys, guarded.name_server, "--write", "orders", "-g", "pipeline", *signed(WRITER))
+        (finding,) = (each for each in found if each["about"].startswith("clock of "))
+        return finding
+
+    assert clock()["grade"] == "ok"
+    late = SimpleNamespace(time_ns=lambda: time.time_ns() - 90_000_000_000)
+    monkeypatch.setattr(doctor_pipeline, "time", late)
+    found = clock()
+    assert (found["grade"], "NTP" in found["remedy"]) == ("warning", True)
+    assert re.search(r"by (89|90) s", found["text"])
 
 
 def test_a_clock_that_is_off() -> None:

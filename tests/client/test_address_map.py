@@ -6,6 +6,8 @@ import asyncio
 import queue
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,9 @@ from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.send.transaction import LocalTransactionState, TransactionListener
 from spark_rocket.errors import ConfigError, RemotingConnectError
 from spark_rocket.model import Message, MessageExt
+from spark_rocket.remoting.tls.settings import TlsMode, Verify
 from spark_rocket.testing import LocalCluster
+from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from tests.kit.addresses import ADVERTISED_HOST, unreachable_broker
 from tests.kit.waiting import until
 
@@ -169,3 +173,25 @@ def test_an_unreachable_broker_is_named_with_the_remedy(cluster: LocalCluster) -
         admin.create_topic("never", 1)
     target = AddressMap.of(wrong).target(address)
     assert f"No connection to {address} (at {target}): " in mapped.value.message
+
+
+@pytest.mark.live
+def test_a_certificate_is_that_of_the_mapped_address(tmp_path: Path) -> None:
+    """It has neither the advertised address nor the other name at which the broker is reached."""
+    authority = CertificateAuthority(tmp_path)
+    tls = replace(tls_of(authority, authority.issue("broker", ["127.0.0.1"])), mode=TlsMode.PERMISSIVE)
+    config = {"brokerIP1": ADVERTISED_HOST, **tls.properties()}
+    with LocalCluster(config=config, in_process=True) as cluster:
+        good, other = (f"{ADVERTISED_HOST}:*={host}:*" for host in ("127.0.0.1", "localhost"))
+        full, only_ca = (replace(tls, verify=verify) for verify in (Verify.FULL, Verify.CA))
+        with Admin(cluster.name_server, tls=full, address_map=good) as admin:
+            admin.create_topic("named", 1)
+        with (
+            Admin(cluster.name_server, tls=full, address_map=other) as admin,
+            pytest.raises(RemotingConnectError) as refused,
+        ):
+            admin.create_topic("never", 1)
+        assert refused.value.code == "TLS_WRONG_NAME"
+        assert "localhost" in refused.value.message
+        with Admin(cluster.name_server, tls=only_ca, address_map=other) as admin:
+            admin.create_topic("other", 1)
