@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -118,8 +118,8 @@ def page_of(name_server: str, **given: Any) -> Iterator[Page]:
     console = Console(name_server, **given)
     try:
         page = Page(console)
-        yield page
-        page.http.close()
+        with closing(page.http):
+            yield page
     finally:
         console.close()
 

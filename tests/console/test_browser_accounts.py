@@ -165,6 +165,21 @@ def test_users_and_permissions_of_acl_2(auth: Window, users: LocalCluster, admin
     auth.says("the console may lose its access", css="dialog")
 
 
+def test_permissions_in_chinese(auth: Window) -> None:
+    browser.language(auth.driver, "zh-CN,zh")
+    try:
+        auth.open("/accounts")
+        auth.press("添加权限", "tr:first-child button")
+        auth.says("允许", "拒绝", "全部", "发布", "订阅", "创建", "修改", "删除", "查询", "列出", css="dialog")
+        auth.fill("资源", "Topic:orders")
+        auth.field("发布").click()
+        auth.press("继续")
+        auth.says("允许 发布：Topic:orders", css="dialog")
+        auth.press("取消", "dialog button")
+    finally:
+        browser.language(auth.driver, "en")
+
+
 def test_an_error_of_a_broker_with_users_stays_in_the_dialog(auth: Window) -> None:
     auth.press("New user", "main button")
     auth.fill("Name", "root-key")

@@ -5,7 +5,8 @@ import { button, choice, confirmName, dialog, field, note, section, Table } from
 import { confirmChanges, finished, HIDDEN, OWN, select, small, worded } from "./accounts.js";
 import { tr } from "../language.js";
 
-const ACTIONS = ["All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"];
+const ACTION_NAMES = { All: tr`All`, Pub: tr`Pub`, Sub: tr`Sub`, Create: tr`Create`, Update: tr`Update`, Delete: tr`Delete`, Get: tr`Get`, List: tr`List` };
+const DECISIONS = { Allow: tr`Allow`, Deny: tr`Deny` };
 const STATUSES = { enable: tr`enabled`, disable: tr`disabled` };
 
 export function usersSection(view, found, own) {
@@ -36,7 +37,7 @@ export function usersSection(view, found, own) {
 }
 
 const described = (p) => [
-  tr`${p.decision} ${p.actions.join(", ")} on ${p.resource}`,
+  tr`${DECISIONS[p.decision] ?? p.decision} ${p.actions.map((action) => ACTION_NAMES[action] ?? action).join(", ")} on ${p.resource}`,
   p.sourceIps.length ? tr`from ${p.sourceIps.join(", ")}` : "", p.policyType === "Default" ? tr`(default)` : "",
 ].filter(Boolean).join(" ");
 
@@ -79,14 +80,14 @@ async function permit(view, brokers, own, user, known) {
   const resource = h("input", { value: known?.resource ?? "Topic:", required: true, autocomplete: "off", spellcheck: "false", autocapitalize: "off" });
   if (known) resource.readOnly = true;
   let decision = known?.decision ?? "Allow";
-  const boxes = ACTIONS.map((action) => [action, h("input", { type: "checkbox", id: `action-${action}`, checked: known?.actions.includes(action) ?? false })]);
+  const boxes = Object.keys(ACTION_NAMES).map((action) => [action, h("input", { type: "checkbox", id: `action-${action}`, checked: known?.actions.includes(action) ?? false })]);
   const addresses = h("input", { value: known?.sourceIps.join(", ") ?? "", autocomplete: "off", spellcheck: "false" });
   const given = await dialog({
     title: tr`Permission of ${user.name}`, action: tr`Continue`,
     content: [
       field(tr`Resource`, resource, { hint: tr`Topic:orders, Group:billing, Topic:order* for all with this prefix, or * for everything.` }),
-      choice(tr`Decision`, "decision", [["Allow", "Allow"], ["Deny", "Deny"]], decision, (value) => { decision = value; }),
-      h("fieldset", { class: "checks" }, h("legend", { class: "muted" }, tr`Actions`), boxes.map(([action, box]) => h("span", { class: "check" }, box, h("label", { for: box.id }, action)))),
+      choice(tr`Decision`, "decision", Object.entries(DECISIONS), decision, (value) => { decision = value; }),
+      h("fieldset", { class: "checks" }, h("legend", { class: "muted" }, tr`Actions`), boxes.map(([action, box]) => h("span", { class: "check" }, box, h("label", { for: box.id }, ACTION_NAMES[action])))),
       field(tr`From addresses`, addresses, { hint: tr`Separated by commas, like 10.0.0.0/8. Empty: from all.` }),
     ],
     act: () => ({ actions: boxes.filter(([, box]) => box.checked).map(([action]) => action), sourceIps: addresses.value.split(",").map((one) => one.trim()).filter(Boolean) }),
