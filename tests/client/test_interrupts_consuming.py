@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.client import ConsumeOrderlyStatus, LitePullConsumer, PushConsumer, Reader
+from spark_rocket.client import Admin, ConsumeOrderlyStatus, LitePullConsumer, PushConsumer, Reader
 from spark_rocket.client.core.lifecycle import ServiceState
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
@@ -310,5 +310,25 @@ def test_an_interrupted_poll_loses_no_message(mq: FakeCluster, closing: Callable
         found = messages or consumer.poll(20)
         assert found[0].queue_offset == last + 1
         last = found[-1].queue_offset
+        if not reached:
+            break
+
+
+FIRST_CALLS: dict[str, tuple[Callable[[str], Any], Callable[[Any], object]]] = {
+    "reader": (lambda address: Reader(address, request_timeout=2.0), lambda c: c.min_offset(QUEUE)),
+    "admin": (lambda address: Admin(address, request_timeout=2.0), lambda c: c.cluster_info()),
+    "admin, of a broker": (lambda address: Admin(address, request_timeout=2.0), lambda c: c.offsets("t")),
+}
+
+
+@pytest.mark.parametrize("name", FIRST_CALLS)
+def test_an_interrupted_first_call_can_be_repeated(mq: FakeCluster, closing: Callable[[Any], Any], name: str) -> None:
+    """It opens the connections."""
+    make, call = FIRST_CALLS[name]
+    for at in lines(7):
+        client = closing(make(mq.name_server.address))
+        reached, _ = at_line(at, interrupt, lambda: call(client), PARTS)  # noqa: B023
+        call(client)
+        client.close()
         if not reached:
             break

@@ -173,7 +173,7 @@ class AsyncRemotingClient:
             if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
                 raise copy.copy(connection.lost)
             thread = None if self._thread is None else self._thread()
-            connection = self._connections[address] = RemotingConnection(
+            connection = RemotingConnection(
                 asyncio.get_running_loop() if thread is None else thread.loop,
                 address,
                 min(self._connect_timeout, connect_timeout),
@@ -186,9 +186,10 @@ class AsyncRemotingClient:
                 target=self._target_of(address),
                 remedy=self._remedy,
             )
-            connection.opened.when_settled(partial(self._connected, address))
-            connection.closed.when_settled(partial(self._lost, connection))
             try:
+                connection.opened.when_settled(partial(self._connected, address))
+                connection.closed.when_settled(partial(self._lost, connection))
+                self._connections[address] = connection
                 connection.post(connection.open)
             except BaseException as error:  # an interrupt
                 connection.lost = connection.lost or RemotingConnectError(f"No connection to {address}: {error!r}.")
