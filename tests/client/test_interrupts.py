@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -19,6 +16,7 @@ from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupRespo
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.fakes import POSITION, QUEUE, Decides, FakeCluster, Handler, says, says_offset
+from tests.kit.interrupts import interrupted_at
 
 pytestmark = pytest.mark.live
 
@@ -106,38 +104,6 @@ def mq(mq: FakeCluster) -> FakeCluster:
     members = GetConsumerListByGroupResponseBody([])
     mq.everywhere(Code.GET_CONSUMER_LIST_BY_GROUP, says(0, body=members.to_json()))
     return mq
-
-
-@contextmanager
-def interrupted_at(event: threading.Event) -> Iterator[None]:
-    """Interrupt the block once, after an event, and expect KeyboardInterrupt.
-
-    The signal is repeated, because one that arrives right before a thread blocks in the kernel does not wake it.
-    """
-    done = threading.Event()
-    is_interrupted = False  # not an event: a second signal may come while the handler holds its lock
-
-    def interrupt(*_: object) -> None:
-        nonlocal is_interrupted
-        if not is_interrupted:
-            is_interrupted = True
-            raise KeyboardInterrupt
-
-    def send_signals() -> None:
-        assert event.wait(30)
-        while not done.wait(0.1):
-            os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.signal(signal.SIGINT, interrupt)
-    thread = threading.Thread(target=send_signals)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        done.set()
-        thread.join()
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="signals reach the main thread")

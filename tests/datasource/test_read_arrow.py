@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -30,6 +28,7 @@ from spark_rocket.errors import DataSourceError, OptionError, RecordError, Schem
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 from tests.datasource.body_formats.formats import avro, descriptor
+from tests.kit.interrupts import interrupted_at
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
@@ -268,19 +267,9 @@ def test_an_interrupt_ends_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
         release.wait()
 
     monkeypatch.setattr(reads, "read", block)
-    main = threading.main_thread().ident
-    assert main == threading.get_ident()
-
-    def interrupt() -> None:
-        blocked.wait()
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
     reader = read_arrow("orders", columns=["body"], threads=1)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_at(blocked):
         reader.read_all()
-    thread.join()
     release.set()
     del reader  # if the signal came between two batches, the reader could go on
     no_threads_left()
