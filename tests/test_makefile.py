@@ -39,7 +39,7 @@ class Project:
         """The packages that this installed, one line for each call, and the last thing that it ran."""
         calls = self.folder / "calls"
         calls.unlink(missing_ok=True)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "ARGS"))}
         subprocess.run(["make", *targets], cwd=self.folder, env=environment, check=True, capture_output=True)
         made = calls.read_text().splitlines() if calls.exists() else []
         return [call for call in made if call.startswith("packages")] + [call for call in made[-1:] if "run" in call]
@@ -58,7 +58,10 @@ def project(tmp_path: Path) -> Project:
 
 
 RUN_DEMO = "run .venv python -m jobs.demo"
-RUN_TEST = "run .venv python -m pytest -n 3 --dist loadfile"
+RUN_TEST = (
+    "run .venv python -m pytest -n 3 --dist loadfile"
+    " -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 2"
+)
 
 
 def test_the_demo_installs_only_what_it_needs_and_the_tests_add_the_rest(project: Project) -> None:

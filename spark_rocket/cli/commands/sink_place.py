@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from spark_rocket.cli.arguments import whole
 from spark_rocket.model import MessageQueue
 
 _MAX_QUEUE = 65_535
@@ -18,7 +19,10 @@ _MAX_QUEUE = 65_535
 def given_place(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--ledger-broker`` and ``--ledger-queue``."""
     number = click.option(
-        "--ledger-queue", type=click.IntRange(0, _MAX_QUEUE), metavar="N", help="ledgerQueue of the writes (0)"
+        "--ledger-queue",
+        type=whole(0, _MAX_QUEUE, "number of a queue"),
+        metavar="N",
+        help="ledgerQueue of the writes (0)",
     )
     broker = click.option("--ledger-broker", metavar="BROKER", help="ledgerBroker of the writes")
     return broker(number(command))
