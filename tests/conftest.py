@@ -12,7 +12,7 @@ import gc
 import inspect
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,7 +35,15 @@ _SPARK = (
     {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
     {"flights", "connect", "package", "exactly_once"},
 )
-_LONG = ("tests/cluster/", "tests/proxy/", "tests/client/", "tests/store/", "tests/broker/", "tests/crash/")
+_LONG = (
+    "tests/test_site.py",
+    "tests/cluster/",
+    "tests/proxy/",
+    "tests/client/",
+    "tests/store/",
+    "tests/broker/",
+    "tests/crash/",
+)
 
 
 def _group(nodeid: str) -> str:
@@ -79,9 +87,19 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    gc.disable()  # until all tests are collected: see below
     if "not live" in config.option.markexpr:  # of make unit: its audit hook takes a tenth of the time of all tests
         config.pluginmanager.register(Guard())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the objects of 15,000 tests from the garbage collector, which would visit them for most of a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -96,8 +114,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item.get_closest_marker(name) is None]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _place(item.nodeid))
-    gc.enable()
-    gc.freeze()  # the objects of 15,000 tests, which a full collection would visit for most of a second
 
 
 @pytest.hookimpl(optionalhook=True)
