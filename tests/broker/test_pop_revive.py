@@ -521,6 +521,7 @@ def test_without_the_timer_there_is_no_pop(tmp_path: Path, clock: Clock) -> None
 # --- retry topics of many pairs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.live
 def test_retry_topics_of_many_pairs_share_writes(tmp_path: Path) -> None:
     """Each write of ``topics.json`` has all topics: one for each retry topic would be the square of the pairs."""
     clock = Clock()
