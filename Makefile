@@ -9,7 +9,7 @@ NODE   := tests/proxy/official/node
 # Input of the spell checker.
 TEXTS  := spark_rocket jobs benchmarks tools docs tests Makefile mkdocs.yml $(wildcard *.md)
 ARGS   ?=
-# A test that hangs prints what each thread does and ends its process, which pytest replaces; no test takes a minute.
+# A test that hangs prints what each thread does and ends its process, which pytest replaces. The longest test takes two minutes.
 HANGS  := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
 .PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint verify protos dist matrix upgrade docs translated bench soak setup clean

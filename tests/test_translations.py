@@ -43,6 +43,14 @@ def test_every_translation_is_as_new_as_its_english_page() -> None:
     assert [page for page in PAGES if not is_current(ROOT / page)] == []
 
 
+def test_an_english_page_is_not_marked(tmp_path: Path) -> None:
+    english = tmp_path / "page.md"
+    english.write_text("# Page\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"page\.md is not a translation"):
+        mark_as_current(english)
+    assert english.read_text(encoding="utf-8") == "# Page\n"
+
+
 def test_a_changed_english_page_is_noticed(tmp_path: Path) -> None:
     english, chinese = tmp_path / "page.md", tmp_path / "page.zh.md"
     english.write_text("# Page\n\nOne\ntwo.\n", encoding="utf-8")

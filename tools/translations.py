@@ -36,6 +36,8 @@ def is_current(translation: Path) -> bool:
 
 
 def mark_as_current(translation: Path) -> None:
+    if source(translation) == translation:
+        raise ValueError(f"{translation.name} is not a translation. Give the Chinese page: x.zh.md or README.zh-CN.md.")
     text = _HASH.sub("\n", translation.read_text(encoding="utf-8")).rstrip("\n")
     english = source(translation)
     line = f"<!-- Translation of {english.name}, SHA-256 {digest(english)} -->"
