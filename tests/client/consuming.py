@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -191,16 +189,3 @@ FAILURES = [
     raising(KeyboardInterrupt()),
 ]
 """Listeners that fail or return something else than a status."""
-
-
-def in_child(check: Callable[[], object]) -> None:
-    """Run a check in a forked child; it fails unless the check returns something true."""
-    child = os.fork()
-    if not child:  # pragma: no cover - the child's coverage is not counted
-        status = 1
-        try:
-            signal.alarm(30)
-            status = 0 if check() else 1
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -18,8 +18,8 @@ from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.event_loop import loop_thread
-from tests.client.consuming import in_child
 from tests.client.fakes import POSITION, FakeCluster, route, says
+from tests.kit.forking import in_child
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
@@ -132,7 +132,7 @@ def test_each_fork_asks_the_name_server_with_connections_of_its_own(mq: FakeClus
             before = sockets()
             asks()
             assert sockets() - before
-            in_child(asks)
+            in_child(asks, 30)
             asks()
             reader.close()
             until(lambda: not sockets() - before)

@@ -29,7 +29,7 @@ from spark_rocket.errors import (
 )
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.client.consuming import in_child
+from tests.kit.forking import in_child
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

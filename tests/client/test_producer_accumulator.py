@@ -28,8 +28,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
-from tests.client.consuming import in_child
 from tests.client.fakes import FakeCluster, Produce, route, says
+from tests.kit.forking import in_child
 
 pytestmark = pytest.mark.live
 

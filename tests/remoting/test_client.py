@@ -8,7 +8,6 @@ import logging
 import os
 import random
 import socket
-import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client import connection
 from spark_rocket.remoting.client.remoting_client import RemotingClient
+from tests.kit.forking import in_child
 
 from .conftest import ECHO, FAIL, SILENT, RawClient, Serve, request
 
@@ -390,19 +390,14 @@ def test_after_a_fork_each_process_has_its_own_connections(serve: Serve, client:
     server = serve()
     assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
     waiting = client.invoke_async(server.address, request(SILENT), timeout=60)
-    child = os.fork()
-    if child == 0:  # no exit handler here: the exit status is the result
-        status = 1
-        try:
-            assert not client.is_connected(server.address)
-            assert client.invoke(server.address, request(), timeout=60).code == 0
-            client.close()
-            status = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def has_its_own() -> bool:
+        assert not client.is_connected(server.address)
+        code = client.invoke(server.address, request(), timeout=60).code
+        client.close()
+        return code == 0
+
+    in_child(has_its_own)
     assert client.is_connected(server.address)
     assert client.invoke(server.address, request(ECHO, 0, b"parent")).body == b"parent"
     assert not waiting.done()
@@ -416,7 +411,4 @@ def test_a_fork_without_a_free_descriptor(serve: Serve, monkeypatch: pytest.Monk
         for each in (one, other):
             assert each.invoke(server.address, request()).code == 0
         monkeypatch.setattr(os, "open", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
-        child = os.fork()
-        if child == 0:
-            os._exit(one.is_connected(server.address) + other.is_connected(server.address))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        in_child(lambda: not (one.is_connected(server.address) or other.is_connected(server.address)))
