@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MAKEFILE = """
 ARGS ?=
+FUZZ_CASES ?= 9
 REPORT = $(subst --junitxml=,,$(lastword $(ARGS)))
 long: ; @cp good.xml $(REPORT)
 connect: ; @cp mixed.xml $(REPORT); exit 1
 crash: ; @echo $(TORN_IMAGES) images; exit 2
 bench: ; @echo '[{"name": "x.y", "value": 1234.5, "unit": "rows/s", "ratio": 0.5}]' >$(lastword $(ARGS))
+fuzz: ; @test $(FUZZ_CASES) = 7 && cp good.xml $(REPORT)
 matrix: ; @printf '| Python | PySpark |\\n|---|---|\\n| 3.11 | 4.3 |\\n'
 """
 MIXED = """<testsuites><testsuite>
@@ -46,9 +49,10 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def verify(project: Path, *arguments: str) -> tuple[int, str]:
+def verify(project: Path, *arguments: str, **variables: str) -> tuple[int, str]:
     command = [sys.executable, "tools/verify.py", *arguments]
-    status = subprocess.run(command, cwd=project, capture_output=True, check=False).returncode
+    environment = os.environ | variables
+    status = subprocess.run(command, cwd=project, env=environment, capture_output=True, check=False).returncode
     return status, (project / "docs" / "reference" / "verification.md").read_text()
 
 
@@ -57,9 +61,9 @@ def test_a_failed_suite_does_not_end_the_run(project: Path) -> None:
     assert status == 1
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `make")}
     assert "| passed |" in rows["make long"]
-    assert rows["make long"].endswith("| 1 passed |")
+    assert "| 1 passed |" in rows["make long"]
     assert "| failed |" in rows["make connect"]
-    assert rows["make connect"].endswith("1 passed, 1 failed, 1 skipped |")
+    assert "| 1 passed, 1 failed, 1 skipped |" in rows["make connect"]
     assert "| failed |" in rows["make crash"]
     assert "| passed |" in rows["make bench"]
     assert "| passed |" in rows["make matrix"]
@@ -71,22 +75,30 @@ def test_a_failed_suite_does_not_end_the_run(project: Path) -> None:
     assert "* `make matrix`: 3.11 4.3" in details
 
 
-def test_the_page_names_form_and_commit(project: Path) -> None:
+def row(page: str, suite: str) -> str:
+    return next(line for line in page.splitlines() if line.startswith(f"| `make {suite}`"))
+
+
+def test_each_row_names_its_form_and_commit_and_a_later_run_keeps_the_others(project: Path) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short=8", "HEAD"], cwd=project, check=True, capture_output=True, text=True
     )
     status, page = verify(project, "--short", "--only", "long")
     assert status == 0
-    assert "Short form, 20" in page
-    assert f"commit `{commit.stdout.strip()}`" in page
-    assert "| not in the short form |" in page
-
-
-def test_a_later_run_keeps_the_rows_of_the_same_commit(project: Path) -> None:
-    verify(project, "--only", "long")
-    _, page = verify(project, "--only", "matrix")
-    assert page.count("| passed |") == 2
+    first = row(page, "long")
+    assert "| short | passed |" in first
+    assert f"| `{commit.stdout.strip()}`, 20" in first
     (project / "Makefile").write_text(MAKEFILE + "\n")
     _, page = verify(project, "--only", "matrix")
-    assert page.count("| passed |") == 1
-    assert "with changes" in page
+    assert row(page, "long") == first
+    assert "| full | passed |" in row(page, "matrix")
+    assert " with changes`, 20" in row(page, "matrix")
+
+
+def test_a_row_names_the_variables_that_the_environment_sets(project: Path) -> None:
+    status, page = verify(project, "--only", "fuzz", FUZZ_CASES="7")
+    assert status == 0
+    assert "| full FUZZ_CASES=7 | passed |" in row(page, "fuzz")
+    status, page = verify(project, "--only", "fuzz", FUZZ_CASES="8")
+    assert status == 1
+    assert "| full FUZZ_CASES=8 | failed |" in row(page, "fuzz")

@@ -2,7 +2,8 @@
 
 A failed suite does not end the run. The page, ``docs/reference/verification.md``, is written again after each suite:
 an interrupted run leaves the results so far. ``--short`` runs fewer rounds of most suites, in about 20 minutes on two
-quiet cores; ``--only NAME`` runs one suite and keeps the rows of the others if they are of the same commit and form.
+quiet cores; ``--only NAME`` runs one suite and keeps the rows of the others. A suite's variables are taken from the
+environment (``KILL_ROUNDS=20 make verify ARGS='--only crash'``). Each row names its form, commit and day.
 
 The suites are targets of the Makefile. pytest's counts, failures and figures are read from its JUnit report: a test
 states a figure with the fixture ``figure``. Logs are in ``build/verify``.
@@ -26,17 +27,28 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "verify"
 PAGE = ROOT / "docs" / "reference" / "verification.md"
+# The suites' own pages, which do not make a commit a changed one.
+WRITTEN = (PAGE, ROOT / "docs" / "internals" / "request-costs.md")
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A target of the Makefile, with its variables in the two forms. ``short`` is None: not in the short form."""
+    """A target of the Makefile, with its variables in the two forms. ``short`` is None: not in the short form.
+
+    The full form is that of ``make`` without variables. ``takes`` names further variables that the environment may set.
+    """
 
     name: str
     shows: str
     short: dict[str, str] | None
     full: dict[str, str] = field(default_factory=dict)
     max_minutes: int = 60
+    takes: tuple[str, ...] = ()
+
+    def given(self) -> dict[str, str]:
+        """Return the variables of this suite that the environment sets."""
+        names = {*(self.short or {}), *self.takes} - {"ARGS"}
+        return {name: os.environ[name] for name in sorted(names) if name in os.environ}
 
 
 # The tests of the sink under tests/crash belong to `chaos-sink`, which runs them with more rounds.
@@ -44,7 +56,13 @@ _LONG = "--ignore=tests/crash"
 _FEW_BENCHMARKS = "--runs 1 --only spark.read.128 spark.write.128 spark.write.lines spark.read.flights client grpc"
 
 SUITES = (
-    Suite("long", "tests of a minute each", {"ARGS": f"{_LONG} --ignore=tests/test_install.py"}, {"ARGS": _LONG}),
+    Suite(
+        "long",
+        "tests of a minute each",
+        {"ARGS": f"{_LONG} --ignore=tests/test_install.py"},
+        {"ARGS": _LONG},
+        takes=("DIFFERENCES_SEED", "DIFFERENCES_SCHEMAS"),
+    ),
     Suite("connect", "Spark tests on Spark Connect", {"ARGS": "-k 'test_read or test_stream'"}),
     Suite("crash", "torn files and kills under load", {"TORN_IMAGES": "100", "KILL_ROUNDS": "5", "BAD_FILES": "some"}),
     Suite("failover", "masters, slaves and name servers are killed and isolated", {"FAILOVER_ROUNDS": "4"}),
@@ -53,6 +71,7 @@ SUITES = (
         "chaos-sink",
         "the exactly-once sink under kills",
         {"SINK_KILLS": "25", "SINK_HISTORIES": "300", "ARGS": "--deselect=tests/crash/test_sink_spark.py"},
+        takes=("SINK_SEED",),
     ),
     Suite("fuzz", "invalid input for all decoders", {"FUZZ_CASES": "50000"}),
     Suite("cost", "CPU time and memory of hostile requests", None),
@@ -67,6 +86,9 @@ class Outcome:
     """A row of the page."""
 
     suite: str
+    form: str
+    of: str
+    """The commit and the day."""
     result: str
     seconds: float
     counts: str = ""
@@ -74,7 +96,7 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
 
 
-def run(suite: Suite, variables: dict[str, str]) -> Outcome:
+def run(suite: Suite, form: str, variables: dict[str, str]) -> Outcome:
     """Run a suite. What it started is ended with it, also at the time limit and on Ctrl-C."""
     log, report, rows = (FOLDER / f"{suite.name}{ending}" for ending in (".log", ".xml", ".json"))
     for path in (report, rows):
@@ -86,6 +108,7 @@ def run(suite: Suite, variables: dict[str, str]) -> Outcome:
         arguments += f" --json {rows}"
     elif suite.name not in ("matrix", "soak"):
         arguments += f" --junitxml={report}"
+    of = f"`{_commit()}`, {datetime.now(UTC).date().isoformat()}"
     begun = time.monotonic()
     with log.open("w", encoding="utf-8") as file:
         command = ["make", "--no-print-directory", suite.name, f"ARGS={arguments.strip()}"]
@@ -99,7 +122,7 @@ def run(suite: Suite, variables: dict[str, str]) -> Outcome:
         finally:
             _end(process)
     result = "passed" if status == 0 else "timed out" if status is None else "failed"
-    outcome = Outcome(suite.name, result, time.monotonic() - begun)
+    outcome = Outcome(suite.name, form, of, result, time.monotonic() - begun)
     if report.exists():
         read_report(report, outcome)
     elif rows.exists():
@@ -160,19 +183,18 @@ def read_benchmarks(path: Path, outcome: Outcome) -> None:
     ]
 
 
-def page(form: str, commit: str, outcomes: list[Outcome]) -> str:
+def page(outcomes: list[Outcome]) -> str:
     """Return the page as Markdown."""
-    day = datetime.now(UTC).date().isoformat()
     python = platform.python_version()
     rows, details = [], []
     by_name = {outcome.suite: outcome for outcome in outcomes}
     for suite in SUITES:
         outcome = by_name.get(suite.name)
         if outcome is None:
-            result = "not in the short form" if form == "short" and suite.short is None else "not run"
-            rows.append(f"| `make {suite.name}` | {suite.shows} | {result} | | |")
+            rows.append(f"| `make {suite.name}` | {suite.shows} | | not run | | | |")
             continue
-        cells = (f"`make {suite.name}`", suite.shows, outcome.result, _duration(outcome.seconds), outcome.counts)
+        took = _duration(outcome.seconds)
+        cells = (f"`make {suite.name}`", suite.shows, outcome.form, outcome.result, took, outcome.counts, outcome.of)
         rows.append(f"| {' | '.join(cells)} |")
         details += [f"* `make {suite.name}`: {figure}" for figure in outcome.figures]
         details += [f"* `make {suite.name}` failed: {failure}" for failure in outcome.failures]
@@ -183,11 +205,11 @@ def page(form: str, commit: str, outcomes: list[Outcome]) -> str:
             "Results of the suites that `make test` skips, written by `make verify`"
             " (`make verify ARGS=--short`: fewer rounds, about 20 minutes).",
             "",
-            f"{form.capitalize()} form, {day}, commit `{commit}`, {os.cpu_count()} cores, {platform.system()},"
-            f" Python {python}.",
+            f"On {os.cpu_count()} cores, {platform.system()}, Python {python}. The full form is that of the Makefile;"
+            " variables of a form replace its own.",
             "",
-            "| suite | shows | result | duration | counts |",
-            "|---|---|---|---|---|",
+            "| suite | shows | form | result | duration | counts | commit, day |",
+            "|---|---|---|---|---|---|---|",
             *rows,
             "",
             "## Figures and failures",
@@ -206,17 +228,15 @@ def _commit() -> str:
     def git(*arguments: str) -> str:
         return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{PAGE.relative_to(ROOT)}")
+    written = [f":!{page.relative_to(ROOT)}" for page in WRITTEN]
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", *written)
     return git("rev-parse", "--short=8", "HEAD") + (" with changes" if changed else "")
 
 
-def _earlier(form: str, commit: str) -> list[Outcome]:
-    """Return the outcomes of an earlier run of the same commit and form."""
+def _earlier() -> list[Outcome]:
+    """Return the outcomes of earlier runs."""
     path = FOLDER / "outcomes.json"
-    if not path.exists():
-        return []
-    stored = json.loads(path.read_text())
-    return [Outcome(**each) for each in stored["outcomes"]] if stored["of"] == [form, commit] else []
+    return [Outcome(**each) for each in json.loads(path.read_text())] if path.exists() else []
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,8 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     form = "short" if given.short else "full"
     FOLDER.mkdir(parents=True, exist_ok=True)
-    commit = _commit()
-    outcomes = {each.suite: each for each in _earlier(form, commit)} if given.only else {}
+    outcomes = {each.suite: each for each in _earlier()} if given.only else {}
     chosen = [
         (suite, variables)
         for suite in SUITES
@@ -236,13 +255,14 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     for suite, variables in chosen:
         print(f"{datetime.now(UTC):%H:%M:%S} make {suite.name} …", flush=True)
-        outcomes[suite.name] = outcome = run(suite, variables)
+        more = suite.given()
+        of_row = " ".join([form, *(f"{name}={value}" for name, value in more.items())])
+        outcomes[suite.name] = outcome = run(suite, of_row, variables | more)
         failures = "".join(f"\n    {failure}" for failure in outcome.failures)
         print(f"  {outcome.result} in {_duration(outcome.seconds)}: {outcome.counts}{failures}", flush=True)
         done = list(outcomes.values())
-        stored = {"of": [form, commit], "outcomes": [asdict(each) for each in done]}
-        (FOLDER / "outcomes.json").write_text(json.dumps(stored))
-        PAGE.write_text(page(form, commit, done), encoding="utf-8")
+        (FOLDER / "outcomes.json").write_text(json.dumps([asdict(each) for each in done]))
+        PAGE.write_text(page(done), encoding="utf-8")
     print(f"Results: {PAGE.relative_to(ROOT)}")
     return int(any(outcomes[suite.name].result != "passed" for suite, _ in chosen))
 

@@ -338,7 +338,10 @@ def test_spark_reads_what_typed_rows_write_and_the_reverse(spark: SparkSession) 
 
 
 @pytest.mark.long
-def test_spark_reads_what_typed_rows_write_and_the_reverse_in_many_rows(spark: SparkSession) -> None:
+def test_spark_reads_what_typed_rows_write_and_the_reverse_in_many_rows(
+    spark: SparkSession, figure: Callable[[str], None]
+) -> None:
     seed = int(os.environ.get("DIFFERENCES_SEED", random.SystemRandom().randrange(1 << 32)))
-    compared = check(spark, seed, int(os.environ.get("DIFFERENCES_SCHEMAS", 20)), 250)
-    print(f"DIFFERENCES_SEED={seed}: {compared} values")
+    schemas = int(os.environ.get("DIFFERENCES_SCHEMAS", 20))
+    figure(f"DIFFERENCES_SEED={seed}, {schemas} schemas")
+    figure(f"{check(spark, seed, schemas, 250)} values were the same for Spark's functions and typed rows")
