@@ -30,6 +30,16 @@ CREATE_GROUP = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
 LIST_GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
 
+def test_the_families_of_methods_are_siblings() -> None:
+    """None builds on another, so that each can be read alone; what needs several of them is in Admin itself."""
+    families = Admin.__bases__
+    assert len(families) > 5
+    for family in families:
+        assert not any(issubclass(family, other) for other in families if other is not family)
+        others = {name for other in families if other is not family for name in vars(other)}
+        assert {name for name in vars(family) if not name.startswith("_")}.isdisjoint(others)
+
+
 @pytest.fixture
 def mq(fake: Callable[..., FakeCluster]) -> FakeCluster:
     cluster = fake(2)

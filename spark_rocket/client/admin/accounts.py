@@ -1,8 +1,7 @@
 """Accounts of brokers with access control: query and change permissions (ACL 1.0, ``plain_acl.yml``).
 
-Each broker, including slaves, has its own account file, so a change goes to every broker of the cluster in turn. These
-operations need the keys of an administrator account. RocketMQ 4.x supports all of them; 5.0 to 5.3 do not list
-accounts, and later versions have ACL 2.0 instead.
+Each broker, including slaves, has its own account file. These operations need the keys of an administrator account.
+RocketMQ 4.x supports all of them; 5.0 to 5.3 do not list accounts, and later versions have ACL 2.0 instead.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createAndUpdatePlainAccessConfig,
 deletePlainAccessConfig, updateGlobalWhiteAddrConfig, examineBrokerClusterAclVersionInfo,
@@ -12,25 +11,17 @@ examineBrokerClusterAclConfig}.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypedDict, Unpack
+from typing import Unpack
 
-from spark_rocket.client.admin.base import Query, decoded, names_in, record_failure
+from spark_rocket.client.admin.access import AccessAdmin, ChangeTarget
+from spark_rocket.client.admin.base import Query, decoded, parse_settings
 from spark_rocket.client.admin.broker_rows import Failures
-from spark_rocket.client.admin.brokers import BrokerAdmin, parse_settings
-from spark_rocket.client.core.responses import sentence
-from spark_rocket.errors import BrokerError, RocketError
+from spark_rocket.errors import RocketError
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, DataVersion, PlainAccessConfig
-from spark_rocket.protocol.wire.codes import (
-    DELETE_ACL_CONFIG_FAILED,
-    UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
-    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
-    RequestCode,
-    ResponseCode,
-)
+from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import (
     CreateAccessConfigRequestHeader,
@@ -38,12 +29,8 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetBrokerAclConfigResponseHeader,
     UpdateGlobalWhiteAddrsConfigRequestHeader,
 )
-from spark_rocket.protocol.wire.headers.base import Header
 
 _SET = re.compile(r"([^{}]*)\{([^{}]*)\}")
-_SUCCESS_OR_FAILED = frozenset(
-    (0, UPDATE_AND_CREATE_ACL_CONFIG_FAILED, DELETE_ACL_CONFIG_FAILED, UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,18 +81,7 @@ def default_perms(account: PlainAccessConfig) -> tuple[str, str]:
     return account.default_topic_perm or other, account.default_group_perm or other
 
 
-class Where(TypedDict, total=False):
-    """The brokers of a change: one (the name of a master or an address), those of a cluster, or by default all.
-
-    ``failed``: records their errors; see ``base``.
-    """
-
-    broker: str | None
-    cluster: str | None
-    failed: Failures | None
-
-
-class AccountAdmin(BrokerAdmin):
+class AccountAdmin(AccessAdmin):
     def acl_versions(
         self,
         *,
@@ -179,7 +155,7 @@ class AccountAdmin(BrokerAdmin):
         default_group_perm: str | None = None,
         topic_perms: Sequence[str] | None = None,
         group_perms: Sequence[str] | None = None,
-        **where: Unpack[Where],
+        **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Create or change an account; return the brokers that applied the change.
 
@@ -198,13 +174,13 @@ class AccountAdmin(BrokerAdmin):
             group_perms=None if group_perms is None else ",".join(group_perms),
         )
         code, what = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, f"the change of account {access_key}"
-        return self._change(code, what, header, where, secret=secret_key)
+        return self._change(code, what, header, target, secret=secret_key)
 
-    def delete_account(self, access_key: str, **where: Unpack[Where]) -> list[str]:
+    def delete_account(self, access_key: str, **target: Unpack[ChangeTarget]) -> list[str]:
         """Delete an account; return the brokers that applied the change."""
         header = DeleteAccessConfigRequestHeader(access_key=access_key)
         code, what = RequestCode.DELETE_ACL_CONFIG, f"the deletion of account {access_key}"
-        return self._change(code, what, header, where)
+        return self._change(code, what, header, target)
 
     def delete_account_of(self, access_key: str, addresses: Iterable[str], *, failed: Failures) -> list[str]:
         """Delete an account from these brokers; return those that no longer have it.
@@ -228,7 +204,7 @@ class AccountAdmin(BrokerAdmin):
     def update_global_white_addrs(
         self,
         addresses: Sequence[str],
-        **where: Unpack[Where],
+        **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Replace the list of addresses with full access; return the brokers that applied the change.
 
@@ -239,65 +215,13 @@ class AccountAdmin(BrokerAdmin):
             ",".join(one for address in addresses for one in _without_set(address)), acl_file_full_path=""
         )
         code, what = RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, "the change of the global allowlist"
-        return self._change(code, what, header, where)
-
-    def _change(
-        self,
-        code: RequestCode,
-        what: str,
-        header: Header,
-        where: Where,
-        *,
-        body: bytes = b"",
-        secret: str | None = None,
-    ) -> list[str]:
-        """Send the request to one broker after the other; return those that applied it.
-
-        ``secret``: hidden in errors, because Apache's brokers repeat a rejected secret key.
-        """
-        query = Query(code, what, lambda response: response, header, body, allowed=_SUCCESS_OR_FAILED)
-        changed = []
-        for name, address in self._members(where.get("broker"), where.get("cluster")).items():
-            with record_failure(where.get("failed"), name), _hidden_in_errors(secret):
-                response = self._ask(address, query)
-                if response.code:
-                    raise BrokerError(
-                        f"Broker {address} refused {query.what}: {sentence(response.remark or 'no remark')}",
-                        response_code=response.code,
-                    )
-                changed.append(name)
-        return changed
-
-    def _members(self, broker: str | None, cluster: str | None) -> dict[str, str]:
-        """Return the addresses of all brokers, masters and slaves, by display name: ``broker-a``, ``broker-a/1``."""
-        if broker is not None:
-            return {broker: self._address(broker)}
-        info = self._known_brokers()
-        table = info.broker_addr_table
-        found = {
-            f"{name}/{broker_id}" if broker_id else name: address
-            for name in sorted(table if cluster is None else names_in(info, cluster))
-            if name in table
-            for broker_id, address in sorted(table[name].broker_addrs.items())
-        }
-        return found or self._masters(None, cluster)  # raises an error if there are none
+        return self._change(code, what, header, target)
 
 
 def _without_set(address: str) -> list[str]:
     """``10.0.0.{7,9}`` -> ``10.0.0.7``, ``10.0.0.9``"""
     found = _SET.fullmatch(address)
     return [address] if found is None else [found[1] + one.strip() for one in found[2].split(",")]
-
-
-@contextmanager
-def _hidden_in_errors(secret: str | None) -> Iterator[None]:
-    try:
-        yield
-    except RocketError as error:
-        if secret:
-            error.message = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", "******", error.message)
-            error.args = (error.message,)
-        raise
 
 
 def _access_mode(response: RemotingCommand) -> AccessMode:

@@ -27,9 +27,10 @@ from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import READER_GROUP, MessageQueue
+from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.wire.bodies.base import Body
 from spark_rocket.protocol.wire.bodies.config import DataVersion
-from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo
+from spark_rocket.protocol.wire.bodies.route import MASTER_ID, BrokerData, ClusterInfo, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.base import Header
@@ -95,6 +96,17 @@ def if_found(value: Callable[[RemotingCommand], T]) -> Callable[[RemotingCommand
     return lambda response: value(response) if response.code == ResponseCode.SUCCESS else None
 
 
+def parse_settings(response: RemotingCommand) -> dict[str, str]:
+    """The decoder of a server's settings."""
+    lines = (line.strip() for line in bytes(response.body).decode().splitlines())
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def settings_body(settings: Mapping[str, str]) -> bytes:
+    return render_properties(settings.items()).encode()
+
+
 @contextmanager
 def record_failure(failed: Failures | None, broker: str) -> Iterator[None]:
     """Record an error of a query to one broker in ``failed``; without such a dict, raise it."""
@@ -127,7 +139,7 @@ class PagedTable(Generic[T]):
 
 
 class AdminBase(Client):
-    """The exchange of requests with name servers and brokers."""
+    """The exchange of requests with name servers and brokers, and what several families of methods read."""
 
     def __init__(
         self,
@@ -164,6 +176,30 @@ class AdminBase(Client):
         """Return the clusters, their brokers and the broker addresses."""
         instance = self.instance()
         return instance.run(instance.name_servers.cluster_info)
+
+    # --- routes and queues ----------------------------------------------------------------------------------------
+
+    def topic_route(self, topic: str) -> TopicRouteData:
+        """Return the route as the name server has it. Raises TopicNotFoundError."""
+        return self.instance().routes.fetch(topic)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the readable queues of a topic, sorted, as the name server lists them now."""
+        return list(TopicRoute.of(topic, self.topic_route(topic)).readable)
+
+    def offsets(self, topic: str, *, failed: Failures | None = None) -> dict[MessageQueue, tuple[int, int]]:
+        """Return the first offset and the end of every readable queue."""
+        pending = []
+        for queue in self.queues(topic):
+            with record_failure(failed, queue.broker_name):
+                if queue.broker_name not in (failed or {}):
+                    low, high = self._reader.min_offset_later(queue), self._reader.max_offset_later(queue)
+                    pending.append((queue, low, high))
+        found = {}
+        for queue, low, high in pending:
+            with record_failure(failed, queue.broker_name):
+                found[queue] = (low.result(), high.result())
+        return found
 
     # --- addresses ------------------------------------------------------------------------------------------
 
@@ -256,9 +292,6 @@ class AdminBase(Client):
             "Admin.masters_away is deprecated: use Admin.unavailable_masters.", DeprecationWarning, stacklevel=2
         )
         return self.unavailable_masters(cluster)
-
-    def _fresh(self, topic: str) -> tuple[MessageQueue, ...]:
-        return TopicRoute.of(topic, self.instance().routes.fetch(topic)).readable
 
     # --- the exchange -----------------------------------------------------------------------------------------
 

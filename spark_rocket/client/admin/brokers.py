@@ -1,7 +1,4 @@
-"""Brokers and name servers: state, settings, statistics, cleaning, write permissions, key-value configuration.
-
-``broker`` is a broker's name or its address everywhere. A change of the name servers goes to all of them, and an
-unavailable one is an error. For queries the first response counts.
+"""Brokers: state, settings, statistics, cleaning. ``broker`` is a broker's name or its address everywhere.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these names, and to mqadmin's clusterList.
 """
@@ -9,8 +6,6 @@ Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these 
 from __future__ import annotations
 
 from spark_rocket.client.admin.base import (
-    SUCCESS_OR_NO_TOPIC,
-    SUCCESS_OR_NOT_FOUND,
     AdminBase,
     KeyedQuery,
     Query,
@@ -18,6 +13,8 @@ from spark_rocket.client.admin.base import (
     done,
     if_found,
     names_in,
+    parse_settings,
+    settings_body,
 )
 from spark_rocket.client.admin.broker_rows import (
     BrokerRuntime,
@@ -27,9 +24,8 @@ from spark_rocket.client.admin.broker_rows import (
     Failures,
     StatsItem,
 )
-from spark_rocket.protocol.java_properties import render_properties
 from spark_rocket.protocol.setting import DYNAMIC_SETTINGS
-from spark_rocket.protocol.wire.bodies.route import ClusterInfo, KVTable, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import KVTable
 from spark_rocket.protocol.wire.bodies.stats import (
     BrokerStatsDataBody,
     BrokerStatsItem,
@@ -39,105 +35,11 @@ from spark_rocket.protocol.wire.bodies.stats import (
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import ViewBrokerStatsDataRequestHeader
-from spark_rocket.protocol.wire.headers.namesrv import (
-    AddWritePermOfBrokerRequestHeader,
-    AddWritePermOfBrokerResponseHeader,
-    DeleteKVConfigRequestHeader,
-    GetKVConfigRequestHeader,
-    GetKVConfigResponseHeader,
-    PutKVConfigRequestHeader,
-    WipeWritePermOfBrokerRequestHeader,
-    WipeWritePermOfBrokerResponseHeader,
-)
-from spark_rocket.protocol.wire.headers.routes import GetKVListByNamespaceRequestHeader, GetRouteInfoRequestHeader
 
 _SUCCESS_OR_NOT_FOUND = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)})
 
 
-class NameServerAdmin(AdminBase):
-    def wipe_write_perm(self, broker: str) -> int:
-        """Stop sends to a broker, given by name, before it is stopped; return the number of changed topics."""
-
-        def count(response: RemotingCommand) -> int:
-            return WipeWritePermOfBrokerResponseHeader.from_ext(response.ext_fields).wipe_topic_count
-
-        header = WipeWritePermOfBrokerRequestHeader(broker_name=broker)
-        code, what = RequestCode.WIPE_WRITE_PERM_OF_BROKER, f"the removal of the write permission of {broker}"
-        return max(self._ask_name_servers(Query(code, what, count, header)))
-
-    def add_write_perm(self, broker: str) -> int:
-        """Undo ``wipe_write_perm``; return the number of changed topics."""
-
-        def count(response: RemotingCommand) -> int:
-            return AddWritePermOfBrokerResponseHeader.from_ext(response.ext_fields).add_topic_count
-
-        header = AddWritePermOfBrokerRequestHeader(broker_name=broker)
-        code, what = RequestCode.ADD_WRITE_PERM_OF_BROKER, f"the write permission of {broker}"
-        return max(self._ask_name_servers(Query(code, what, count, header)))
-
-    def put_kv_config(self, namespace: str, key: str, value: str, *, name_server: str | None = None) -> None:
-        """Set an entry on every name server, or on one of them, given by address."""
-        header = PutKVConfigRequestHeader(namespace=namespace, key=key, value=value)
-        query = Query(RequestCode.PUT_KV_CONFIG, f"the entry {namespace}/{key}", done, header)
-        if name_server is None:
-            self._ask_name_servers(query)
-        else:
-            self._ask(name_server, query)
-
-    def get_kv_config(self, namespace: str, key: str) -> str | None:
-        return self._ask_name_server(_entry_query(namespace, key))
-
-    def kv_config_of_each(self, namespace: str, key: str, *, failed: Failures | None = None) -> dict[str, str]:
-        """Return the entry of each name server that has it, by address."""
-        found = self._ask_each(self._each_name_server(), _entry_query(namespace, key), failed)
-        return {address: value for address, value in found.items() if value is not None}
-
-    def delete_kv_config(self, namespace: str, key: str) -> None:
-        header = DeleteKVConfigRequestHeader(namespace=namespace, key=key)
-        what = f"the deletion of {namespace}/{key}"
-        self._ask_name_servers(Query(RequestCode.DELETE_KV_CONFIG, what, done, header))
-
-    def kv_configs(self, namespace: str) -> dict[str, str]:
-        header = GetKVListByNamespaceRequestHeader(namespace=namespace)
-        code, what = RequestCode.GET_KVLIST_BY_NAMESPACE, f"the entries of {namespace}"
-        return self._ask_name_server(Query(code, what, if_found(_table), header, allowed=SUCCESS_OR_NOT_FOUND)) or {}
-
-    def cluster_info_of_each(self, *, failed: Failures | None = None) -> dict[str, ClusterInfo]:
-        """Return the brokers that each name server knows, by address of the name server."""
-        code, what = RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers"
-        query = Query(code, what, decoded(ClusterInfo))
-        return self._ask_each(self._each_name_server(), query, failed)
-
-    def topic_route_of_each(self, topic: str, *, failed: Failures | None = None) -> dict[str, TopicRouteData]:
-        """Return the route of each name server that has the topic, by address."""
-        value = if_found(decoded(TopicRouteData))
-        header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
-        code, what = RequestCode.GET_ROUTEINFO_BY_TOPIC, f"the query of the route of topic {topic}"
-        found = self._ask_each(
-            self._each_name_server(), Query(code, what, value, header, allowed=SUCCESS_OR_NO_TOPIC), failed
-        )
-        return {address: route for address, route in found.items() if route is not None}
-
-    @property
-    def name_servers(self) -> tuple[str, ...]:
-        """The addresses of all name servers."""
-        return tuple(self.instance().name_servers.addresses)
-
-    def _each_name_server(self) -> dict[str, str]:
-        return {address: address for address in self.name_servers}
-
-    def name_server_configs(self) -> dict[str, dict[str, str]]:
-        """Return the settings of every name server, by address."""
-        query = Query(RequestCode.GET_NAMESRV_CONFIG, "the query of settings", parse_settings)
-        return {address: self._ask(address, query) for address in self._each_name_server()}
-
-    def update_name_server_config(self, settings: dict[str, str]) -> None:
-        code, what = RequestCode.UPDATE_NAMESRV_CONFIG, "the change of settings"
-        for address in self._each_name_server():
-            self._ask(address, Query(code, what, done, body=_settings_text(settings)))
-
-
-class BrokerAdmin(NameServerAdmin):
+class BrokerAdmin(AdminBase):
     def brokers(self, *, cluster: str | None = None) -> list[BrokerStatus]:
         """Return all brokers by cluster, name and id; ``error`` is the reason where a broker does not respond."""
         info = self.cluster_info()
@@ -169,8 +71,7 @@ class BrokerAdmin(NameServerAdmin):
 
     def broker_settings(self, broker: str) -> BrokerSettings:
         """Return the settings of a broker, and which of them it changes at run time if it reports this."""
-        query = Query(RequestCode.GET_BROKER_CONFIG, "the query of settings", _broker_settings)
-        return self._ask(self._address(broker), query)
+        return self._ask(self._address(broker), BROKER_SETTINGS)
 
     def update_broker_config(self, broker: str, settings: dict[str, str]) -> str:
         """Change settings of a running broker; return the remark of its response.
@@ -178,7 +79,7 @@ class BrokerAdmin(NameServerAdmin):
         A spark_rocket broker lists unknown settings in the remark.
         """
         code, what = RequestCode.UPDATE_BROKER_CONFIG, "the change of settings"
-        query = Query(code, what, lambda response: response.remark or "", body=_settings_text(settings))
+        query = Query(code, what, lambda response: response.remark or "", body=settings_body(settings))
         return self._ask(self._address(broker), query)
 
     def broker_stats(self, broker: str, name: str, key: str) -> BrokerStatsData | None:
@@ -227,13 +128,6 @@ class BrokerAdmin(NameServerAdmin):
         self._ask(self._address(broker), Query(RequestCode.CLEAN_UNUSED_TOPIC, "the cleaning of topics", done))
 
 
-def _entry_query(namespace: str, key: str) -> Query[str | None]:
-    value = if_found(lambda response: GetKVConfigResponseHeader.from_ext(response.ext_fields).value)
-    header = GetKVConfigRequestHeader(namespace=namespace, key=key)
-    code, what = RequestCode.GET_KV_CONFIG, f"the query of {namespace}/{key}"
-    return Query(code, what, value, header, allowed=SUCCESS_OR_NOT_FOUND)
-
-
 def _item(item: BrokerStatsItem) -> StatsItem:
     return StatsItem(item.sum, item.tps, item.avgpt)
 
@@ -245,16 +139,9 @@ def _table(response: RemotingCommand) -> dict[str, str]:
 _RUNTIME_INFO = Query(RequestCode.GET_BROKER_RUNTIME_INFO, "the query of runtime information", _table)
 
 
-def parse_settings(response: RemotingCommand) -> dict[str, str]:
-    lines = (line.strip() for line in bytes(response.body).decode().splitlines())
-    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
 def _broker_settings(response: RemotingCommand) -> BrokerSettings:
     names = response.ext_fields.get(DYNAMIC_SETTINGS)
     return BrokerSettings(parse_settings(response), None if names is None else frozenset(names.split(",")))
 
 
-def _settings_text(settings: dict[str, str]) -> bytes:
-    return render_properties(settings.items()).encode()
+BROKER_SETTINGS = Query(RequestCode.GET_BROKER_CONFIG, "the query of settings", _broker_settings)

@@ -12,6 +12,7 @@ from typing import Any
 
 from spark_rocket.client.admin.base import (
     SUCCESS_OR_OFFLINE,
+    AdminBase,
     KeyedQuery,
     PagedTable,
     Query,
@@ -21,9 +22,8 @@ from spark_rocket.client.admin.base import (
 )
 from spark_rocket.client.admin.broker_rows import Failures
 from spark_rocket.client.admin.group_rows import ClientConnection, GroupInfo, GroupState, Member, QueueProgress
-from spark_rocket.client.admin.topics import TopicAdmin
-from spark_rocket.errors import BrokerError, TopicNotFoundError
-from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX, MessageExt, MessageQueue
+from spark_rocket.errors import BrokerError
+from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.bodies.config import DataVersion, SubscriptionGroupConfig, SubscriptionGroupWrapper
 from spark_rocket.protocol.wire.bodies.consumer import ConsumeMessageDirectlyResult, ConsumerRunningInfo
@@ -38,7 +38,6 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode, version_
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.admin import (
     ConsumeMessageDirectlyResultRequestHeader,
-    DeleteSubscriptionGroupRequestHeader,
     GetAllSubscriptionGroupRequestHeader,
     GetConsumerConnectionListRequestHeader,
     GetConsumerRunningInfoRequestHeader,
@@ -71,7 +70,7 @@ _GROUPS = PagedTable(
 )
 
 
-class GroupAdmin(TopicAdmin):
+class GroupAdmin(AdminBase):
     # --- what there is ----------------------------------------------------------------------------------------
 
     def groups(self, *, failed: Failures | None = None) -> list[GroupInfo]:
@@ -108,7 +107,7 @@ class GroupAdmin(TopicAdmin):
         addresses = self._every_broker()
         connections = self._ask_all(
             [
-                KeyedQuery((group, broker), broker, address, _connection_query(group))
+                KeyedQuery((group, broker), broker, address, connection_query(group))
                 for group in names
                 for broker, address in addresses.items()
                 if broker not in (failed or {})
@@ -175,8 +174,7 @@ class GroupAdmin(TopicAdmin):
 
     def consumers(self, group: str, topic: str) -> list[str]:
         """Return the client ids of the group's online consumers at the brokers of the topic, sorted."""
-        every = [self._ask(address, _connection_query(group)) for address in self._topic_masters(topic).values()]
-        return sorted({one.client_id for found in every if found is not None for one in found.connection_set})
+        return client_ids(self._ask_each(self._topic_masters(topic), connection_query(group), None).values())
 
     def producers(self, group: str, *, failed: Failures | None = None) -> list[Member]:
         """Return the connected producers of a group, sorted by client id."""
@@ -237,7 +235,7 @@ class GroupAdmin(TopicAdmin):
         failed: Failures = {}
         online: set[str] = set()
         addresses = self._every_broker()
-        for broker, connection in self._ask_each(addresses, _connection_query(group), failed).items():
+        for broker, connection in self._ask_each(addresses, connection_query(group), failed).items():
             clients = {member.client_id for member in connection.connection_set} if connection is not None else set()
             if client_id in clients:
                 return addresses[broker]
@@ -284,30 +282,8 @@ class GroupAdmin(TopicAdmin):
             code, what = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, f"the creation of group {group}"
             self._ask(address, Query(code, what, done, body=body))
 
-    def delete_group(
-        self, group: str, *, offsets: bool = True, topics: bool = False, cluster: str | None = None
-    ) -> list[str]:
-        """Delete a group on every master (of the cluster): its settings, and with ``offsets`` its offsets.
 
-        With ``topics``, its retry topic and its dead letters are deleted as well; their names are returned. Online
-        consumers recreate the group.
-        """
-        header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=offsets, remove_offset=offsets)
-        query = Query(RequestCode.DELETE_SUBSCRIPTIONGROUP, f"the deletion of group {group}", done, header)
-        for address in self._masters(None, cluster).values():
-            self._ask(address, query)
-        deleted = []
-        for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group) if topics else ():
-            try:
-                self.topic_route(topic)
-            except TopicNotFoundError:
-                continue
-            self.delete_topic(topic, cluster=cluster)
-            deleted.append(topic)
-        return deleted
-
-
-def _connection_query(group: str) -> Query[ConsumerConnection | None]:
+def connection_query(group: str) -> Query[ConsumerConnection | None]:
     def value(response: RemotingCommand) -> ConsumerConnection | None:
         found = response.code == ResponseCode.SUCCESS and response.body
         return ConsumerConnection.from_json(response.body) if found else None
@@ -315,6 +291,11 @@ def _connection_query(group: str) -> Query[ConsumerConnection | None]:
     header = GetConsumerConnectionListRequestHeader(consumer_group=group)
     code, what = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"the consumers of group {group}"
     return Query(code, what, value, header, allowed=SUCCESS_OR_OFFLINE)
+
+
+def client_ids(of_brokers: Iterable[ConsumerConnection | None]) -> list[str]:
+    """Return the clients connected to any of the brokers, sorted."""
+    return sorted({one.client_id for body in of_brokers if body is not None for one in body.connection_set})
 
 
 def _producer_query(group: str) -> Query[ProducerConnection | None]:

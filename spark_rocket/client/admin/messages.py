@@ -1,6 +1,6 @@
-"""Messages: search, progress of groups, dead letters, resending.
+"""Messages: search, dead letters, resending.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{viewMessage, queryMessage, messageTrackDetail,
+Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{viewMessage, queryMessage,
 queryConsumeQueue}, and to the message and dead-letter pages of RocketMQ's dashboard.
 """
 
@@ -13,16 +13,12 @@ from functools import partial
 from heapq import nlargest, nsmallest
 from itertools import islice
 
-from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, Query, if_found, record_failure
+from spark_rocket.client.admin.base import SUCCESS_OR_NOT_FOUND, AdminBase, Query, if_found, record_failure
 from spark_rocket.client.admin.broker_rows import Failures
 from spark_rocket.client.admin.message_rows import (
     ConsumeQueueEntry,
     ConsumeQueuePage,
-    DeadLetterTopic,
-    MessageTrack,
-    TrackStatus,
 )
-from spark_rocket.client.admin.offsets import OffsetAdmin
 from spark_rocket.client.admin.origin import origin_of
 from spark_rocket.client.admin.topic_rows import TopicKind, topic_kind
 from spark_rocket.client.consume.pull import RETRY_TOPIC, PullStatus, messages_of
@@ -42,12 +38,11 @@ from spark_rocket.model import (
     MessageQueue,
     SendResult,
 )
-from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_TAG, parse_tags
+from spark_rocket.protocol.filter.tags import SUB_ALL, parse_tags
 from spark_rocket.protocol.ids import decode_offset_msg_id, retry_topic
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.record.properties import encode_properties
-from spark_rocket.protocol.wire.bodies.client import BROADCASTING, CONSUME_ACTIVELY, SubscriptionData
 from spark_rocket.protocol.wire.bodies.consume_queue import QueryConsumeQueueResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.messages import (
@@ -74,7 +69,7 @@ _NOT_COPIED = frozenset((
 ))  # fmt: skip
 
 
-class MessageAdmin(OffsetAdmin):
+class MessageAdmin(AdminBase):
     _producer: Producer | None = None
 
     # --- search -----------------------------------------------------------------------------------------
@@ -247,45 +242,7 @@ class MessageAdmin(OffsetAdmin):
         ]
         return ConsumeQueuePage(body.min_queue_index, body.max_queue_index, entries)
 
-    # --- progress of groups -----------------------------------------------------------------------------
-
-    def message_track(self, message: MessageExt) -> list[MessageTrack]:
-        """Return what each group that consumes the topic did with a message, derived from its committed offset.
-
-        An offset beyond the message means that it was consumed, or was sent to the group's retry topic.
-        """
-        queue = MessageQueue(message.topic, message.broker_name, message.queue_id)
-        groups = self.groups_of(message.topic)
-        states = self.group_states(groups, topic=message.topic)
-        tracks = []
-        for group in groups:
-            state = states[group]
-            subscription = state.subscriptions.get(message.topic)
-            if state.message_model == BROADCASTING:
-                detail = "each member stores its own offsets"
-                tracks.append(MessageTrack(group, TrackStatus.CONSUME_BROADCASTING, detail))
-                continue
-            committed = self._reader.committed_offset(group, queue)
-            where = "no committed offset in the queue" if committed is None else f"committed offset {committed}"
-            detail = f"{where}, message offset {message.queue_offset}"
-            if committed is not None and committed > message.queue_offset:
-                wanted = subscription is None or _wants(subscription, message)
-                status = TrackStatus.CONSUMED if wanted else TrackStatus.CONSUMED_BUT_FILTERED
-            elif not state.online:
-                status = TrackStatus.NOT_ONLINE
-            elif state.consume_type == CONSUME_ACTIVELY:
-                status = TrackStatus.PULL
-            else:
-                status = TrackStatus.NOT_CONSUME_YET
-            tracks.append(MessageTrack(group, status, detail))
-        return tracks
-
     # --- dead letters -----------------------------------------------------------------------------------------
-
-    def dead_letter_topics(self, *, failed: Failures | None = None) -> list[DeadLetterTopic]:
-        """Return the groups that have had dead letters, with their current counts, sorted by group."""
-        topics = [info for info in self.topic_list(failed=failed) if info.kind is TopicKind.DLQ]
-        return [DeadLetterTopic.of(*found) for found in self.topic_states(topics, failed=failed).items()]
 
     def dead_letters(
         self,
@@ -444,10 +401,3 @@ def _settled(message: MessageExt, sending: Future[SendResult]) -> tuple[MessageE
 
 def _age(message: MessageExt) -> tuple[int, str, int, int]:
     return message.store_timestamp, message.broker_name, message.queue_id, message.queue_offset
-
-
-def _wants(subscription: SubscriptionData, message: MessageExt) -> bool:
-    """Whether a subscription by tags matches a message. Only the broker can evaluate SQL92: always True."""
-    if subscription.expression_type != TYPE_TAG:
-        return True
-    return parse_tags(subscription.sub_string).matches(message.tags)

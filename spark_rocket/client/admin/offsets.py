@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_rocket.client.admin.base import Query, done, record_failure
-from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.client.admin.base import AdminBase, Query, done
+from spark_rocket.client.admin.brokers import BROKER_SETTINGS
 from spark_rocket.client.admin.group_rows import PlannedReset, QueueLag
-from spark_rocket.client.admin.groups import GroupAdmin
+from spark_rocket.client.admin.groups import client_ids, connection_query
 from spark_rocket.errors import BrokerError, ClientError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.consumer import ResetOffsetBody
@@ -27,28 +27,10 @@ from spark_rocket.protocol.wire.headers.admin import CloneGroupOffsetRequestHead
 END = -1
 
 
-class OffsetAdmin(GroupAdmin):
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """Return the readable queues of a topic, sorted, as the name server lists them now."""
-        return list(self._fresh(topic))
-
-    def offsets(self, topic: str, *, failed: Failures | None = None) -> dict[MessageQueue, tuple[int, int]]:
-        """Return the first offset and the end of every readable queue."""
-        pending = []
-        for queue in self._fresh(topic):
-            with record_failure(failed, queue.broker_name):
-                if queue.broker_name not in (failed or {}):
-                    low, high = self._reader.min_offset_later(queue), self._reader.max_offset_later(queue)
-                    pending.append((queue, low, high))
-        found = {}
-        for queue, low, high in pending:
-            with record_failure(failed, queue.broker_name):
-                found[queue] = (low.result(), high.result())
-        return found
-
+class OffsetAdmin(AdminBase):
     def committed_offsets(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """Return the group's next offsets, None for queues without one."""
-        return {queue: self._reader.committed_offset(group, queue) for queue in self._fresh(topic)}
+        return {queue: self._reader.committed_offset(group, queue) for queue in self.queues(topic)}
 
     def consumer_lag(self, group: str, topic: str) -> list[QueueLag]:
         """Return the lag of a group, queue by queue."""
@@ -61,7 +43,7 @@ class OffsetAdmin(GroupAdmin):
         """Return the offsets that ``reset_offsets`` would set, queue by queue; nothing is changed."""
         return [
             PlannedReset(queue, self._reader.committed_offset(group, queue), self._at(queue, timestamp_ms))
-            for queue in self._fresh(topic)
+            for queue in self.queues(topic)
         ]
 
     def reset_offsets(
@@ -72,7 +54,7 @@ class OffsetAdmin(GroupAdmin):
         Rejected while consumers are online, because they would get duplicates or skip messages, unless ``online``.
         """
         is_online = self._is_online(group, topic, online)
-        targets = {queue: self._at(queue, timestamp_ms) for queue in self._fresh(topic)}
+        targets = {queue: self._at(queue, timestamp_ms) for queue in self.queues(topic)}
         return self._reset(group, topic, targets, timestamp_ms, is_online)
 
     def reset_offsets_to(
@@ -113,7 +95,7 @@ class OffsetAdmin(GroupAdmin):
         return self._reader.offset_for_time(queue, timestamp_ms)
 
     def _is_online(self, group: str, topic: str, allowed: bool) -> bool:
-        members = self.consumers(group, topic)
+        members = client_ids(self._ask_each(self._topic_masters(topic), connection_query(group), None).values())
         if members and not allowed:
             raise BrokerError(
                 f"Group {group!r} has online consumers: {', '.join(members)}.",
@@ -155,7 +137,8 @@ class OffsetAdmin(GroupAdmin):
         return targets
 
     def _resets_by_itself(self, broker: str) -> bool:
-        return self.broker_config(broker).get("useServerSideResetOffset") == "true"
+        settings = self._ask(self._address(broker), BROKER_SETTINGS).values
+        return settings.get("useServerSideResetOffset") == "true"
 
     def _invoke_reset(
         self,

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from spark_rocket.client.admin.base import (
     SUCCESS_OR_NO_TOPIC,
+    AdminBase,
     KeyedQuery,
     PagedTable,
     Query,
@@ -24,13 +25,13 @@ from spark_rocket.client.admin.base import (
     names_in,
 )
 from spark_rocket.client.admin.broker_rows import Failures
+from spark_rocket.client.admin.name_servers import delete_kv_query, get_kv_query, put_kv_query
 from spark_rocket.client.admin.topic_rows import TopicInfo, TopicState, topic_kind
-from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.client.core.routes import ORDER_NAMESPACE
 from spark_rocket.errors import TopicNotFoundError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY
 from spark_rocket.protocol.wire.bodies.config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
-from spark_rocket.protocol.wire.bodies.route import TopicList, TopicRouteData
+from spark_rocket.protocol.wire.bodies.route import TopicList
 from spark_rocket.protocol.wire.bodies.stats import GroupList, TopicStatsTable
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -64,7 +65,7 @@ _TOPICS = PagedTable(
 )
 
 
-class TopicAdmin(UserAdmin):
+class TopicAdmin(AdminBase):
     # --- queries ----------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
@@ -86,10 +87,6 @@ class TopicAdmin(UserAdmin):
             for name, configs in sorted(found.items())
             if brokers is None or brokers & configs.keys()
         ]
-
-    def topic_route(self, topic: str) -> TopicRouteData:
-        """Return the route as the name server has it. Raises TopicNotFoundError."""
-        return self.instance().routes.fetch(topic)
 
     def topic_configs(self, broker: str) -> dict[str, TopicConfig]:
         """Return all topics of a broker (its name or address), including system topics."""
@@ -202,7 +199,7 @@ class TopicAdmin(UserAdmin):
             self._put_topic(address, config, attributes, f"the creation of topic {topic}")
         if order:
             text = ";".join(f"{name}:{write_queues}" for name in sorted(masters))
-            self.put_kv_config(ORDER_NAMESPACE, topic, text)
+            self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
         self.instance().routes.forget(topic)
         self._wait_for_route(topic, dict.fromkeys(masters, (queues, write_queues)))
         return list(masters)
@@ -243,7 +240,7 @@ class TopicAdmin(UserAdmin):
             )
         if any(config.order for config in changed.values()) and not any(":" in name for name in changed):
             text = ";".join(f"{name}:{config.write_queue_nums}" for name, config in sorted(changed.items()))
-            self.put_kv_config(ORDER_NAMESPACE, topic, text)
+            self._ask_name_servers(put_kv_query(ORDER_NAMESPACE, topic, text))
         self.instance().routes.forget(topic)
         self._wait_for_route(
             topic, {name: (config.read_queue_nums, config.write_queue_nums) for name, config in changed.items()}
@@ -272,8 +269,8 @@ class TopicAdmin(UserAdmin):
             self._ask(address, Query(RequestCode.DELETE_TOPIC_IN_BROKER, what, done, header))
         at_name_servers = DeleteTopicFromNamesrvRequestHeader(topic=topic, cluster_name=cluster)
         self._ask_name_servers(Query(RequestCode.DELETE_TOPIC_IN_NAMESRV, what, done, at_name_servers))
-        if self.get_kv_config(ORDER_NAMESPACE, topic) is not None:
-            self.delete_kv_config(ORDER_NAMESPACE, topic)
+        if self._ask_name_server(get_kv_query(ORDER_NAMESPACE, topic)) is not None:
+            self._ask_name_servers(delete_kv_query(ORDER_NAMESPACE, topic))
         self.instance().routes.forget(topic)
 
     def _wait_for_route(self, topic: str, queues: dict[str, tuple[int, int]]) -> None:

@@ -1,7 +1,7 @@
 """Users and their permissions on brokers with ACL 2.0 (RocketMQ 5.3 and later).
 
-Each broker, including slaves, stores its own users and policies, so a change goes to every broker of the cluster in
-turn. These operations need the keys of a super user. Brokers with ACL 1.0 have ``accounts`` instead.
+Each broker, including slaves, stores its own users and policies. These operations need the keys of a super user.
+Brokers with ACL 1.0 have ``accounts`` instead.
 
 Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createUser, updateUser, deleteUser, getUser, listUser,
 updateAcl, deleteAcl, getAcl, listAcl}.
@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, Unpack
 
-from spark_rocket.client.admin.accounts import AccountAdmin, BrokerAccess, Where
+from spark_rocket.client.admin.access import AccessAdmin, ChangeTarget
+from spark_rocket.client.admin.accounts import BrokerAccess
 from spark_rocket.client.admin.base import Query
 from spark_rocket.client.admin.broker_rows import Failures
 from spark_rocket.errors import ProtocolError, RocketError
@@ -55,7 +56,7 @@ class BrokerUsers:
         return sorted(found, key=lambda policy: policy.policy_type != CUSTOM)
 
 
-class UserAdmin(AccountAdmin):
+class UserAdmin(AccessAdmin):
     def users(self, broker: str) -> list[UserInfo]:
         """Return a broker's users, with their passwords if it sends them."""
         query = Query(
@@ -98,12 +99,12 @@ class UserAdmin(AccountAdmin):
         password: str,
         *,
         user_type: str = NORMAL,
-        **where: Unpack[Where],
+        **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Create a user of type Super (all permissions) or Normal; return the brokers that applied the change."""
         body = UserInfo(username, password, user_type, ENABLED).to_json(standard=True)
         code, what = RequestCode.AUTH_CREATE_USER, f"the creation of user {username}"
-        return self._change(code, what, UserRequestHeader(username=username), where, body=body, secret=password)
+        return self._change(code, what, UserRequestHeader(username=username), target, body=body, secret=password)
 
     def update_user(
         self,
@@ -112,7 +113,7 @@ class UserAdmin(AccountAdmin):
         password: str | None = None,
         user_type: str | None = None,
         user_status: str | None = None,
-        **where: Unpack[Where],
+        **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Change a user; return the brokers that applied the change. Arguments that are None stay unchanged.
 
@@ -120,12 +121,12 @@ class UserAdmin(AccountAdmin):
         """
         body = UserInfo(username, password, user_type, user_status).to_json(standard=True)
         code, what = RequestCode.AUTH_UPDATE_USER, f"the change of user {username}"
-        return self._change(code, what, UserRequestHeader(username=username), where, body=body, secret=password)
+        return self._change(code, what, UserRequestHeader(username=username), target, body=body, secret=password)
 
-    def delete_user(self, username: str, **where: Unpack[Where]) -> list[str]:
+    def delete_user(self, username: str, **target: Unpack[ChangeTarget]) -> list[str]:
         """Delete a user with its permissions; return the brokers that applied the change."""
         code, what = RequestCode.AUTH_DELETE_USER, f"the deletion of user {username}"
-        return self._change(code, what, UserRequestHeader(username=username), where)
+        return self._change(code, what, UserRequestHeader(username=username), target)
 
     # --- permissions --------------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class UserAdmin(AccountAdmin):
         decision: str = ALLOW,
         source_ips: Sequence[str] = (),
         policy_type: str = CUSTOM,
-        **where: Unpack[Where],
+        **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Allow or deny a user actions on a resource, instead of a permission on the same resource.
 
@@ -169,7 +170,7 @@ class UserAdmin(AccountAdmin):
         entry = PolicyEntryInfo(resource, list(actions), list(source_ips), decision)
         body = AclInfo(subject, [PolicyInfo(policy_type, [entry])]).to_json(standard=True)
         code, what = RequestCode.AUTH_UPDATE_ACL, f"the permission of {username} on {resource}"
-        return self._change(code, what, UpdateAclRequestHeader(subject=subject), where, body=body)
+        return self._change(code, what, UpdateAclRequestHeader(subject=subject), target, body=body)
 
     def delete_permission(
         self,
@@ -177,7 +178,7 @@ class UserAdmin(AccountAdmin):
         resource: str | None,
         *,
         policy_type: str = CUSTOM,
-        **where: Unpack[Where],
+        **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Delete a user's permission on a resource, or all of its permissions; return the brokers that applied it."""
         code, what = (
@@ -185,7 +186,7 @@ class UserAdmin(AccountAdmin):
             f"the deletion of the permission of {username} on {resource or 'everything'}",
         )
         header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource)
-        return self._change(code, what, header, where)
+        return self._change(code, what, header, target)
 
 
 def _list_of(kind: type[B], response: RemotingCommand) -> list[B]:
