@@ -1,6 +1,6 @@
 """Attributes of a value under the names that an interface has for them: JSON keys, columns of a view.
 
-Pure functions. RocketMQ has no counterpart.
+Pure functions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Message bodies for people: as text, indented JSON or hex. Used by the command line and the console.
 
-Formatting JSON keeps the digits of numbers and the order of keys. Pure functions. RocketMQ has no counterpart.
+Formatting JSON keeps the digits of numbers and the order of keys. Pure functions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The optional dependencies: which extra of pyproject.toml installs a package, and one error for a missing one.
 
 The core needs only what the client, the command line and the name server import. Everything else is imported where it
-is used, inside ``requires`` if a user can get there without the package.
-Thread-safety: stateless. RocketMQ has no counterpart.
+is used, inside ``requires`` if a user can get there without the package. RocketMQ has no counterpart.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@
 Each part of a pattern is a number, ``*``, a range or a list; an address matches if all of its parts match. (Apache's
 broker ignores parts after the first range or ``*``: there ``10.1-3.0.7`` matches 10.2.9.9, but not here.)
 
-Thread-safety: immutable values. Corresponds to org.apache.rocketmq.acl.plain.RemoteAddressStrategyFactory.
+Corresponds to org.apache.rocketmq.acl.plain.RemoteAddressStrategyFactory.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ Unlike Apache's broker, ``Topic:*`` and ``*`` do not include sending to and read
 messages of other topics (delayed, half and revived messages): these need an entry of their own. And a Deny of a group
 applies to its retry topics of POP, ``%RETRY%group_topic``, unless they have an entry of their own.
 
-Thread-safety: immutable values. Corresponds to org.apache.rocketmq.auth.authorization.model.{Resource, PolicyEntry} and
-AclAuthorizationHandler.
+Corresponds to org.apache.rocketmq.auth.authorization.model.{Resource, PolicyEntry} and AclAuthorizationHandler.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Refusals of access control: counted, logged at a limited rate, without unprintable characters.
-
-Thread-safety: event loop only.
-"""
+"""Refusals of access control: counted, logged at a limited rate, without unprintable characters."""
 
 from __future__ import annotations
 

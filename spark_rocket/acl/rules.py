@@ -23,7 +23,6 @@ there. Errors never contain a secret.
 YAML is parsed as events first, so that input with excessive expansion (anchors and aliases, deep nesting, a file of
 more than 1 MiB) is refused before any object is created.
 
-Thread-safety: immutable values.
 Corresponds to org.apache.rocketmq.acl.plain.{PlainAccessResource, PlainPermissionManager} and acl.common.Permission.
 """
 

@@ -8,8 +8,7 @@ Requests of ``authenticationWhitelist`` need no signature, those of ``authorizat
 Apache's servers, a request of the first list alone needs a signature where policies are checked: without one, it could
 name any user.
 
-Thread-safety: event loop only. Corresponds to DefaultAuthenticationHandler, UserAuthorizationHandler and
-AclAuthorizationHandler.
+Corresponds to DefaultAuthenticationHandler, UserAuthorizationHandler and AclAuthorizationHandler.
 """
 
 from __future__ import annotations

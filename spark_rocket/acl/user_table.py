@@ -3,8 +3,8 @@
 A change returns a new table, or raises RefusedError with Apache's text and leaves everything as it was. So requests are
 decided by the state before a change or after it, and a decision is remembered only with the table that made it.
 
-Thread-safety: immutable values. Corresponds to org.apache.rocketmq.auth.authentication.manager.
-AuthenticationMetadataManagerImpl and authorization.manager.AuthorizationMetadataManagerImpl.
+Corresponds to org.apache.rocketmq.auth.authentication.manager.AuthenticationMetadataManagerImpl and
+authorization.manager.AuthorizationMetadataManagerImpl.
 """
 
 from __future__ import annotations

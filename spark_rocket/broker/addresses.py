@@ -2,8 +2,7 @@
 
 There are two more ports: the VIP port two below ``listenPort``, and the HA port for slaves.
 
-Thread-safety: used on the event loop only. Corresponds to BrokerConfig.brokerIP1, BrokerController's fastRemotingServer
-and HAService's port.
+Corresponds to BrokerConfig.brokerIP1, BrokerController's fastRemotingServer and HAService's port.
 """
 
 from __future__ import annotations

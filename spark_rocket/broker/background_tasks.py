@@ -1,7 +1,4 @@
-"""The tasks of one broker that requests and timers start.
-
-Thread-safety: used on the event loop only.
-"""
+"""The tasks of one broker that requests and timers start."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ the capacity of their queue, have already been rejected (remoting/server/overloa
 
 The gRPC proxy returns TOO_MANY_REQUESTS for SYSTEM_BUSY.
 
-Thread-safety: event loop only. Not stored on disk.
-Corresponds to org.apache.rocketmq.broker.latency.BrokerFastFailure and SendMessageProcessor.rejectRequest.
+Not stored on disk. Corresponds to org.apache.rocketmq.broker.latency.BrokerFastFailure and
+SendMessageProcessor.rejectRequest.
 """
 
 from __future__ import annotations

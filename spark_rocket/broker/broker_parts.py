@@ -16,8 +16,7 @@ many parts need is a record: ``BrokerEnvironment`` (settings, clocks, address, l
 because changes made while files are loaded must not be saved or registered: ``topics.on_change``, ``groups.on_change``
 and ``change_gate.on_topic``. Nothing is awaited between the stages, so requests never see an incomplete broker.
 
-Thread-safety: used on the event loop only. Corresponds to the constructor and ``initialize`` of
-org.apache.rocketmq.broker.BrokerController.
+Corresponds to the constructor and ``initialize`` of org.apache.rocketmq.broker.BrokerController.
 """
 
 from __future__ import annotations

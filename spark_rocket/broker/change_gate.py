@@ -7,8 +7,8 @@ pairs of a group and a topic, and nobody waits for them. After a kill, they are 
 (``missing_files``). If the file cannot be written, the change stays in effect and the write is retried; until it
 succeeds, messages for the topic are refused.
 
-Thread-safety: used on the event loop only. Writes of config files and requests to name servers run behind futures.
-Corresponds to the persist and registerIncrementBrokerData calls of TopicConfigManager and AdminBrokerProcessor.
+Writes of config files and requests to name servers run behind futures. Corresponds to the persist and
+registerIncrementBrokerData calls of TopicConfigManager and AdminBrokerProcessor.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ the others.
 A name server that restarted, or considered the broker dead, has closed the connection: the task checks this every
 second, and registers again. The response to a slave has its master's address (``on_master``).
 
-Thread-safety: event loop only. A thread builds the body from atomic copies of the tables.
-Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI and BrokerController.registerBrokerAll.
+A thread builds the body from atomic copies of the tables. Corresponds to org.apache.rocketmq.broker.out.BrokerOuterAPI
+and BrokerController.registerBrokerAll.
 """
 
 from __future__ import annotations

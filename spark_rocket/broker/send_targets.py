@@ -2,7 +2,6 @@
 
 Refusals have the code and the order of Apache's broker in the same case.
 
-Thread-safety: used on the event loop only.
 Corresponds to AbstractSendMessageProcessor.{msgCheck, handleRetryAndDLQ, randomQueueId}.
 """
 

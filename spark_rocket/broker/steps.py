@@ -4,7 +4,7 @@ The rule for processors: a loop whose length neither ``protocol.requests`` nor a
 worker thread (pure computations on copies), or examines a part and lets the next request continue. One step, one part
 and one response without them may take 50 ms.
 
-Thread-safety: used on the event loop only. State may change between two steps.
+State may change between two steps.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Options shared by several verbs, their value types, and rules between them.
 
-A type is a function from text to value that raises ``click.BadParameter``. RocketMQ has no counterpart.
+A type is a function from text to value that raises ``click.BadParameter``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``rocket help``: the installed documentation. RocketMQ has no counterpart.
+"""``rocket help``: the installed documentation.
 
 The pages of ``docs/`` are part of the package. A page is named by its file (``security``), or with its folder if that
 is ambiguous (``reference/security``). On a terminal, the page is formatted and shown in the pager.

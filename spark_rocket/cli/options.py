@@ -1,4 +1,4 @@
-"""``rocket options``: the options of ``format("rocket")``. RocketMQ has no counterpart."""
+"""``rocket options``: the options of ``format("rocket")``."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The zip contains the code that runs inside Spark (the data source, the client, and the store reader for ``storePath``)
 and the two modules by which Spark finds the formats. It contains no servers and no command line. It is pure Python and
-needs pyspark, pyarrow and numpy. The build is reproducible. RocketMQ has no counterpart.
+needs pyspark, pyarrow and numpy. The build is reproducible.
 """
 
 from __future__ import annotations

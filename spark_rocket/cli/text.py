@@ -1,6 +1,6 @@
 """Tables and a progress bar for the command line. ``spark_rocket.units`` formats values.
 
-Thread-safety: one thread. RocketMQ has no counterpart.
+Thread-safety: one thread.
 """
 
 from __future__ import annotations

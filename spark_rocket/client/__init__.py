@@ -1,5 +1,7 @@
 """A Python client of RocketMQ: producers, consumers, Reader and Admin; see docs/guides/python-client.md.
 
+Objects may be shared by threads, except where a module says otherwise.
+
 The module of a name is imported on first access, so that a command line that uses only Admin starts faster.
 """
 

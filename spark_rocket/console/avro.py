@@ -4,7 +4,7 @@ fastavro (the extra ``avro``) decodes. Sizes in a body or a schema are not trust
 with a limit, and ``protocol.avro_shape`` refuses schemas that could crash the process. ``avro_process`` limits the
 remaining risks (a schema of forty lines can have a billion values).
 
-Thread-safety: pure functions. RocketMQ has no counterpart.
+RocketMQ has no counterpart.
 """
 
 from __future__ import annotations

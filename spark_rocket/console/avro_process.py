@@ -7,7 +7,7 @@ the page of an Avro body. So there is no pool of processes.
 The process reads the schema's length (four bytes, big endian; 0: no schema), the schema and the body from stdin, and
 writes ``{"text": …}`` or ``{"problem": …, "remedy": …}``.
 
-Thread-safety: all functions. RocketMQ has no counterpart.
+RocketMQ has no counterpart.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Readable forms of a message body: text, indented JSON, Avro by its schema (in a separate process), and hex.
 
-Thread-safety: pure functions. RocketMQ has no counterpart.
+RocketMQ has no counterpart.
 """
 
 from __future__ import annotations

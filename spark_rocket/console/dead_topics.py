@@ -5,7 +5,7 @@ letters is open: at most ``MAX_READ_TOPICS`` per request, topics that were never
 a typical name. A topic that was recognized is read again when it has new messages, any other after ``AGAIN_S``. If a
 broker does not respond, its topics stay unread until the next request.
 
-Thread-safety: all methods. RocketMQ has no counterpart.
+Thread-safety: all methods.
 """
 
 from __future__ import annotations

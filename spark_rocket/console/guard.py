@@ -8,7 +8,7 @@ login      if there are users, /api requires a session
 responses  a Content-Security-Policy without inline scripts and styles; no framing, no content sniffing
 =========  =======================================================================================================
 
-Thread-safety: one event loop. RocketMQ has no counterpart.
+Thread-safety: one event loop.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Clients block, and an event loop serves the pages. More than ``MAX_PENDING_REQUE
 that an unresponsive cluster does not block the console. Searches take seconds: they have threads of their own, so that
 they do not delay other pages.
 
-Thread-safety: all methods. RocketMQ has no counterpart.
+Thread-safety: all methods.
 """
 
 from __future__ import annotations

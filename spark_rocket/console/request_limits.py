@@ -3,7 +3,7 @@
 A route without an entry cannot be created. A handler sees only the parameters of its entry, of path, query and body
 together, so that none is without a bound. The header of a request has at most 64 KiB (serve.py).
 
-Thread-safety: immutable values. RocketMQ's dashboard has no such bounds.
+RocketMQ's dashboard has no such bounds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """JSON requests and responses, and errors for the pages: a code, a message and a remedy, without stack traces.
 
-The bounds of requests are in request_limits.py. Pure functions. RocketMQ has no counterpart.
+The bounds of requests are in request_limits.py. Pure functions.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ message is returned only when the next match of every other queue is known, so t
 Brokers filter by tag, the console by text. A request ends when its page is full, when nothing remains, or when it has
 used its budget. Then the cursor has its progress: the next request continues there.
 
-Thread-safety: a ``Search`` belongs to one request. RocketMQ has no counterpart.
+Thread-safety: a ``Search`` belongs to one request.
 """
 
 from __future__ import annotations

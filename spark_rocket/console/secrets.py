@@ -1,7 +1,7 @@
 """Hides secrets among the settings of brokers and the properties of clients.
 
 A spark_rocket broker hides its secrets itself; Apache's brokers send theirs. A value is hidden if its name, or names
-within it, suggest a secret. Pure functions. RocketMQ has no counterpart.
+within it, suggest a secret. Pure functions.
 """
 
 from __future__ import annotations

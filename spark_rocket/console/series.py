@@ -3,7 +3,7 @@
 When a series is full, every second sample of its older half is removed. Names (of queues, of directions) may be added
 later: their missing values are NaN. A number takes 8 bytes.
 
-Thread-safety: callers hold the sampler's lock. RocketMQ has no counterpart.
+Thread-safety: callers hold the sampler's lock.
 """
 
 from __future__ import annotations

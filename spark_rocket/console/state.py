@@ -1,6 +1,6 @@
 """The sampled state of brokers, topics and groups: last responses, rates, lag over time.
 
-Thread-safety: callers hold the sampler's lock. RocketMQ has no counterpart.
+Thread-safety: callers hold the sampler's lock.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ Every registration of a broker gets a complete namespace (ORDER_TOPIC_CONFIG), a
 complete file. So the sizes of a value, a namespace and all namespaces are bounded, in bytes of their JSON. The name
 server saves once for all changes of one iteration of its event loop, and responds to them after that.
 
-Thread-safety: none; used on the name server's loop only. A save blocks the loop.
-Corresponds to org.apache.rocketmq.namesrv.kvconfig.{KVConfigManager, KVConfigSerializeWrapper}.
+A save blocks the loop. Corresponds to org.apache.rocketmq.namesrv.kvconfig.{KVConfigManager, KVConfigSerializeWrapper}.
 """
 
 from __future__ import annotations

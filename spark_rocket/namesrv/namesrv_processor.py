@@ -4,7 +4,6 @@ The response to code 105 has two formats. Requests of version 401 (4.9.4) and ab
 standard JSON (keys quoted, maps sorted, ASCII); older ones get fastjson's format with unquoted integer keys. All other
 bodies have fastjson's format for all clients.
 
-Thread-safety: none; used on the name server's loop only.
 Corresponds to org.apache.rocketmq.namesrv.processor.{ClientRequestProcessor, DefaultRequestProcessor}.
 """
 

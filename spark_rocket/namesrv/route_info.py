@@ -27,9 +27,8 @@ updates the topics that fit; the response is an error that names the bound. So n
 
 The removal of a broker takes constant time; :meth:`RouteInfoManager.sweep` removes the rest in limited steps.
 
-No I/O; the clock is an argument. Thread-safety: none; used on the name server's loop only. Not stored on disk: brokers
-register again every 30 seconds.
-Corresponds to org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
+No I/O; the clock is an argument. Not stored on disk: brokers register again every 30 seconds. Corresponds to
+org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
 """
 
 from __future__ import annotations

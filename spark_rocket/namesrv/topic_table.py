@@ -13,8 +13,7 @@ entries in the index are removed by :meth:`TopicTable.sweep`, a limited number a
 The table is bounded in topics of a broker, in queues of a topic, in all entries, and in the bytes of all names, so that
 a list of all topics fits into a frame.
 
-Thread-safety: none; used on the name server's loop only. Not stored on disk.
-Corresponds to the topicQueueTable of org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
+Not stored on disk. Corresponds to the topicQueueTable of org.apache.rocketmq.namesrv.routeinfo.RouteInfoManager.
 """
 
 from __future__ import annotations

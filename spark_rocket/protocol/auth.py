@@ -17,8 +17,8 @@ the Rust client writes 2026-01-31T12:00:00.123456789+01:00).
 
 Secrets are excluded from reprs and from error messages of this module.
 
-Thread-safety: values and pure functions. Corresponds to org.apache.rocketmq.acl.common.{AclUtils,
-AclSigner, AclClientRPCHook, AuthorizationHeader, SessionCredentials}.
+Corresponds to org.apache.rocketmq.acl.common.{AclUtils, AclSigner, AclClientRPCHook, AuthorizationHeader,
+SessionCredentials}.
 """
 
 from __future__ import annotations

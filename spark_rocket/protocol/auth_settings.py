@@ -1,6 +1,6 @@
 """Checks of the settings of ACL 2.0, which brokers and proxies share: Apache's class names, and what fits together.
 
-Thread-safety: pure functions. Corresponds to org.apache.rocketmq.auth.config.AuthConfig.
+Corresponds to org.apache.rocketmq.auth.config.AuthConfig.
 """
 
 from __future__ import annotations

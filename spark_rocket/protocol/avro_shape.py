@@ -5,7 +5,7 @@ body. An array of values without bytes can have a billion of them in five bytes.
 values of one datum, without its arrays and maps, is computed, because a type that is used twice in a type that is used
 twice doubles it with each level.
 
-Thread-safety: pure functions. RocketMQ has no equivalent.
+RocketMQ has no equivalent.
 """
 
 from __future__ import annotations

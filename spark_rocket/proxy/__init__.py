@@ -1,4 +1,7 @@
-"""The gRPC proxy for RocketMQ 5 clients: ``apache.rocketmq.v2.MessagingService``."""
+"""The gRPC proxy for RocketMQ 5 clients: ``apache.rocketmq.v2.MessagingService``.
+
+Its objects are used on one event loop, except where a module says otherwise.
+"""
 
 import os
 

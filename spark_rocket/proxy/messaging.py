@@ -13,7 +13,7 @@ A request that fails with :class:`StatusError` gets a response with only that st
 get INTERNAL_SERVER_ERROR. Calls without a client id are refused earlier. The bounds of a request (method_types.py)
 are checked before its method runs: the number of its fields before it is parsed, the entries of its collections after.
 
-Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.GrpcMessagingApplication.
 """
 
 from __future__ import annotations

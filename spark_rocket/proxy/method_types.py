@@ -21,8 +21,8 @@ GetOffset, UpdateOffset, QueryOffset               as the Remoting requests 14, 
 Apache's proxy checks the topic of the first message of SendMessage only, and only the group of
 ChangeInvisibleDuration. It refuses the end of a producer, which has no group.
 
-Thread-safety: immutable values. Corresponds to the limits in org.apache.rocketmq.proxy.config.ProxyConfig, and to
-DefaultAuthorizationContextBuilder for gRPC.
+Corresponds to the limits in org.apache.rocketmq.proxy.config.ProxyConfig, and to DefaultAuthorizationContextBuilder for
+gRPC.
 """
 
 from __future__ import annotations

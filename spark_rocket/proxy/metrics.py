@@ -3,7 +3,7 @@
 Apache's proxy has one metric, ``rocketmq_proxy_up``. Metrics that brokers and name servers also have use the same
 names; the others are specific to this proxy. Each worker has its own metrics.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.metrics.ProxyMetricsManager.
+Corresponds to org.apache.rocketmq.proxy.metrics.ProxyMetricsManager.
 """
 
 from __future__ import annotations
@@ -51,27 +51,27 @@ class ProxyMetrics:
 
     def problems(self) -> list[str]:
         """Report problems, and refresh the brokers: without ready clients, nothing else would refresh them."""
-        families = self._proxy.families
-        if families is None:
+        methods = self._proxy.methods
+        if methods is None:
             return ["the proxy is starting or stopping"]
-        families.cluster.refresh_brokers()
-        return [] if families.cluster.brokers else [f"no broker is registered with {families.cluster.name_servers}"]
+        methods.cluster.refresh_brokers()
+        return [] if methods.cluster.brokers else [f"no broker is registered with {methods.cluster.name_servers}"]
 
     def facts(self) -> dict[str, Any]:
-        families = self._proxy.families
-        if families is None:
+        methods = self._proxy.methods
+        if methods is None:
             return {}
-        return {"grpc": self._proxy.address, "brokers": dict(families.cluster.brokers)}
+        return {"grpc": self._proxy.address, "brokers": dict(methods.cluster.brokers)}
 
     def collect(self, exposition: Exposition) -> Iterator[None]:
         proxy, add = self._proxy, exposition.add
-        families, transport = proxy.families, proxy.transport
-        if families is None or transport is None:
+        methods, transport = proxy.methods, proxy.transport
+        if methods is None or transport is None:
             return
         node = label_text(self.node_labels())
         add("rocketmq_proxy_up", f'{node},proxy_mode="cluster"', 1)
-        add("rocket_proxy_brokers", node, len(families.cluster.brokers))
-        add("rocket_proxy_renewed_messages", node, families.renewals.count)
+        add("rocket_proxy_brokers", node, len(methods.cluster.brokers))
+        add("rocket_proxy_renewed_messages", node, methods.renewals.count)
         add("rocket_unread_bytes", node, transport.calls.messages.used)
         for path, stats in list(transport.calls.stats.items()):
             yield

@@ -45,7 +45,7 @@ _RPCS = {f"/{definitions.SERVICE}/{method.name}": method.input_type.full_name fo
 """The full name of the request's message by the path of its method."""
 
 
-class Families:
+class MessagingMethods:
     """All methods, for a cluster. Create it on the event loop."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Families:
         self.cluster = cluster
         self.access_control = access_control
         self.clients = ClientRegistry(cluster, max_body_size=max_message_size, expire_seconds=expire_seconds)
-        Relay(cluster, self.clients)
+        cluster.on_push |= Relay(cluster, self.clients).handlers()
         receipts = Receipts(cluster)
         self.renewals = Renewals(cluster, receipts, self.clients.is_member)
         self.clients.on_gone.append(self.renewals.client_left)
@@ -122,7 +122,7 @@ class ProxyServer:
     def __init__(self, config: ProxyConfig) -> None:
         """``config.name_server`` must be set."""
         self.config = config
-        self.families: Families | None = None
+        self.methods: MessagingMethods | None = None
         """The methods; None while it is not started."""
         self.transport: GrpcServer | None = None
         self._parts = AsyncExitStack()
@@ -144,18 +144,18 @@ class ProxyServer:
                 self.config.name_server, credentials=self.config.credentials, tls=self.config.client_tls()
             )
             parts.push_async_callback(cluster.close)
-            families = self.families = self._make_families(cluster)
-            parts.push_async_callback(families.close)
-            server = self.transport = self._make_server(families)
+            methods = self.methods = self._make_methods(cluster)
+            parts.push_async_callback(methods.close)
+            server = self.transport = self._make_server(methods)
             await server.start()
             parts.push_async_callback(server.close)
-            parts.callback(families.clients.end_streams)
+            parts.callback(methods.clients.end_streams)
             await cluster.start()
             self._parts = parts.pop_all()
 
-    def _make_families(self, cluster: ProxyCluster) -> Families:
+    def _make_methods(self, cluster: ProxyCluster) -> MessagingMethods:
         config = self.config
-        return Families(
+        return MessagingMethods(
             cluster,
             lambda: (config.called_hosts[0], self.port),
             access_control=_access_control(config, cluster),
@@ -163,7 +163,7 @@ class ProxyServer:
             expire_seconds=config.grpc_client_idle_time_mills / 1000,
         )
 
-    def _make_server(self, families: Families) -> GrpcServer:
+    def _make_server(self, methods: MessagingMethods) -> GrpcServer:
         config = self.config
         tls = server_tls(config.server_tls_settings(), config.called_hosts)
         send = f"/{definitions.SERVICE}/SendMessage"
@@ -179,12 +179,12 @@ class ProxyServer:
             max_age=config.max_connection_age_millis / 1000,
         )
         return GrpcServer(
-            families.rpcs(),
+            methods.rpcs(),
             config.host,
             config.port,
             tls=tls,
             limits=limits,
-            authenticate=families.authenticate,
+            authenticate=methods.authenticate,
             tools=ToolServices(definitions.messaging().descriptor),
             reuse_port=config.reuse_port,
         )
@@ -193,7 +193,7 @@ class ProxyServer:
         """Refuse new calls, end those in progress, and release the messages of clients. Idempotent."""
         parts, self._parts = self._parts, AsyncExitStack()
         await parts.aclose()
-        self.families = self.transport = None
+        self.methods = self.transport = None
 
 
 def _access_control(config: ProxyConfig, cluster: ProxyCluster) -> GrpcAccessControl[Any] | None:

@@ -1,4 +1,7 @@
-"""Connections: RocketMQ's remoting protocol on sockets, for clients and servers, and HTTP for metrics and health."""
+"""Connections: RocketMQ's remoting protocol on sockets, for clients and servers, and HTTP for metrics and health.
+
+Its objects belong to one event loop, except where a module says otherwise.
+"""
 
 from spark_rocket.system import check_system
 

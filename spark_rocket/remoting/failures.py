@@ -1,6 +1,6 @@
 """Responses to requests that failed, the same from servers and clients.
 
-Thread-safety: pure functions. Corresponds to NettyRemotingAbstract.processRequestCommand.
+Corresponds to NettyRemotingAbstract.processRequestCommand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests in flight on an event loop, for connections of clients and servers: their futures and their deadlines.
 
-Thread-safety: event loop only. Corresponds to ResponseFuture and NettyRemotingAbstract.scanResponseTable.
+Corresponds to ResponseFuture and NettyRemotingAbstract.scanResponseTable.
 """
 
 from __future__ import annotations

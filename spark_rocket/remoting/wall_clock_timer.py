@@ -3,9 +3,8 @@
 It calls one function, ``run(now_ms, *arguments)``, which does what is due and returns the time of the next call (now if
 more is due; None if nothing is pending). The loop runs other tasks between two calls.
 
-Thread-safety: event loop only. Nothing is stored on disk.
-Corresponds to the timer threads of ScheduleMessageService (which poll every 100 ms) and TimerMessageStore, and to a
-ScheduledExecutorService with one task.
+Nothing is stored on disk. Corresponds to the timer threads of ScheduleMessageService (which poll every 100 ms) and
+TimerMessageStore, and to a ScheduledExecutorService with one task.
 """
 
 from __future__ import annotations

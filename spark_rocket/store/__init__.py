@@ -1,4 +1,7 @@
-"""The message store: messages on disk in Apache RocketMQ's layout. Independent of the network."""
+"""The message store: messages on disk in Apache RocketMQ's layout. Independent of the network.
+
+One thread uses a store, except where a module says otherwise: a broker's event loop.
+"""
 
 from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.store.config import StoreConfig

@@ -19,10 +19,9 @@ record. File times are not used: they change when files are copied.
 Expired files are first removed from the store's lists, so that minimum offsets advance at once and readers do not find
 the files. A thread then deletes them (file_remover.py), the log's files first. Queues are trimmed in slices.
 
-Thread-safety: for the store's one thread. It does not sleep, and gets the time and the disk usage from the caller; only
-the duration of a slice is measured here.
-After a crash: the next run, or the next one that is due, does the rest.
-Corresponds to DefaultMessageStore's CleanCommitLogService, CleanConsumeQueueService and CorrectLogicOffsetService.
+It does not sleep, and gets the time and the disk usage from the caller; only the duration of a slice is measured here.
+After a crash: the next run, or the next one that is due, does the rest. Corresponds to DefaultMessageStore's
+CleanCommitLogService, CleanConsumeQueueService and CorrectLogicOffsetService.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Keys use the curve P-256 and are stored unencrypted beside the certificates unless a password is given: use this for
 tests only. ``tls_of`` creates settings for servers and their clients.
-
-Thread-safety: none.
 """
 
 from __future__ import annotations

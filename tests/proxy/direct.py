@@ -14,7 +14,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
 from spark_rocket.proxy.messaging import CLIENT_ID
 from spark_rocket.proxy.methods.grpc_client import CommandStream
-from spark_rocket.proxy.server import Families
+from spark_rocket.proxy.server import MessagingMethods
 from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
 from tests.broker.wire import Wire
 from tests.kit.brokers import LoopThread, Served, served
@@ -108,9 +108,11 @@ class DirectEndpoint:
         self.cluster = cluster
         self.wire = wire
         self.readers: list[asyncio.Task[None]] = []
-        self._families: Families = server.run(lambda: Families(cluster, lambda: ("127.0.0.1", 8081), **settings))
-        self.clients = self._families.clients
-        self.rpcs = self._families.rpcs()
+        self._methods: MessagingMethods = server.run(
+            lambda: MessagingMethods(cluster, lambda: ("127.0.0.1", 8081), **settings)
+        )
+        self.clients = self._methods.clients
+        self.rpcs = self._methods.rpcs()
 
     def client(self, client_id: str = "direct@1") -> DirectCaller:
         return DirectCaller(self, client_id)
@@ -119,7 +121,7 @@ class DirectEndpoint:
         for reader in self.readers:
             reader.cancel()
         await asyncio.gather(*self.readers, return_exceptions=True)
-        await self._families.close()
+        await self._methods.close()
 
 
 class ProxyThread(DirectEndpoint):

@@ -51,10 +51,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 def control_of(cluster: LocalCluster) -> GrpcPlainAccessControl:
     """The proxy's accounts. The broker has the proxy's own account only."""
-    families = cluster.proxy.server.families
-    assert families is not None
-    assert isinstance(families.access_control, GrpcPlainAccessControl)
-    return families.access_control
+    methods = cluster.proxy.server.methods
+    assert methods is not None
+    assert isinstance(methods.access_control, GrpcPlainAccessControl)
+    return methods.access_control
 
 
 def now(shift: float = 0.0) -> str:

@@ -137,11 +137,11 @@ class Asking:
 def test_anything_in_every_field(cluster: LocalCluster, proxy: ProxyServer, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.create_topic("Any", queues=2)
     cluster.create_group("GO", ordered=True)
-    families = proxy.families
-    assert families is not None
-    monkeypatch.setattr(families.receiving, "_min_polling_ms", 1)
+    methods = proxy.methods
+    assert methods is not None
+    monkeypatch.setattr(methods.receiving, "_min_polling_ms", 1)
     monkeypatch.setattr(receiving, "MAX_POLLING_MS", 1)
-    rpcs, asking = families.rpcs(), Asking(7)
+    rpcs, asking = methods.rpcs(), Asking(7)
 
     async def answers(name: str, raw: bytes) -> list[Any]:
         version = {"x-mq-client-version": "5.1.2"}

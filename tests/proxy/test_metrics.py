@@ -116,9 +116,9 @@ def test_not_ready_without_a_broker(cluster: LocalCluster) -> None:
             status, text = get(f"{url}/ready")
             assert (status, f"no broker is registered with {address}" in text) == (503, True)
             assert get(f"{url}/health")[0] == 200
-            families = proxy.server.families
-            assert families is not None
-            families.cluster.name_servers.addresses = (cluster.name_server,)  # one registers there
+            methods = proxy.server.methods
+            assert methods is not None
+            methods.cluster.name_servers.addresses = (cluster.name_server,)  # one registers there
             while get(f"{url}/ready")[0] != 200:  # each look asks again
                 pass
 

@@ -157,14 +157,14 @@ def test_a_group_has_its_own_queue(client: Caller, wire: Wire, topic: str) -> No
 
 
 def test_only_queues_to_write_to(client: Caller, wire: Wire, topic: str, proxy: ProxyServer) -> None:
-    assert proxy.families is not None
+    assert proxy.methods is not None
     change_topic(wire, topic, reads=4, writes=2)
     for _ in range(4):
         sent(client, message(topic))
     assert [one.queue_id for one in stored(wire, topic)] == [0, 0, 1, 1]
     for more in ({"writes": 0}, {"perm": 4}):
         change_topic(wire, topic, **more)  # type: ignore[arg-type]
-        proxy.families.cluster.topics.forget(topic)  # as if it had been known for half a minute
+        proxy.methods.cluster.topics.forget(topic)  # as if it had been known for half a minute
         assert send(client, message(topic)).status.code == Code.FORBIDDEN
 
 

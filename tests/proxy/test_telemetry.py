@@ -31,8 +31,8 @@ R = TypeVar("R")
 
 @pytest.fixture
 def registry(proxy: ProxyServer) -> ClientRegistry:
-    assert proxy.families is not None
-    return proxy.families.clients
+    assert proxy.methods is not None
+    return proxy.methods.clients
 
 
 @pytest.fixture
@@ -355,14 +355,14 @@ def test_the_newest_stream_of_a_client_gets_commands(
 def test_members_get_changes_of_their_group(
     client: Caller, wire: Wire, topic: str, group: str, proxy: ProxyServer, parts: BrokerParts
 ) -> None:
-    assert proxy.families is not None
-    families = proxy.families
+    assert proxy.methods is not None
+    methods = proxy.methods
     with client.subscribe(group, topic) as stream:
         changed = {"groupName": group, "consumeMessageOrderly": True, "retryMaxTimes": 4}
         for settings in ({**changed, "brokerId": 1, "consumeMessageOrderly": False, "retryMaxTimes": 16}, changed):
             assert wire.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(settings).encode()).code == 0
-            families.cluster.groups.forget(group)  # as if half a minute had gone by
-            asyncio.run_coroutine_threadsafe(families.clients.send_settings(), parts.loop).result(SECONDS)
+            methods.cluster.groups.forget(group)  # as if half a minute had gone by
+            asyncio.run_coroutine_threadsafe(methods.clients.send_settings(), parts.loop).result(SECONDS)
         told = stream.hear()  # of the second: the first changed nothing for clients
         assert told.settings.subscription.fifo
         assert told.settings.backoff_policy.max_attempts == 5

@@ -201,7 +201,7 @@ def test_reads_return_the_entries_as_they_are(steps: list[tuple[str, int, int]])
     st.integers(1, 5_000),
     st.sampled_from([None, frozenset({7}), frozenset({-5, 0}), frozenset({1})]),
 )
-def test_what_to_read_is_the_same_by_a_loop_and_by_columns(
+def test_queue_selection_is_the_same_by_a_loop_and_by_columns(
     records: list[tuple[int, int, int]], max_msgs: int, max_bytes: int, codes: frozenset[int] | None
 ) -> None:
     physical, raw = 0, b""

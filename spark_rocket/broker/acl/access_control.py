@@ -7,7 +7,7 @@ A permission that was granted is remembered with the connection, for the same re
 with it the order of the signed fields. The signature of every request is verified. What is remembered ends with the
 rules that granted it: a change of accounts replaces them.
 
-Thread-safety: event loop only. Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeline.
+Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeline.
 """
 
 from __future__ import annotations

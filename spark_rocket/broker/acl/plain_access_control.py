@@ -4,7 +4,7 @@ A code without a row is for administrators. Apache's ACL 1.0 does not check requ
 queues, end a transaction or view a message by id, nor the message that is sent back, and has a list of administrators'
 codes, which does not include codes added later.
 
-Thread-safety: event loop only. Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
+Corresponds to PlainAccessValidator and the hooks of BrokerController.initialAcl.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A code without a row is for Super users.
 
-Thread-safety: event loop only. Corresponds to AuthenticationPipeline, AuthorizationPipeline and their strategies.
+Corresponds to AuthenticationPipeline, AuthorizationPipeline and their strategies.
 """
 
 from __future__ import annotations

@@ -15,8 +15,7 @@ Such a message is stored in a system topic: ``SCHEDULE_TOPIC_XXXX`` (queue level
 (queue 0). REAL_TOPIC and REAL_QID have its destination. Delivery times are rounded down to the greatest multiple of
 ``timerPrecisionMs`` below them. A message whose time has passed is delivered at once.
 
-Thread-safety: used on the event loop only. Corresponds to broker.util.HookUtils.{handleScheduleMessage,
-transformDelayLevelMessage, transformTimerMessage}.
+Corresponds to broker.util.HookUtils.{handleScheduleMessage, transformDelayLevelMessage, transformTimerMessage}.
 """
 
 from __future__ import annotations

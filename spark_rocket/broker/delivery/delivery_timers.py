@@ -1,8 +1,6 @@
 """The timers that deliver pending messages: delayed, timed and half messages, and the check points of pops.
 
 Each timer runs the work of one system topic in slices, so that it delays requests by about two milliseconds at most.
-
-Thread-safety: used on the event loop only.
 """
 
 from __future__ import annotations

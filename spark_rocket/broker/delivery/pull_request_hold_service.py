@@ -5,10 +5,10 @@ one iteration of the loop are collected: a pull is run again once, for all messa
 
 A held pull with a tag filter is not woken by messages with other tags (the 8-byte tag code decides, as in the filter).
 
-Thread-safety: used on the event loop only. Limits: ``maxHeldPulls`` of the broker's settings, and those of a connection
-and an address (protocol/requests/state.py); further pulls are not held. A pull with a long filter counts more.
-After a crash, held pulls are lost; clients pull again.
-Corresponds to org.apache.rocketmq.broker.longpolling.{PullRequestHoldService, ManyPullRequest}.
+Limits: ``maxHeldPulls`` of the broker's settings, and those of a connection and an address
+(protocol/requests/state.py); further pulls are not held. A pull with a long filter counts more. After a crash, held
+pulls are lost; clients pull again. Corresponds to org.apache.rocketmq.broker.longpolling.{PullRequestHoldService,
+ManyPullRequest}.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ lags those that have offsets for the longest time, which new names cannot replac
 The store time of a lag's oldest message is read from the log and cached until another message is the oldest. Texts of
 labels, the largest part of a scrape, are cached for the next scrape, and forgotten with their topic or pair.
 
-Thread-safety: event loop only. Corresponds to BrokerMetricsManager and ConsumerLagCalculator, without the latter's
-estimates for filtered subscriptions: a lag counts all messages from the committed offset on.
+Corresponds to BrokerMetricsManager and ConsumerLagCalculator, without the latter's estimates for filtered
+subscriptions: a lag counts all messages from the committed offset on.
 """
 
 from __future__ import annotations

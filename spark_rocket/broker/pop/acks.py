@@ -11,7 +11,7 @@ check points: an acked message is not acked again and cannot be made invisible f
 Whether a check point exists is not known when its ack arrives, so acks are bounded: ``MAX_POPPED`` messages of a check
 point, and in all as ``STATE_LIMITS`` has it.
 
-Thread-safety: for the event loop. Corresponds to the acking half of PopBufferMergeService.
+Corresponds to the acking half of PopBufferMergeService.
 """
 
 from __future__ import annotations

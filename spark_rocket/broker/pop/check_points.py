@@ -20,7 +20,6 @@ ack      ao          the offset that was acked
 bAck     aol         the offsets that were acked (and ao, -1)
 =======  ==========  ==================================================================================================
 
-Thread-safety: values and pure functions.
 Corresponds to store.pop.{PopCheckPoint, AckMsg, BatchAckMsg} and common.PopAckConstants.
 """
 

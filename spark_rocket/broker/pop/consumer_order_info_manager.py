@@ -24,13 +24,12 @@ a        attemptId
 Queues in flight are bounded (``ORDERED_POPS``): when there are too many, those whose messages are acked or visible
 again are forgotten, with the numbers of their deliveries. If there are none, further queues are not popped.
 
-Thread-safety: used on the event loop only.
 After a crash: the file is at most 200 ms old, or 1 s for each MB of its size, so the same queues are blocked. Offsets
 are some seconds old; they are moved past the messages acked in later pops. Offsets decide what is delivered, so no
 message is lost. Acks of pops that are missing in the file are dropped: Apache's broker commits them, which skips
 messages popped earlier. Acks of messages lost in a power failure are dropped too, because new messages get the same
-offsets. Messages below the group's offset count as acked.
-Corresponds to org.apache.rocketmq.broker.offset.{ConsumerOrderInfoManager, ConsumerOrderInfoLockManager}.
+offsets. Messages below the group's offset count as acked. Corresponds to
+org.apache.rocketmq.broker.offset.{ConsumerOrderInfoManager, ConsumerOrderInfoLockManager}.
 """
 
 from __future__ import annotations

@@ -13,9 +13,8 @@ Arrivals within one iteration of the loop are collected. A line with a tag filte
 tags: 8-byte tag codes decide, as in the filter. An SQL92 filter needs the record, so the first request is run at once.
 Each held request has one loop timer; arrivals have none.
 
-Thread-safety: used on the event loop only. Limits: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines,
-``maxPopPollingSize`` requests in total, and those of a connection and an address (protocol/requests/state.py). After a
-crash, held requests are lost; clients retry.
+Limits: ``popPollingSize`` requests in a line, ``popPollingMapSize`` lines, ``maxPopPollingSize`` requests in total, and
+those of a connection and an address (protocol/requests/state.py). After a crash, held requests are lost; clients retry.
 Corresponds to org.apache.rocketmq.broker.longpolling.{PopLongPollingService, PopRequest, PollingHeader}.
 """
 

@@ -14,7 +14,6 @@ before the check points that they have passed: see ``ReviveLog.position``. Later
 (revive_log.py). So a kill or a power failure may duplicate messages that were popped or acked just before, but loses
 none.
 
-Thread-safety: used on the event loop only.
 Corresponds to PopMessageProcessor, AckMessageProcessor and ChangeInvisibleTimeProcessor.
 """
 

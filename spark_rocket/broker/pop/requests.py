@@ -24,7 +24,7 @@ with POP_CK, its receipt, which identifies the retry topic. Queue and offsets re
 broker does the same by default (``popResponseReturnActualRetryTopic``). A POP_CK from the sender is removed because it
 is not a valid receipt.
 
-Thread-safety: values and pure functions. Corresponds to the recoding in PopMessageProcessor.popMsgFromQueue.
+Corresponds to the recoding in PopMessageProcessor.popMsgFromQueue.
 """
 
 from __future__ import annotations

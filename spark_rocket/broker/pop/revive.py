@@ -23,10 +23,9 @@ After the first delivery and ``retryMaxTimes`` (16) retries the message goes to 
 ORIGIN_MESSAGE_ID; in RocketMQ 5 the proxy does this. Messages removed by retention, and messages of deleted topics and
 groups, are skipped.
 
-Thread-safety: for the event loop. After a crash: all check points up to the offset of the group
-CID_RMQ_SYS_REVIVE_GROUP are settled (inclusive, as in Apache's broker); the log is read again from there. Redelivered
-messages are in the log as acks, so only a kill between the two writes makes a duplicate. Corresponds to
-PopReviveService.
+After a crash: all check points up to the offset of the group CID_RMQ_SYS_REVIVE_GROUP are settled (inclusive, as in
+Apache's broker); the log is read again from there. Redelivered messages are in the log as acks, so only a kill between
+the two writes makes a duplicate. Corresponds to PopReviveService.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ next request with the same group and filter continues where it ended. So every q
 ``ceil(queues / MAX_EXAMINED_QUEUES)`` requests, or is read as soon as those before it have been. A held request
 continues by itself, in later iterations of the loop, until all queues are examined (pop_long_polling_service.py).
 
-Thread-safety: used on the event loop only. Positions are not stored: after a restart, parts start at any queue.
-Apache's broker examines all queues in one request.
+Positions are not stored: after a restart, parts start at any queue. Apache's broker examines all queues in one request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the processors of accounts (ACL 1.0) and of users (ACL 2.0) share: responses after a change of their file.
-
-Thread-safety: used on the event loop only.
-"""
+"""What the processors of accounts (ACL 1.0) and of users (ACL 2.0) share: responses after a change of their file."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 A consumer's heartbeat also creates its group and the group's ``%RETRY%`` topic, which its client subscribes to next.
 
-Thread-safety: event loop only. Corresponds to broker.processor.{ClientManageProcessor, ConsumerManageProcessor} and
+Corresponds to broker.processor.{ClientManageProcessor, ConsumerManageProcessor} and
 AdminBrokerProcessor.getAllProducerInfo.
 """
 

@@ -11,8 +11,8 @@ code  request sent to the client               if the client does not respond
       of topic and group
 ====  =======================================  ======================================================================
 
-Thread-safety: event loop only. Corresponds to broker.client.net.Broker2Client and
-AdminBrokerProcessor.{getConsumerStatus, getConsumerRunningInfo, consumeMessageDirectly}.
+Corresponds to broker.client.net.Broker2Client and AdminBrokerProcessor.{getConsumerStatus, getConsumerRunningInfo,
+consumeMessageDirectly}.
 """
 
 from __future__ import annotations

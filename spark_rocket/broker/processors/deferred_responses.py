@@ -1,7 +1,4 @@
-"""Responses that a processor writes later.
-
-Thread-safety: used on the event loop only.
-"""
+"""Responses that a processor writes later."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ With ``useServerSideResetOffset`` (the default, as in Apache's since 5.0) offlin
 to the group's next pull of a queue has the new offset, and commits of its members are ignored until then. Without it,
 all members get RESET_CONSUMER_CLIENT_OFFSET (220), one-way.
 
-Thread-safety: event loop only. Corresponds to broker.client.net.Broker2Client and AdminBrokerProcessor.resetOffset.
+Corresponds to broker.client.net.Broker2Client and AdminBrokerProcessor.resetOffset.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ Each entry of a consume queue has a flag: whether it matches the subscription of
 SQL92 expression, for which the record is read. Apache's broker sets the flag only for extended consume queues
 (``enableConsumeQueueExt``). They do not exist here, so there are no bit maps.
 
-Thread-safety: used on the event loop only.
 Corresponds to org.apache.rocketmq.broker.processor.QueryMessageProcessor and AdminBrokerProcessor.queryConsumeQueue.
 """
 

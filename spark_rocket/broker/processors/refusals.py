@@ -14,8 +14,8 @@ deletions of topics (215, 316)                              0 SUCCESS, without e
 Deletions succeed because mqadmin sends them to all brokers of a cluster in any order, and stops at the first refusal.
 The slave deletes the topic when it synchronizes with its master.
 
-Thread-safety: stateless functions. Corresponds to AdminBrokerProcessor.validateSlave and the checks of the role in
-SendMessageProcessor, EndTransactionProcessor and DefaultMessageStore.
+Corresponds to AdminBrokerProcessor.validateSlave and the checks of the role in SendMessageProcessor,
+EndTransactionProcessor and DefaultMessageStore.
 """
 
 from __future__ import annotations

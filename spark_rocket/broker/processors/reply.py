@@ -5,9 +5,8 @@ by a heartbeat. The response is sent when that client has the reply. With ``stor
 stored, whether it was delivered or not, and the response has its place. Pushed and stored replies have the properties
 MSG_REGION and TRACE_ON of this broker.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.broker.processor.ReplyMessageProcessor, with the same
-remarks. As in Apache's broker, the response is success if the reply was delivered but could not be stored; that is
-logged.
+Corresponds to org.apache.rocketmq.broker.processor.ReplyMessageProcessor, with the same remarks. As in Apache's broker,
+the response is success if the reply was delivered but could not be stored; that is logged.
 """
 
 from __future__ import annotations

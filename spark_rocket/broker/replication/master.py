@@ -22,8 +22,8 @@ mapping, and old pages of the log are released as after any other read.
 With SYNC_MASTER, a sender waits for ``when_replicated``: SLAVE_NOT_AVAILABLE at once if no slave is connected, or none
 is within ``haMaxGapNotInSync`` bytes; SUCCESS when a slave has the bytes; FLUSH_SLAVE_TIMEOUT after ``slaveTimeout``.
 
-Thread-safety: used on the event loop only. Not stored on disk.
-Corresponds to org.apache.rocketmq.store.ha.{DefaultHAService, DefaultHAConnection, GroupTransferService}.
+Not stored on disk. Corresponds to org.apache.rocketmq.store.ha.{DefaultHAService, DefaultHAConnection,
+GroupTransferService}.
 """
 
 from __future__ import annotations

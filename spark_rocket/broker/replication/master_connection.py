@@ -5,9 +5,8 @@ reports not the end of its log, but the start of a record some distance before i
 from there on. The slave reports the end of its log, complete records only, whenever it has grown, and otherwise every
 ``haSendHeartbeatInterval``. A master that is silent for ``haHousekeepingInterval`` is disconnected.
 
-Thread-safety: used on the event loop only.
-After a crash: the log is complete up to some record, and the comparison starts there.
-Corresponds to org.apache.rocketmq.store.ha.DefaultHAClient, which does not compare.
+After a crash: the log is complete up to some record, and the comparison starts there. Corresponds to
+org.apache.rocketmq.store.ha.DefaultHAClient, which does not compare.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ BROKER_PUT_NUMS       cluster          messages
 BROKER_GET_NUMS       cluster          messages
 ====================  ===============  ==========================
 
-Thread-safety: event loop only. Not stored on disk.
-Corresponds to org.apache.rocketmq.store.stats.BrokerStatsManager and common.stats.StatsItem.
+Not stored on disk. Corresponds to org.apache.rocketmq.store.stats.BrokerStatsManager and common.stats.StatsItem.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tables of one broker: what its clients and administrators have sent.
 
-Thread-safety: used on the event loop only. After a crash: see each table.
+After a crash: see each table.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ All members of a group must have the same subscription; otherwise members receiv
 subscribes to, or miss messages. In Apache's broker the last heartbeat wins, without a warning. This broker does the
 same, but logs both subscriptions, once for a host and group in ten seconds.
 
-Thread-safety: used on the event loop only. After a crash: nothing is stored; heartbeats rebuild the tables.
-Corresponds to org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
+After a crash: nothing is stored; heartbeats rebuild the tables. Corresponds to
+org.apache.rocketmq.broker.client.{ProducerManager, ConsumerManager, ConsumerGroupInfo}.
 """
 
 from __future__ import annotations

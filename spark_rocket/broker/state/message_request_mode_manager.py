@@ -1,7 +1,7 @@
 """Whether a group pulls or pops a topic, as set by an administrator.
 
-Thread-safety: used on the event loop only. After a crash: acknowledged settings are in ``messageRequestMode.json``.
-Corresponds to org.apache.rocketmq.broker.loadbalance.MessageRequestModeManager.
+After a crash: acknowledged settings are in ``messageRequestMode.json``. Corresponds to
+org.apache.rocketmq.broker.loadbalance.MessageRequestModeManager.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A lock ends ``rebalanceLockMaxLiveTime`` after its last renewal, and is counted 
 It survives the end of its connection, as in Apache's broker: the client may still process messages that it received.
 Only when the last member of the group unregisters, all locks of the group end.
 
-Thread-safety: event loop only. After a crash: nothing is stored; clients lock again.
-Corresponds to org.apache.rocketmq.broker.client.rebalance.RebalanceLockManager, which never removes expired locks.
+After a crash: nothing is stored; clients lock again. Corresponds to
+org.apache.rocketmq.broker.client.rebalance.RebalanceLockManager, which never removes expired locks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Settings of consumer groups, created by an admin or by a group's first request.
 
-Thread-safety: used on the event loop only.
-After a crash: settings made by an admin are in ``subscriptionGroup.json`` and ``messageRequestMode.json``; other
-groups are created again on next use.
-Corresponds to org.apache.rocketmq.broker.subscription.SubscriptionGroupManager.
+After a crash: settings made by an admin are in ``subscriptionGroup.json`` and ``messageRequestMode.json``; other groups
+are created again on next use. Corresponds to org.apache.rocketmq.broker.subscription.SubscriptionGroupManager.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ loaded is used as it is.
 Values are replaced, never changed in place, so that a copy of the table is a consistent snapshot for any thread. Every
 change makes a new version, by which slaves and name servers recognize changes.
 
-Thread-safety: used on the event loop only. After a crash: acknowledged changes are in the table's file, because the
-response is sent after the write. Corresponds to org.apache.rocketmq.common.ConfigManager.
+After a crash: acknowledged changes are in the table's file, because the response is sent after the write. Corresponds
+to org.apache.rocketmq.common.ConfigManager.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ RMQ_SYS_TRANS_OP_HALF_TOPIC decisions: tag ``d``; the body has the queue offsets
 TRANS_CHECK_MAX_TIME_TOPIC  half messages that were never decided, unchanged
 ==========================  ===========================================================================================
 
-Thread-safety: pure values. Corresponds to TransactionalMessageUtil, TransactionalMessageBridge and
-AbstractTransactionalMessageCheckListener.
+Corresponds to TransactionalMessageUtil, TransactionalMessageBridge and AbstractTransactionalMessageCheckListener.
 """
 
 from __future__ import annotations

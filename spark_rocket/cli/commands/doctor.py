@@ -6,7 +6,6 @@ a gRPC endpoint, ``--exactly-once`` takes the steps of that sink. ``--master`` o
 that repeats the checks on the executors. Each line is a finding, with the remedy below it if there is a problem.
 
 Exit status: 0 no problem, 1 the checks themselves failed, 2 invalid command line, 3 at least one problem was found.
-RocketMQ has no counterpart.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What a request needs is the row of its code (``protocol.requests``), so that a remedy names the same resource and action
 as the server checks. The words of the refusal distinguish ACL 2.0 from ``plain_acl.yml``.
 
-Pure functions. RocketMQ has no counterpart.
+Pure functions.
 """
 
 from __future__ import annotations

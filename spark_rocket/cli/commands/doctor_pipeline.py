@@ -2,7 +2,7 @@
 
 Each step is a request that the pipeline sends too, with the same names and the same account. So every missing
 permission, topic or group is found, not only the first one. Reading leaves nothing behind; a message is sent only to a
-topic that was given for it. RocketMQ has no counterpart.
+topic that was given for it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ a topic that does not exist   nothing: brokers refuse the topics that they are a
 With ``ledgerBroker`` there is no entry, no topic is created, and nothing is sent while the ledger was never used: a
 record begins a ledger for good, and a used staging topic tells of a ledger.
 
-Each step is a request that the sink sends too, with the same account and the same names. RocketMQ has no counterpart.
+Each step is a request that the sink sends too, with the same account and the same names.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ none     nothing
 On a terminal, control characters are escaped as \\xNN in every form: a message must not control the terminal. In pipes
 and files, text is unchanged.
 
-Thread-safety: stateless functions. Corresponds to the output of mqadmin's PrintMessageByQueueCommand and
-QueryMsgByIdSubCommand.
+Corresponds to the output of mqadmin's PrintMessageByQueueCommand and QueryMsgByIdSubCommand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The options of commands for the place of an exactly-once ledger: the data source's ledgerBroker and ledgerQueue.
-
-RocketMQ has no counterpart.
-"""
+"""The options of commands for the place of an exactly-once ledger: the data source's ledgerBroker and ledgerQueue."""
 
 from __future__ import annotations
 

@@ -3,9 +3,8 @@
 Each broker, including slaves, has its own account file. These operations need the keys of an administrator account.
 RocketMQ 4.x supports all of them; 5.0 to 5.3 do not list accounts, and later versions have ACL 2.0 instead.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createAndUpdatePlainAccessConfig,
-deletePlainAccessConfig, updateGlobalWhiteAddrConfig, examineBrokerClusterAclVersionInfo,
-examineBrokerClusterAclConfig}.
+Corresponds to DefaultMQAdminExt.{createAndUpdatePlainAccessConfig, deletePlainAccessConfig,
+updateGlobalWhiteAddrConfig, examineBrokerClusterAclVersionInfo, examineBrokerClusterAclConfig}.
 """
 
 from __future__ import annotations

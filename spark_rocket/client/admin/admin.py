@@ -2,8 +2,7 @@
 
 Traces are events that clients with tracing write to the trace topic. They are found by the message id, which is one of
 the keys of the trace message. A consumption has two records, one before and one after; they become one event.
-Thread-safety: all methods. Corresponds to org.apache.rocketmq.tools.admin.DefaultMQAdminExt and to mqadmin's
-queryMsgTraceById.
+Corresponds to org.apache.rocketmq.tools.admin.DefaultMQAdminExt and to mqadmin's queryMsgTraceById.
 """
 
 from __future__ import annotations

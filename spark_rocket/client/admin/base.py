@@ -5,7 +5,7 @@ sends the requests before it waits for responses, so a list of a thousand topics
 broker does not hide the others: methods that query several brokers accept a dict ``failed``, record the broker's name
 and the error in it and return the rest. Without it they raise the first error.
 
-Thread-safety: all methods. Corresponds to the internals of org.apache.rocketmq.tools.admin.DefaultMQAdminExtImpl.
+Corresponds to the internals of org.apache.rocketmq.tools.admin.DefaultMQAdminExtImpl.
 """
 
 from __future__ import annotations

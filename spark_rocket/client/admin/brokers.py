@@ -1,6 +1,6 @@
 """Brokers: state, settings, statistics, cleaning. ``broker`` is a broker's name or its address everywhere.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these names, and to mqadmin's clusterList.
+Corresponds to DefaultMQAdminExt's methods of these names, and to mqadmin's clusterList.
 """
 
 from __future__ import annotations

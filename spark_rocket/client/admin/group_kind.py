@@ -10,7 +10,7 @@ for a stream if its members had left before the first observation.
 A stream counts as stopped when messages are pending and it has not committed for ``STOPPED_SECONDS``. Without pending
 messages its state is unknown, and it counts as running.
 
-Thread-safety: not thread-safe. RocketMQ has no equivalent.
+Thread-safety: not thread-safe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Consumer groups and producers: members, progress, and changes of groups.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of groups, and to mqadmin's consumerProgress,
-consumerConnection, producerConnection, updateSubGroup, deleteSubGroup.
+Corresponds to DefaultMQAdminExt's methods of groups, and to mqadmin's consumerProgress, consumerConnection,
+producerConnection, updateSubGroup, deleteSubGroup.
 """
 
 from __future__ import annotations

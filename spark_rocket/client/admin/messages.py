@@ -1,7 +1,7 @@
 """Messages: search, dead letters, resending.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{viewMessage, queryMessage,
-queryConsumeQueue}, and to the message and dead-letter pages of RocketMQ's dashboard.
+Corresponds to DefaultMQAdminExt.{viewMessage, queryMessage, queryConsumeQueue}, and to the message and dead-letter
+pages of RocketMQ's dashboard.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A change goes to all name servers, and an unavailable one is an error. For queries the first response counts.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of these names.
+Corresponds to DefaultMQAdminExt's methods of these names.
 """
 
 from __future__ import annotations

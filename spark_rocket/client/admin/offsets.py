@@ -7,7 +7,7 @@ themselves.
 
 ``timestamp_ms``: the first messages stored at or after it; 0 or a time before all of them is the beginning, -1 the end.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{resetOffsetNew, resetOffsetByQueueId, cloneGroupOffset}.
+Corresponds to DefaultMQAdminExt.{resetOffsetNew, resetOffsetByQueueId, cloneGroupOffset}.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ of a Spark query      a message that it could not decode (``badRecords=deadLette
                       message and the error (ROCKET_ORIGIN_…, ROCKET_BAD_RECORD_REASON)
 ====================  ==============================================================================================
 
-Thread-safety: pure functions. RocketMQ's dashboard has no counterpart.
+RocketMQ's dashboard has no counterpart.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Topics are created on brokers, which register them; they are deleted on brokers and on name servers, as RocketMQ's own
 tools do.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt's methods of topics, and to mqadmin's updateTopic,
-deleteTopic, topicList, topicStatus.
+Corresponds to DefaultMQAdminExt's methods of topics, and to mqadmin's updateTopic, deleteTopic, topicList, topicStatus.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each broker, including slaves, stores its own users and policies. These operations need the keys of a super user.
 Brokers with ACL 1.0 have ``accounts`` instead.
 
-Thread-safety: all methods. Corresponds to DefaultMQAdminExt.{createUser, updateUser, deleteUser, getUser, listUser,
-updateAcl, deleteAcl, getAcl, listAcl}.
+Corresponds to DefaultMQAdminExt.{createUser, updateUser, deleteUser, getUser, listUser, updateAcl, deleteAcl, getAcl,
+listAcl}.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ lose acknowledged offsets if the first commits of a group in a topic arrive toge
 its offsets without a lock (``ConsumerOffsetManager.commitOffset``). Nothing is remembered about earlier commits: a
 broker that was killed may have lost its table.
 
-Thread-safety: all of it. Java's consumers commit all queues without waiting.
+Java's consumers commit all queues without waiting.
 """
 
 from __future__ import annotations

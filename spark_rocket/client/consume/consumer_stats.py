@@ -3,7 +3,7 @@
 Rates and means are over the last minute, in steps of ten seconds; failures are those of the last hour, in steps of ten
 minutes.
 
-Thread-safety: all methods. Corresponds to client.stat.ConsumerStatsManager.
+Corresponds to client.stat.ConsumerStatsManager.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Common parts of push and pull consumers: identity, subscribing, heartbeat data, and what tools ask for.
 
-Thread-safety: all methods. Corresponds to MQConsumerInner and the common parts of DefaultMQPushConsumerImpl and
-DefaultLitePullConsumerImpl.
+Corresponds to MQConsumerInner and the common parts of DefaultMQPushConsumerImpl and DefaultLitePullConsumerImpl.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ with an exception. Without ``auto_commit`` only ``commit`` and ``commit_offsets`
 delivered again from the last commit on; none is lost.
 
 Errors in the background (an unavailable broker, a timeout) are logged and retried; meanwhile polls return nothing.
-Thread-safety: all methods. Corresponds to DefaultLitePullConsumer and DefaultLitePullConsumerImpl.
+Corresponds to DefaultLitePullConsumer and DefaultLitePullConsumerImpl.
 """
 
 from __future__ import annotations

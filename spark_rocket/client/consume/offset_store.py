@@ -5,8 +5,8 @@ in place of its client id, because a restarted process must find it. The group h
 instances do not share offsets. A new version is written to a temporary file, fsynced and renamed; the previous version
 becomes ``offsets.json.bak``.
 
-Thread-safety: all methods. After a crash, offsets are up to five seconds old, so messages may be consumed again.
-Corresponds to RemoteBrokerOffsetStore and LocalFileOffsetStore.
+After a crash, offsets are up to five seconds old, so messages may be consumed again. Corresponds to
+RemoteBrokerOffsetStore and LocalFileOffsetStore.
 """
 
 from __future__ import annotations

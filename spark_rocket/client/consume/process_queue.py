@@ -4,7 +4,7 @@ The position of a group in a queue is the offset of the first message that is no
 consumed already; they are consumed again if the consumer crashes. The offset to commit depends only on the state here.
 Messages are identified by the offsets that they had when received, because a listener may modify its messages.
 
-Thread-safety: all methods. ``lock_consume`` is held while an orderly listener runs. Corresponds to ProcessQueue.
+``lock_consume`` is held while an orderly listener runs. Corresponds to ProcessQueue.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ Every pull carries its own subscription (sysFlag bit 4), so brokers serve it eve
 commits nothing (bit 1): see process_queue.py. Brokers compare only hashes of tags, and may start before the requested
 offset: ``messages_of`` and ``batches_of`` drop messages before ``start`` and those without a matching tag.
 
-Thread-safety: values and pure functions. Corresponds to PullResult and PullStatus of
-org.apache.rocketmq.client.consumer, to PullAPIWrapper.processPullResult, and to the offset methods of MQClientAPIImpl.
+Corresponds to PullResult and PullStatus of org.apache.rocketmq.client.consumer, to PullAPIWrapper.processPullResult,
+and to the offset methods of MQClientAPIImpl.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ no pull was sent        queue full: when it has room again, at the latest after 
 Unlike in the original, pulls carry no commits: a delayed pull, or one sent while the queue moved to another member,
 would reset a newer commit. Offsets are committed separately, every 5 s and when a queue is released.
 
-Thread-safety: all methods. Pulls are started on any thread. Responses arrive on the thread that reads the connection,
-which must not block. Corresponds to DefaultMQPushConsumerImpl.pullMessage and PullMessageService.
+Pulls are started on any thread. Responses arrive on the thread that reads the connection, which must not block.
+Corresponds to DefaultMQPushConsumerImpl.pullMessage and PullMessageService.
 """
 
 from __future__ import annotations

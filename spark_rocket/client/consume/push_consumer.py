@@ -18,7 +18,7 @@ three services: concurrent, orderly, Arrow batches. Offsets are committed to the
 (broadcasting), every 5 s and on close. Only consumed messages are committed: after a crash some messages are consumed
 again by the next owner, and none is lost.
 
-Thread-safety: all methods. Corresponds to DefaultMQPushConsumer, DefaultMQPushConsumerImpl and RebalanceImpl.
+Corresponds to DefaultMQPushConsumer, DefaultMQPushConsumerImpl and RebalanceImpl.
 """
 
 from __future__ import annotations

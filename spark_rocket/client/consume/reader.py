@@ -12,7 +12,7 @@ queue and its OFFSET_ILLEGAL are therefore ignored, and the next pull goes to th
 the master, and fail while it is unavailable. Exceptions are a group's offsets, which the slave has with a delay up to
 ten seconds and also accepts, and ``slave_max_offset``.
 
-Thread-safety: all methods. Corresponds to org.apache.rocketmq.client.consumer.DefaultMQPullConsumer.
+Corresponds to org.apache.rocketmq.client.consumer.DefaultMQPullConsumer.
 """
 
 from __future__ import annotations

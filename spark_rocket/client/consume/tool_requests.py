@@ -12,7 +12,7 @@ code  request                           action of the consumer
 If this instance has no such consumer, the response has code 1. Handlers run on the pool of ``Membership``, so they may
 block.
 
-Thread-safety: all functions. Corresponds to ClientRemotingProcessor.
+Corresponds to ClientRemotingProcessor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Brokers to avoid for a while, because a request to them failed.
-
-Thread-safety: all methods.
-"""
+"""Brokers to avoid for a while, because a request to them failed."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 ``acquire`` counts users; the last ``release`` closes the connections. Python workers fork: in the child the instance
 stays usable, with its own connections, threads and client id, and without the parent's groups.
 
-Thread-safety: all of it. Corresponds to MQClientManager and MQClientInstance.
+Corresponds to MQClientManager and MQClientInstance.
 """
 
 from __future__ import annotations

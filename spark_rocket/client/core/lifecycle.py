@@ -2,8 +2,8 @@
 
 Each client passes through the states of :class:`ServiceState` once.
 
-Thread-safety: all of it. In a forked child the clients stay usable (:mod:`instance`).
-Corresponds to ServiceState, and to the start and shutdown of RocketMQ's clients.
+In a forked child the clients stay usable (:mod:`instance`). Corresponds to ServiceState, and to the start and shutdown
+of RocketMQ's clients.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ Heartbeats are sent on the event loop. The other two wait for brokers and listen
 there are consumers. Requests of brokers run on the callback thread of their connection: they may block and call brokers
 themselves. An exception of a member's method is logged and stops nothing else.
 
-Thread-safety: all methods. After a fork the child has no members: they belong to the parent.
-Corresponds to the tables and scheduled tasks of MQClientInstance, RebalanceService and ClientRemotingProcessor.
+After a fork the child has no members: they belong to the parent. Corresponds to the tables and scheduled tasks of
+MQClientInstance, RebalanceService and ClientRemotingProcessor.
 """
 
 from __future__ import annotations

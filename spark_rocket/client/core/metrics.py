@@ -14,8 +14,6 @@ that are started and not closed.
 Names: ``rocketmq_send_cost_time`` and the cached messages are those of RocketMQ 5's own clients, ``rocketmq_client_…``
 those of rocketmq-exporter. The lag is that of the last pull response; for the lag of a Spark stream see
 ``datasource.views.lag_listener``.
-
-Thread-safety: all functions and methods.
 """
 
 from __future__ import annotations

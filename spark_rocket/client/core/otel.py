@@ -14,8 +14,6 @@ passes it through like any other property. Attributes follow the semantic conven
 
 The application's messages are not modified: copies with the context are sent. Without ``open_telemetry`` this module is
 not imported.
-
-Thread-safety: all methods.
 """
 
 from __future__ import annotations

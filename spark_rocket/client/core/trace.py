@@ -9,8 +9,8 @@ Traced are sends with a response (as in Apache's client; a batch has a record fo
 call of a listener before and after, decisions about transactions, and recalls. Brokers with ``traceOn=false`` disable
 tracing of their messages, as for Apache's clients.
 
-Thread-safety: all methods. Forked processes start with an empty queue and their own thread.
-Corresponds to org.apache.rocketmq.client.trace.AsyncTraceDispatcher and client.trace.hook.*.
+Forked processes start with an empty queue and their own thread. Corresponds to
+org.apache.rocketmq.client.trace.AsyncTraceDispatcher and client.trace.hook.*.
 """
 
 from __future__ import annotations

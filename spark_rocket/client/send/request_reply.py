@@ -7,8 +7,8 @@ the requester, which finds the request by the correlation id.
 So both must be connected to the same broker, and the requester must be registered there by a heartbeat. A restarted
 broker has the requester again after the next heartbeat (30 s).
 
-Thread-safety: all of it. Nothing outlives the process.
-Corresponds to RequestResponseFuture, RequestFutureHolder, MessageUtil and ClientRemotingProcessor.receiveReplyMessage.
+Nothing outlives the process. Corresponds to RequestResponseFuture, RequestFutureHolder, MessageUtil and
+ClientRemotingProcessor.receiveReplyMessage.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ avoided for         0        0        30 s      60 s   120 s  180 s   600 s
 A broker that could not be reached counts as one with a latency of 30 s. If all brokers are avoided, one of the better
 half is used.
 
-Thread-safety: all methods. Corresponds to DefaultMQProducerImpl.{tryToFindTopicPublishInfo, selectOneMessageQueue},
+Corresponds to DefaultMQProducerImpl.{tryToFindTopicPublishInfo, selectOneMessageQueue},
 org.apache.rocketmq.client.latency.{MQFaultStrategy, LatencyFaultToleranceImpl} and
 org.apache.rocketmq.client.producer.selector.{SelectMessageQueueByHash, SelectMessageQueueByRandom}.
 """

@@ -1,6 +1,6 @@
 """Send statistics of a producer by topic, and their Prometheus metrics.
 
-Thread-safety: all methods. Concurrent increments of a counter may lose one of them.
+Concurrent increments of a counter may lose one of them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An endpoint is a blocking function from a request to a JSON value. It runs on the thread pool. Its exceptions become
 ``{"error": {"code", "text", "remedy"}}``.
 
-Thread-safety: immutable values. RocketMQ has no counterpart.
+RocketMQ has no counterpart.
 """
 
 from __future__ import annotations

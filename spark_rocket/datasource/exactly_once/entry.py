@@ -14,8 +14,7 @@ member       what
 Anybody may change an entry: accounts do not protect it. So it is compared with the other name servers, with the route
 of the topic and with the ids in the ledger's records, and is never a reason to create a ledger that could exist.
 
-Thread-safety: none. After a crash some name servers have the entry; the next sink completes it.
-Corresponds to ``mqadmin updateKvConfig``.
+After a crash some name servers have the entry; the next sink completes it. Corresponds to ``mqadmin updateKvConfig``.
 """
 
 from __future__ import annotations

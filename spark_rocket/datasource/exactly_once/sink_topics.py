@@ -1,6 +1,6 @@
 """The staging and the ledger topic: their routes, their creation, and the settings of their brokers.
 
-Thread-safety: none. Corresponds to ``mqadmin updateTopic``.
+Corresponds to ``mqadmin updateTopic``.
 """
 
 from __future__ import annotations

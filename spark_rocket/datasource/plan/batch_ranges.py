@@ -8,11 +8,11 @@ from __future__ import annotations
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.plan.queue_selection import QueueSelection
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
 from spark_rocket.datasource.plan.resolve import resolve_end, resolve_start
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
-from spark_rocket.datasource.plan.what_to_read import WhatToRead
 from spark_rocket.datasource.stream_offsets import EARLIEST
 
 
@@ -23,13 +23,13 @@ def plan_batch(queues: Queues, options: ReadOptions) -> list[Task]:
 
 def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:
     """Return the range that a batch read takes from each queue."""
-    what = WhatToRead(queues, options)
+    selection = QueueSelection(queues, options)
     loss = LossPolicy(options)
-    found = what.complete(loss)
-    if problem := what.problem(found):
+    found = selection.complete(loss)
+    if problem := selection.problem(found):
         raise problem
     if options.topic_pattern is not None and not found.wanted:
-        raise what.nothing_matches()
+        raise selection.nothing_matches()
     latest = queues.max_offsets(found.wanted)
     starts = resolve_start(queues, options.starting, latest, group=options.consumer_group, loss=loss)
     ends = resolve_end(queues, options.ending, latest, starts, group=options.consumer_group, loss=loss)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.losses import replayed
+from spark_rocket.datasource.plan.queue_selection import QueueSelection
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.plan.step import (
@@ -26,7 +27,6 @@ from spark_rocket.datasource.plan.step import (
     selected,
 )
 from spark_rocket.datasource.plan.tasks import Task, plan_tasks
-from spark_rocket.datasource.plan.what_to_read import WhatToRead
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset
 from spark_rocket.model import MessageQueue
 
@@ -38,7 +38,7 @@ class StreamPlanner:
 
     def __init__(self, queues: Queues, options: ReadOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         note = _NoteOnce()
-        self._context = Context(queues, options, WhatToRead(queues, options), LossPolicy(options), note)
+        self._context = Context(queues, options, QueueSelection(queues, options), LossPolicy(options), note)
         self._memory = Memory()
         self._clock = clock
         self._accepted: Positions = {}  # the end of the previous batch, where queues can continue from it
@@ -80,7 +80,7 @@ class StreamPlanner:
         self._has_planned = True
         selected(self._context, end)
         queues = self._context.queues
-        there = self._context.what.readable({span.queue.topic for span in spans})
+        there = self._context.selection.readable({span.queue.topic for span in spans})
         asked = {span.queue: span for span in spans if span.queue in there}  # the tasks check the others
         queues.max_offsets(asked.keys(), {queue: span.end for queue, span in asked.items()})
         for queue in queues.from_slaves:  # their masters are unavailable

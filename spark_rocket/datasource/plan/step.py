@@ -21,10 +21,10 @@ from dataclasses import dataclass, field, replace
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.plan.losses import Seen, fit
+from spark_rocket.datasource.plan.queue_selection import FoundQueues, QueueSelection
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import UNSIZED_BATCH_MESSAGES, limit_bytes, limit_ends, limit_unsized
 from spark_rocket.datasource.plan.resolve import resolve_start, starts_of_new
-from spark_rocket.datasource.plan.what_to_read import FoundQueues, WhatToRead
 from spark_rocket.datasource.stream_offsets import Positions, Stored, StreamOffset
 from spark_rocket.model import MessageQueue
 
@@ -37,7 +37,7 @@ class Context:
 
     queues: Queues
     options: ReadOptions
-    what: WhatToRead
+    selection: QueueSelection
     loss: LossPolicy
     note: Callable[[str], None]
     """Logs a message once."""
@@ -115,10 +115,10 @@ def pinned(context: Context, memory: Memory) -> Memory:
 
 def selected(context: Context, offset: StreamOffset) -> dict[MessageQueue, int]:
     """Return the positions of the selected queues. A queue that was read and is no longer selected is a loss."""
-    dropped = {queue: at for queue, at in offset.ends.items() if not context.what.has(queue)}
+    dropped = {queue: at for queue, at in offset.ends.items() if not context.selection.has(queue)}
     if dropped:
         context.loss.not_selected(*context.options.selection, dropped)
-    return {queue: at for queue, at in offset.positions.items() if context.what.has(queue)}
+    return {queue: at for queue, at in offset.positions.items() if context.selection.has(queue)}
 
 
 # --- starts ----------------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def _view_for(context: Context, before: Positions, memory: Memory) -> tuple[Stre
 
 
 def _look(context: Context, before: Positions) -> StreamEnds:
-    found = context.what.complete(context.loss, before)
+    found = context.selection.complete(context.loss, before)
     latest = context.queues.max_offsets(found.wanted, before)
     slaves = frozenset(context.queues.from_slaves)
     if slaves:
@@ -172,10 +172,10 @@ def _look(context: Context, before: Positions) -> StreamEnds:
 
 
 def _check_all_found(context: Context, found: FoundQueues, known: Collection[MessageQueue], memory: Memory) -> Memory:
-    problem = context.what.problem(found, known)
+    problem = context.selection.problem(found, known)
     if context.options.topic_pattern is not None and not found.wanted and not memory.matched_nothing:
         memory = replace(memory, matched_nothing=True)  # check and log once
-        context.note(f"{context.what.nothing_matches().message} Waiting for matching topics.")
+        context.note(f"{context.selection.nothing_matches().message} Waiting for matching topics.")
     if problem is None:
         return memory
     if not context.options.wait_for_topic:

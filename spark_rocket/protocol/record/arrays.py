@@ -2,8 +2,6 @@
 
 ``pa.array``, ``pa.scalar`` and ``Array.to_numpy`` import pandas if it is installed, and so does a kernel with a Python
 value as argument. That costs as much CPU time as all imports of PySpark, in every new Python worker.
-
-Thread-safety: pure functions.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The system flag has the method: bit 0 compressed, bits 8 to 10 the codec (0x100 LZ4 frame, 0x200 Zstandard, else zlib).
 A small body may decompress to a huge one, so the result is limited.
 
-Thread-safety: pure functions. Corresponds to common.compression.{ZlibCompressor, Lz4Compressor, ZstdCompressor}.
+Corresponds to common.compression.{ZlibCompressor, Lz4Compressor, ZstdCompressor}.
 """
 
 from __future__ import annotations

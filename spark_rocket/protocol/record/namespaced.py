@@ -1,6 +1,6 @@
 """Arrow columns of records without the namespace in their names.
 
-Thread-safety: pure functions. Corresponds to NamespaceUtil.withoutNamespace of received messages.
+Corresponds to NamespaceUtil.withoutNamespace of received messages.
 """
 
 from __future__ import annotations

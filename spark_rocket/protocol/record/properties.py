@@ -7,8 +7,8 @@ hence ``MAX_PROPERTIES_LENGTH``. For duplicate names the last pair counts.
 Decoding accepts any bytes: invalid UTF-8 becomes U+FFFD, as in Java, because stored messages must stay readable.
 ``column_properties.py`` decodes many property strings at once.
 
-Thread-safety: pure functions. Corresponds to common.message.MessageDecoder's {messageProperties2String,
-string2messageProperties} and common.message.MessageConst.
+Corresponds to common.message.MessageDecoder's {messageProperties2String, string2messageProperties} and
+common.message.MessageConst.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stored records one at a time: encode, check and decode.
 
-``layout.py`` has the byte table. Thread-safety: pure functions. After a crash: ``scan_record`` distinguishes complete
-records from torn ones by lengths and CRC. Corresponds to store.CommitLog.checkMessageAndReturnSize and
-common.message.{MessageDecoder, MessageExtEncoder}.
+``layout.py`` has the byte table. After a crash: ``scan_record`` distinguishes complete records from torn ones by
+lengths and CRC. Corresponds to store.CommitLog.checkMessageAndReturnSize and common.message.{MessageDecoder,
+MessageExtEncoder}.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a few array operations for all strings whose lengths have the same number of bit
 as long as the shortest of them, one at its start and one at its end, which may overlap. Work and memory are
 linear in the number of strings and their bytes. Without pyarrow, which servers do not load.
 
-Pure functions. RocketMQ has no equivalent.
+Pure functions.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Messages of one program mostly are uniform. Such rows are a matrix of bytes, and
 describe all of them. Callers have a general path for other rows. ``layout_of`` is the only place that splits property
 strings by columns; ``properties.py`` does it for single ones. Without pyarrow, which servers do not load.
 
-Pure. RocketMQ has no equivalent.
+Pure.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ sysFlag      action
 
 Records without these bits are copied unchanged. Sizes are limited: few received bytes must not fill the memory.
 
-Thread-safety: pure functions. Corresponds to MessageDecoder.decode and decodeMessage.
+Corresponds to MessageDecoder.decode and decodeMessage.
 """
 
 from __future__ import annotations

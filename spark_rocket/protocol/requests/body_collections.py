@@ -1,7 +1,4 @@
-"""The collections in a JSON body, from its declared type: lists, maps, bit sets, fields without a declared type.
-
-Thread-safety: pure functions; tables are built once.
-"""
+"""The collections in a JSON body, from its declared type: lists, maps, bit sets, fields without a declared type."""
 
 from __future__ import annotations
 

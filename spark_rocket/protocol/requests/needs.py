@@ -11,7 +11,6 @@ request names its resources.
 
 A topic ``%RETRY%group`` belongs to its group: it becomes a need of the group, with Sub in place of Pub.
 
-Thread-safety: immutable values and pure functions.
 Corresponds to DefaultAuthorizationContextBuilder and the annotations of headers (2.0), PlainAccessResource.parse (1.0).
 """
 

@@ -6,7 +6,7 @@
 A resource has the name of the option that names it (``subscribe``, ``ledgerTopic``); ``NAMES`` has the defaults. The
 sink's own topics exist: without them, it sends more requests to create them, which need Create.
 
-Pure values. RocketMQ has no counterpart.
+Pure values.
 """
 
 from __future__ import annotations

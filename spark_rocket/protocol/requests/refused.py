@@ -4,7 +4,7 @@ A remark of ACL 2.0 names one resource and no action (``User:alice has no permis
 one of ACL 1.0 of Apache's broker names neither account nor permission (``No default permission for topic:orders``). The
 row of the request (``needs``) has the rest.
 
-Pure functions. RocketMQ has no counterpart.
+Pure functions.
 """
 
 from __future__ import annotations

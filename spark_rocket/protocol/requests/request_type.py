@@ -8,7 +8,7 @@ Two strings in headers have no bound of entries, only of bytes, so that sends an
 nothing else: message properties (32,767 bytes, protocol/record/properties.py) and filter expressions
 (protocol/filter).
 
-Thread-safety: immutable values. A request belongs to one thread at a time. Apache's servers have no such bounds.
+A request belongs to one thread at a time. Apache's servers have no such bounds.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Entries are counted by the connection that created them, by its client (all connections of one address together) and in
 total. An entry whose strings have more than 1 KiB counts once more for each further KiB.
 
-Thread-safety: immutable values. Apache's servers have no such bounds, except for held pops.
+Apache's servers have no such bounds, except for held pops.
 """
 
 from __future__ import annotations

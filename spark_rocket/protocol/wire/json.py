@@ -13,8 +13,8 @@ the connector from a zip file with only pyspark, pyarrow and numpy. Both read an
 differ on input that no peer sends, such as lone surrogates.
 
 Time and memory are linear in the size of the input. Its depth is limited, and for input from a peer also the number of
-its values (:class:`TextLimits`), because two bytes can become an object of a hundred. Thread-safety: pure functions.
-Corresponds to com.alibaba.fastjson as remoting.protocol.RemotingSerializable and common.ConfigManager use it.
+its values (:class:`TextLimits`), because two bytes can become an object of a hundred. Corresponds to
+com.alibaba.fastjson as remoting.protocol.RemotingSerializable and common.ConfigManager use it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ What a method needs is declared in its row (``proxy.method_types``). There are t
 ``plain_acl.yml`` (``plain_access_control``, ACL 1.0), and the brokers' users with policies (``user_access_control``,
 ACL 2.0). Calls without valid authentication get UNAUTHORIZED, calls without permission FORBIDDEN.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.interceptor.AuthenticationInterceptor, and
-to grpc.pipeline.{AuthenticationPipeline, AuthorizationPipeline}.
+Corresponds to org.apache.rocketmq.proxy.grpc.interceptor.AuthenticationInterceptor, and to
+grpc.pipeline.{AuthenticationPipeline, AuthorizationPipeline}.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Access control of the gRPC endpoint by the accounts of ``plain_acl.yml`` (ACL 1.0).
 
-Thread-safety: event loop only. Corresponds to PlainAccessResource.parse of a gRPC message.
+Corresponds to PlainAccessResource.parse of a gRPC message.
 """
 
 from __future__ import annotations

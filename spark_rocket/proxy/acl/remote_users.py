@@ -7,8 +7,8 @@ refused loads its user again first, at most twice a second.
 All brokers have the same users, so the first available master is asked. It shows passwords to Super users only, so the
 proxy's own account must be one.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.auth.{ProxyAuthenticationMetadataProvider,
-ProxyAuthorizationMetadataProvider} and service.metadata.ClusterMetadataService.
+Corresponds to org.apache.rocketmq.proxy.auth.{ProxyAuthenticationMetadataProvider, ProxyAuthorizationMetadataProvider}
+and service.metadata.ClusterMetadataService.
 """
 
 from __future__ import annotations

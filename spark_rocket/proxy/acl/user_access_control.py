@@ -1,7 +1,6 @@
 """Access control of the gRPC endpoint by the brokers' users and policies (ACL 2.0).
 
-Thread-safety: event loop only. Corresponds to AuthenticationPipeline, AuthorizationPipeline and their strategies in the
-proxy.
+Corresponds to AuthenticationPipeline, AuthorizationPipeline and their strategies in the proxy.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ of the proxy's clients, but its transaction checks reach the proxy.)
 
 Heartbeats are sent when a client registers or changes, every 30 s, and at once over a new connection.
 
-Thread-safety: used on the event loop only. Corresponds to the heartbeats of
-org.apache.rocketmq.proxy.service.transaction.ClusterTransactionService.
+Corresponds to the heartbeats of org.apache.rocketmq.proxy.service.transaction.ClusterTransactionService.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _MAX_GROUPS_PER_REQUEST = 500
 _MAX_PARALLEL_REQUESTS = 50
 
 
-class Announced(Protocol):
+class AnnouncedClient(Protocol):
     """A client to register."""
 
     @property
@@ -58,12 +57,12 @@ class Announced(Protocol):
 class ClientHeartbeats:
     """Sends the heartbeats of clients. ``clients`` returns all clients."""
 
-    def __init__(self, cluster: ProxyCluster, clients: Callable[[], Iterable[Announced]]) -> None:
+    def __init__(self, cluster: ProxyCluster, clients: Callable[[], Iterable[AnnouncedClient]]) -> None:
         self._cluster = cluster
         self._clients = clients
         cluster.on_connect.append(self._send_heartbeat)
 
-    def announce(self, client: Announced) -> asyncio.Task[None]:
+    def announce(self, client: AnnouncedClient) -> asyncio.Task[None]:
         """Send heartbeats of a client to its brokers."""
         return self._cluster.spawn(self._announce(client, None))
 
@@ -74,7 +73,7 @@ class ClientHeartbeats:
     def _send_heartbeat(self, broker: str) -> None:
         self._cluster.spawn(self.announce_all(broker))
 
-    async def _announce(self, client: Announced, only: str | None) -> None:
+    async def _announce(self, client: AnnouncedClient, only: str | None) -> None:
         producers: dict[str, list[ProducerData]] = {}
         for topic in list(client.topics):
             for broker in await self._brokers((topic,)):

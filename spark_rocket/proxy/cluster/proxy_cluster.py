@@ -4,8 +4,8 @@ One connection to each broker serves all clients of the proxy. Name servers, rou
 (``client.core``); what the proxy adds are brokers by name, topics with attributes, and groups. An unreachable broker is
 avoided for ``UNAVAILABLE_SECONDS`` if there is a choice.
 
-Thread-safety: used on the event loop only. Nothing is stored on disk.
-Corresponds to org.apache.rocketmq.proxy.service.ClusterServiceManager and service.message.ClusterMessageService.
+Nothing is stored on disk. Corresponds to org.apache.rocketmq.proxy.service.ClusterServiceManager and
+service.message.ClusterMessageService.
 """
 
 from __future__ import annotations

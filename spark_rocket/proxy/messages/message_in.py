@@ -18,8 +18,8 @@ decompress zlib, so zlib is stored, with bit 0 of the system flag. LZ4 and Zstan
 their bits. Other bodies are refused because consumers could not read them.
 
 Limits and refusals are those of Apache's proxy with its defaults. Additional checks: the digest must match the body,
-and ids, hosts and trace contexts must not contain control characters.
-Thread-safety: pure functions. Corresponds to org.apache.rocketmq.proxy.grpc.v2.producer.SendMessageActivity.
+and ids, hosts and trace contexts must not contain control characters. Corresponds to
+org.apache.rocketmq.proxy.grpc.v2.producer.SendMessageActivity.
 """
 
 from __future__ import annotations

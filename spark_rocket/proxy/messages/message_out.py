@@ -20,7 +20,7 @@ encoding GZIP. Consumers then handle it as a corrupt message; a refusal would bl
 
 CRC-32 is not used as the digest: clients write it with and without leading zeros.
 
-Thread-safety: pure functions. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.GrpcConverter.buildMessage.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.GrpcConverter.buildMessage.
 """
 
 from __future__ import annotations

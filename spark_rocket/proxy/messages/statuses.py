@@ -1,6 +1,6 @@
 """Response statuses: the codes of the messaging service for the response codes of brokers.
 
-Thread-safety: immutable values. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.ResponseBuilder.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.ResponseBuilder.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ They accept the handle of the message or of its last change. A duplicate ack is 
 the group's dead-letter topic by the broker's CONSUMER_SEND_MSG_BACK (36), and then acked: a crash in between leaves the
 message in both places.
 
-Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.
-{AckMessageActivity, ChangeInvisibleDurationActivity} and v2.producer.ForwardMessageToDLQActivity.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.consumer.{AckMessageActivity, ChangeInvisibleDurationActivity} and
+v2.producer.ForwardMessageToDLQActivity.
 """
 
 from __future__ import annotations

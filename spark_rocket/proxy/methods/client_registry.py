@@ -15,8 +15,8 @@ the proxy stops                          at once
 A broken Telemetry stream has no other effect: clients open another. Commands go to the newest stream on which settings
 arrived. Heartbeats of a removed client get UNRECOGNIZED_CLIENT_TYPE; it then sends its settings again.
 
-Thread-safety: used on the event loop only. Nothing is stored on disk.
-Corresponds to org.apache.rocketmq.proxy.grpc.v2.channel.GrpcChannelManager and GrpcClientSettingsManager.
+Nothing is stored on disk. Corresponds to org.apache.rocketmq.proxy.grpc.v2.channel.GrpcChannelManager and
+GrpcClientSettingsManager.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Responses wait for room in the queue, as backpressure for a client that sends without reading. Commands of the server
 that find the queue full end the stream; the client then opens another.
-
-Thread-safety: used on the event loop only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The messages in a broker's response to POP_MESSAGE, with their receipt handles.
 
-Thread-safety: pure. Corresponds to org.apache.rocketmq.client.impl.mqclient.MQClientAPIExt.processPopResponse.
+Corresponds to org.apache.rocketmq.client.impl.mqclient.MQClientAPIExt.processPopResponse.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ QueryOffset        returns the queue's first offset, its end, or the first offse
 Messages do not become invisible and are not acked: a pull can be repeated. The request names queue and broker. The
 broker can be omitted if the topic is on one broker only.
 
-Thread-safety: used on the event loop only. Corresponds to the broker's PullMessageProcessor and
-ConsumerManageProcessor, for which Apache's proxy has no counterpart.
+Corresponds to the broker's PullMessageProcessor and ConsumerManageProcessor, for which Apache's proxy has no
+counterpart.
 """
 
 from __future__ import annotations

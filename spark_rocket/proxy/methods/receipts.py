@@ -1,7 +1,6 @@
 """Requests to brokers with receipt handles (handles.py): acks, changes of the invisible time, dead letters, releases.
 
-Thread-safety: used on the event loop only. Nothing is stored on disk.
-Corresponds to org.apache.rocketmq.proxy.processor.ConsumerProcessor.
+Nothing is stored on disk. Corresponds to org.apache.rocketmq.proxy.processor.ConsumerProcessor.
 """
 
 from __future__ import annotations

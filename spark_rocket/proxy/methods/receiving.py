@@ -20,8 +20,7 @@ The responses are the status, the messages, and the delivery time; an empty rece
 ends before the client has read all of them, the messages become visible within a second, and the delivery does not
 count as an attempt: a client ignores the messages of a cancelled call.
 
-Thread-safety: used on the event loop only. A broker continues the receive of an ended call for at most 5 s; messages of
-its response are released. Corresponds to
+A broker continues the receive of an ended call for at most 5 s; messages of its response are released. Corresponds to
 org.apache.rocketmq.proxy.grpc.v2.consumer.{ReceiveMessageActivity, ReceiveMessageResponseStreamWriter}.
 """
 
@@ -83,7 +82,7 @@ _OK = status(_Code.OK)
 _USUAL_SETTINGS = SubscriptionGroupConfig()
 
 
-class _Asked(NamedTuple):
+class _ReceiveRequest(NamedTuple):
     """A validated ReceiveMessage."""
 
     client_id: str
@@ -153,7 +152,7 @@ class ReceiveFamily(Family):
         write_time(last.delivery_timestamp, self._cluster.clock())
         return last
 
-    async def _read(self, context: ProxyContext, request: Any) -> tuple[_Asked, dict[str, str]]:
+    async def _read(self, context: ProxyContext, request: Any) -> tuple[_ReceiveRequest, dict[str, str]]:
         polling_ms = self._polling_ms(context, request)
         name, group = topic_of(request.message_queue.topic), group_of(request.group)
         if request.batch_size < 1:
@@ -190,7 +189,7 @@ class ReceiveFamily(Family):
             ext["attemptId"] = request.attempt_id
         client_id = context.metadata[CLIENT_ID]
         max_attempts = settings.retry_max_times + 1
-        return _Asked(client_id, group, name, broker, wanted, invisible_ms, auto_renew, max_attempts), ext
+        return _ReceiveRequest(client_id, group, name, broker, wanted, invisible_ms, auto_renew, max_attempts), ext
 
     def _broker_of(self, topic: Topic, named: str) -> str:
         """Choose the broker to receive from."""
@@ -220,7 +219,7 @@ class ReceiveFamily(Family):
             left_ms = max(left_ms - _LEFT_OVER_MS, self._min_polling_ms)
         return min(max(asked_ms, self._min_polling_ms), MAX_POLLING_MS, left_ms)
 
-    async def _pop(self, asked: _Asked, ext: dict[str, str], batch: Batch) -> RemotingCommand:
+    async def _pop(self, asked: _ReceiveRequest, ext: dict[str, str], batch: Batch) -> RemotingCommand:
         """Return the broker's response. Each request polls for some seconds, because it cannot be cancelled.
 
         Messages without room in memory are released.
@@ -239,7 +238,7 @@ class ReceiveFamily(Family):
             if left_ms <= 0 or response.code not in _NOTHING_YET:
                 return response
 
-    async def _pop_once(self, asked: _Asked, ext: dict[str, str], poll_ms: int) -> RemotingCommand:
+    async def _pop_once(self, asked: _ReceiveRequest, ext: dict[str, str], poll_ms: int) -> RemotingCommand:
         seconds = poll_ms / 1000 + REQUEST_SECONDS
         response = await self._cluster.begin(asked.broker, RequestCode.POP_MESSAGE, ext, seconds=seconds)
         try:
@@ -254,15 +253,15 @@ class ReceiveFamily(Family):
                 f"Broker {asked.broker}: {error.message}", remedy="Retry; other brokers of the topic are available."
             ) from None
 
-    def _release_unread(self, asked: _Asked, response: asyncio.Future[RemotingCommand]) -> None:
+    def _release_unread(self, asked: _ReceiveRequest, response: asyncio.Future[RemotingCommand]) -> None:
         """Release the messages of a broker's response to an ended call."""
         if not response.cancelled() and response.exception() is None and response.result().code == ResponseCode.SUCCESS:
             self._release(asked, self._popped_of(response.result(), asked))
 
-    def _popped_of(self, response: RemotingCommand, asked: _Asked) -> list[PoppedMessage]:
+    def _popped_of(self, response: RemotingCommand, asked: _ReceiveRequest) -> list[PoppedMessage]:
         return popped_of(response, asked.broker, asked.topic, asked.group, self._receipts.given)
 
-    async def _choose(self, asked: _Asked, popped: list[PoppedMessage]) -> list[PoppedMessage]:
+    async def _choose(self, asked: _ReceiveRequest, popped: list[PoppedMessage]) -> list[PoppedMessage]:
         """Select the messages to deliver. Ack those of other tags; make those without attempts left dead letters."""
         tags = asked.wanted.tags
         chosen, others = popped, []
@@ -277,7 +276,7 @@ class ReceiveFamily(Family):
             return chosen
         return [each for each in chosen if each.attempt <= most or not await self._give_up(asked, each)]
 
-    async def _give_up(self, asked: _Asked, popped: PoppedMessage) -> bool:
+    async def _give_up(self, asked: _ReceiveRequest, popped: PoppedMessage) -> bool:
         """Make a message a dead letter; return whether it succeeded. If not, it is delivered again."""
         message_id = message_id_of(popped.record, popped.properties)
         try:
@@ -288,7 +287,7 @@ class ReceiveFamily(Family):
             return False
         return True
 
-    def _first(self, asked: _Asked, chosen: list[PoppedMessage]) -> Any:
+    def _first(self, asked: _ReceiveRequest, chosen: list[PoppedMessage]) -> Any:
         """Return the status, and start renewing the messages if requested."""
         if not chosen:
             return _response(status=status(_Code.MESSAGE_NOT_FOUND, "no match message"))
@@ -297,7 +296,7 @@ class ReceiveFamily(Family):
                 self._renewals.keep(asked.client_id, asked.group, asked.topic, popped.handle)
         return _response(status=_OK)
 
-    def _release(self, asked: _Asked, popped: list[PoppedMessage]) -> None:
+    def _release(self, asked: _ReceiveRequest, popped: list[PoppedMessage]) -> None:
         """Release messages that the client did not receive."""
         if popped:
             take = self._renewals.take
@@ -308,7 +307,7 @@ class ReceiveFamily(Family):
 _response = definitions.ReceiveMessageResponse
 
 
-def _message(asked: _Asked, popped: PoppedMessage, body: Body) -> Any:
+def _message(asked: _ReceiveRequest, popped: PoppedMessage, body: Body) -> Any:
     response = _response()
     message = response.message
     write_message(message, popped.record, popped.properties, asked.topic, body)

@@ -11,8 +11,7 @@ code  command to the client         result
 
 If a client does not respond within 5 s, the broker gets the same error as for a classic client.
 
-Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.service.relay.
-{ProxyRelayService, ProxyChannel}.
+Corresponds to org.apache.rocketmq.proxy.service.relay.{ProxyRelayService, ProxyChannel}.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from spark_rocket.protocol.wire.headers.admin import (
     GetConsumerRunningInfoRequestHeader,
 )
 from spark_rocket.proxy import definitions
-from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster
+from spark_rocket.proxy.cluster.proxy_cluster import ProxyCluster, Pushed
 from spark_rocket.proxy.messages.message_out import body_of, properties_of, write_message
 from spark_rocket.proxy.methods.client_registry import ClientRegistry
 from spark_rocket.proxy.methods.grpc_client import GrpcClient
@@ -64,11 +63,13 @@ class Relay:
     def __init__(self, cluster: ProxyCluster, clients: ClientRegistry) -> None:
         self._cluster = cluster
         self._clients = clients
-        for code, handle in (
-            (RequestCode.GET_CONSUMER_RUNNING_INFO, self.running_info),
-            (RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly),
-        ):
-            cluster.on_push[code] = partial(_begin, handle)
+
+    def handlers(self) -> dict[int, Pushed]:
+        """Return the handlers of the requests, by code."""
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: partial(_begin, self.running_info),
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: partial(_begin, self.consume_directly),
+        }
 
     async def running_info(self, request: RemotingCommand) -> RemotingCommand:
         """Handle GET_CONSUMER_RUNNING_INFO (307)."""

@@ -15,8 +15,7 @@ the proxy stops                renewed messages become visible soon; others can 
 proxy or broker is killed      it becomes visible at the end of its time
 =============================  =======================================================================================
 
-Thread-safety: used on the event loop only. Corresponds to
-org.apache.rocketmq.proxy.service.receipt.DefaultReceiptHandleManager.
+Corresponds to org.apache.rocketmq.proxy.service.receipt.DefaultReceiptHandleManager.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ missing, UNSPECIFIED, MIXED            NORMAL, FIFO, DELAY, TRANSACTION; Apache'
 NORMAL, FIFO, DELAY, TRANSACTION       only this type
 =====================================  ===============================================================================
 
-Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.route.RouteActivity.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.route.RouteActivity.
 """
 
 from __future__ import annotations

@@ -15,9 +15,8 @@ encoding, and NORMAL or FIFO. message_in.py defines the type of a message.
 Messages never create a topic. A topic with the attribute ``message.type`` accepts only messages of that type, as in
 Apache's proxy. Without the attribute, and with MIXED, it accepts all types.
 
-Priorities and lite topics are not supported, because this broker does not have them (NOT_IMPLEMENTED).
-Thread-safety: used on the event loop only. Corresponds to SendMessageActivity, RecallMessageActivity and
-ProducerProcessor of org.apache.rocketmq.proxy.
+Priorities and lite topics are not supported, because this broker does not have them (NOT_IMPLEMENTED). Corresponds to
+SendMessageActivity, RecallMessageActivity and ProducerProcessor of org.apache.rocketmq.proxy.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ both                no metrics
 other settings      as sent by the client
 ==================  ====================================================================================================
 
-Thread-safety: pure functions. Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.GrpcClientSettingsManager and
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.common.GrpcClientSettingsManager and
 remoting.protocol.subscription.GroupRetryPolicy.
 """
 

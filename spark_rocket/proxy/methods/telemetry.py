@@ -5,7 +5,7 @@ effective settings, and then commands of the broker: see client_registry.py and 
 stream with gRPC's INVALID_ARGUMENT and an error message, like Apache's proxy. (Clients log that error, but ignore the
 status of a command without settings.)
 
-Thread-safety: used on the event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.v2.client.ClientActivity.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.client.ClientActivity.
 """
 
 from __future__ import annotations

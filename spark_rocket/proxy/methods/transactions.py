@@ -8,8 +8,8 @@ to a half message of the topic's producers.
 Producers have no groups. A transaction belongs to its topic, as in Apache's proxy, and checks can go to any producer of
 the topic. A broker's CHECK_TRANSACTION_STATE (39) becomes a RecoverOrphanedTransactionCommand of Telemetry.
 
-Thread-safety: used on the event loop only; stateless. Corresponds to
-org.apache.rocketmq.proxy.grpc.v2.transaction.EndTransactionActivity and proxy.service.transaction.TransactionId.
+Corresponds to org.apache.rocketmq.proxy.grpc.v2.transaction.EndTransactionActivity and
+proxy.service.transaction.TransactionId.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ metadata is authenticated:
 
 A handler's RpcError ends the call with its status, other errors with UNKNOWN and a log line. When the client cancels,
 its deadline expires or its connection breaks, grpcio cancels the task.
-
-Thread-safety: event loop only.
 """
 
 from __future__ import annotations

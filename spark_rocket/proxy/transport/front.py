@@ -10,7 +10,7 @@ from the directory at once.
 
 When one side's write buffer exceeds 64 KiB, reading from the other side pauses. A connection uses three descriptors.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.proxy.grpc.ProxyAndTlsProtocolNegotiator.
+Corresponds to org.apache.rocketmq.proxy.grpc.ProxyAndTlsProtocolNegotiator.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 An empty submessage has two bytes on the wire and about a hundred in memory, so the size of a request does not limit the
 cost of parsing it. A message has at most half as many fields as bytes, so only larger requests are counted.
 
-Thread-safety: immutable values and pure functions.
 Corresponds to the grpc settings of org.apache.rocketmq.proxy.config.ProxyConfig.
 """
 

@@ -11,7 +11,7 @@ circle.
 
 A client that does not read holds its room until its call's deadline, or until grpcio closes its connection.
 
-Thread-safety: event loop only. Nothing survives a restart.
+Nothing survives a restart.
 """
 
 from __future__ import annotations

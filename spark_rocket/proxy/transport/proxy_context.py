@@ -11,8 +11,6 @@ stream in and out        ``async def handler(context, requests: AsyncIterator[by
 =======================  ===================================================================================
 
 When the client cancels, its deadline expires or its connection breaks, the handler's task is cancelled.
-
-Thread-safety: used on the event loop only.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The services are those of grpcio-health-checking and grpcio-reflection. They are served like all other methods, with the
 same limits, but without authentication. The two versions of reflection differ only in their names.
-
-Thread-safety: event loop only.
 """
 
 from __future__ import annotations

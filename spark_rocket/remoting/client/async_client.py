@@ -17,10 +17,9 @@ the peer does not read                   RemotingTooMuchRequestError, above ``ma
 Remoting cannot withdraw a request. Cancelling a future only ignores the response: to handle a late response, keep the
 future and add a callback.
 
-Thread-safety: event loop only. If the client has a loop thread, :meth:`AsyncRemotingClient.connection` and
-``is_connected`` may be used by any thread: the blocking client (``remoting_client.py``) is a facade over them.
-Nothing is stored on disk.
-Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingClient.
+If the client has a loop thread, :meth:`AsyncRemotingClient.connection` and ``is_connected`` may be used by any thread:
+the blocking client (``remoting_client.py``) is a facade over them. Nothing is stored on disk. Corresponds to
+org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
 
 from __future__ import annotations

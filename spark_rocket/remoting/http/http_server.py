@@ -12,8 +12,8 @@ sends a body           ignores it: every response ends its connection
 uses another host      responds with 403 if it listens on loopback: protects against DNS rebinding by web pages
 =====================  ==============================================================================================
 
-Thread-safety: event loop only. Nothing is stored on disk. Corresponds to io.opentelemetry's PrometheusHttpServer, which
-Apache's broker starts for metricsExporterType=PROM.
+Nothing is stored on disk. Corresponds to io.opentelemetry's PrometheusHttpServer, which Apache's broker starts for
+metricsExporterType=PROM.
 """
 
 from __future__ import annotations

@@ -7,9 +7,7 @@ share one collection.
 ``/health`` is 200 as long as the loop responds. ``/ready`` is 200 when no source reports a problem, otherwise 503. Both
 are JSON: ``{"status": "UP"}``, ``{"status": "DOWN", "reasons": ["…"], …}``.
 
-Thread-safety: event loop only. Corresponds to BrokerMetricsManager's PrometheusHttpServer; Apache has no health
-endpoint.
-health.
+Corresponds to BrokerMetricsManager's PrometheusHttpServer; Apache has no health endpoint. health.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ without any byte from the peer   ``idle_timeout``: closed
 Unread responses of all connections together: above ``max_answer_bytes`` ``on_unread`` is called, to prevent large
 responses; above twice that the slowest readers are dropped.
 
-Thread-safety: event loop only. Corresponds to NettyServerHandler's IdleStateHandler and channelWritabilityChanged.
+Corresponds to NettyServerHandler's IdleStateHandler and channelWritabilityChanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Dispatches requests to handlers by their code, and writes the responses.
 
-Thread-safety: event loop only. Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingAbstract.
+Corresponds to org.apache.rocketmq.remoting.netty.NettyRemotingAbstract.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The listening sockets of a server: one port, and on demand a second one above it that is served likewise.
 
-Thread-safety: event loop only. Corresponds to the start of NettyRemotingServer.
+Corresponds to the start of NettyRemotingServer.
 """
 
 from __future__ import annotations

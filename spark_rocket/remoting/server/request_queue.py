@@ -13,7 +13,7 @@ Further requests are queued by connection, and the connection is not read meanwh
 Time is the CPU time of this thread: a suspended process, or one that waits for a core, rejects nothing because of that.
 Neither does time count in which a peer does not read its responses.
 
-Thread-safety: event loop only. Corresponds to BrokerController's executors with their queues, and BrokerFastFailure.
+Corresponds to BrokerController's executors with their queues, and BrokerFastFailure.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The bounds are those of ``STATE_LIMITS`` (protocol/requests/state.py). The owner of the state takes from the
 quota before it creates an entry, and releases it with the entry.
 
-Thread-safety: event loop only. Nothing is stored on disk. Apache's servers have no such bounds.
+Nothing is stored on disk. Apache's servers have no such bounds.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A turn begins with the first read after the loop has looked for events. Its time is used up ``length_s`` later: requests
 that are read then are queued (request_queue.py).
 
-Thread-safety: event loop only. Apache's server has threads instead.
+Apache's server has threads instead.
 """
 
 from __future__ import annotations

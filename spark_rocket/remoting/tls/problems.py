@@ -1,7 +1,4 @@
-"""TLS failures: a name, a sentence and a remedy for OpenSSL's reason.
-
-Thread-safety: values.
-"""
+"""TLS failures: a name, a sentence and a remedy for OpenSSL's reason."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ million: time and memory at start are bounded.
 
 Works on Apache's stores too, as it needs only the log. Apache's brokers deliver such messages again.
 
-Thread-safety: for the store's one thread. No state on disk.
+No state on disk.
 """
 
 from __future__ import annotations

@@ -6,9 +6,8 @@ and reconsume times stay the same. The tags code is computed again from the prop
 Apache's broker (DELAY, REAL_TOPIC and REAL_QID included), except a CRC of the old record. The timer adds properties of
 its own (TIMER_DEQUEUE_MS and others).
 
-Thread-safety: for the store's one thread. After a crash: progress is saved only when the delivered messages are on
-disk, so a message may be delivered twice but is never lost.
-Corresponds to ScheduleMessageService.messageTimeUp and TimerMessageStore.convertMessage.
+After a crash: progress is saved only when the delivered messages are on disk, so a message may be delivered twice but
+is never lost. Corresponds to ScheduleMessageService.messageTimeUp and TimerMessageStore.convertMessage.
 """
 
 from __future__ import annotations

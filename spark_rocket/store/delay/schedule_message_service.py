@@ -7,9 +7,9 @@ An entry's tags code is the delivery time. Each level has one offset: that of th
 Nothing here waits or reads the system clock. The caller calls :meth:`ScheduleMessageService.deliver`, which returns the
 time of the next call.
 
-Thread-safety: for the store's one thread. After a crash: an offset is saved only when the messages delivered before it
-are on disk (:meth:`mark`, :meth:`confirm`), so none is lost. Messages delivered after the last save are found in the
-log and not delivered again (delivered.py). Corresponds to org.apache.rocketmq.broker.schedule.ScheduleMessageService.
+After a crash: an offset is saved only when the messages delivered before it are on disk (:meth:`mark`,
+:meth:`confirm`), so none is lost. Messages delivered after the last save are found in the log and not delivered again
+(delivered.py). Corresponds to org.apache.rocketmq.broker.schedule.ScheduleMessageService.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Each pending message is one number: its delivery time in milliseconds and the position of its unit in the timer log.
 Messages with equal times are in order of arrival. A slot is *begun* once one of its messages was delivered.
 
-Thread-safety: for the store's one thread. No state on disk: after a crash the units are loaded again from the wheel.
-Corresponds to the dequeue queues of TimerMessageStore.
+No state on disk: after a crash the units are loaded again from the wheel. Corresponds to the dequeue queues of
+TimerMessageStore.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The topic ``rmq_sys_wheel_timer``: its messages and their delivery times, and rolling, which stores them again.
 
-Thread-safety: for the store's one thread. Corresponds to parts of TimerMessageStore.enqueue and doPut.
+Corresponds to parts of TimerMessageStore.enqueue and doPut.
 """
 
 from __future__ import annotations

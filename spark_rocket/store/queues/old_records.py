@@ -10,8 +10,8 @@ such a file is compared with its consume-queue entry and its CRC. If that fails,
 
 An entry with a wrong position between its neighbours' records, where no record starts, looks like a damaged record.
 Only a scan of the log shows the difference (``rocket store check``), so its message is skipped, and logged, too.
-Thread-safety: for the store's one thread. Apache's broker serves the bytes unchecked; a Java client that cannot decode
-a record drops it and the rest of its response.
+Apache's broker serves the bytes unchecked; a Java client that cannot decode a record drops it and the rest of its
+response.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Reads copy, so that data in flight to clients never keeps a file mapped. Adjacent records are copied as one slice.
 
-Thread-safety: for the store's one thread. Corresponds to DefaultMessageStore.getMessage and ConsumeQueue's searches.
+Corresponds to DefaultMessageStore.getMessage and ConsumeQueue's searches.
 """
 
 from __future__ import annotations

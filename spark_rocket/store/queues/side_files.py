@@ -13,7 +13,7 @@ deleted topic is removed from the file; a recreated topic starts at 0. A shorter
 log. Without the file, recovery skips this check. ``logBegin`` is the log's beginning: retention advances it before it
 deletes files, so a log that begins later has lost files in another way (recovery/lost_begin.py).
 
-Both are written to a temporary file, synced and renamed. Thread-safety: for the store's one thread.
+Both are written to a temporary file, synced and renamed.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ they are trimmed. The loss is reported at each start and by the store check, unt
 the file is deleted. It does not prevent the start: Apache's retention does not know the file, and if it ran on the
 directory in between, nothing is wrong.
 
-Thread-safety: pure but for reading the files. RocketMQ has no equivalent.
+Thread-safety: pure but for reading the files.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ For a stopped store (``StoreLockedError`` otherwise), of Apache's broker or this
 the scan continues after damage, and an invalid file does not prevent the check of the others. The tail of a killed
 store (``abort``) is not checked: whatever the next start cuts, fixes or builds is not a problem. Used as an API, by
 ``rocket store check``, in the teardown of every test that opens a store, and by the crash tests. Reads the log once by
-``pread``; memory does not grow with it. RocketMQ has no equivalent.
+``pread``; memory does not grow with it.
 """
 
 from __future__ import annotations

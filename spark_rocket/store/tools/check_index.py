@@ -2,7 +2,7 @@
 
 Each file's own structure is checked first. Then ``take`` gets the log block by block and compares the keys of its
 records with the entries for the same offsets. Both are in log order, so each is read once in chunks, and memory does
-not grow with them. RocketMQ has no equivalent.
+not grow with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Check of the timer's files: timer log, wheel and ``timercheck`` must match each other and the commit log.
 
 Checks the data that the next start relies on: the flushed units, their links from the read time on, and the wheel,
-which Apache's broker trusts. Read-only. RocketMQ has no equivalent.
+which Apache's broker trusts. Read-only.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ In log order, all intact records are returned, whatever the state of the consume
 too, and entries that point outside the log are :class:`BadEntries`. Records without an entry (prepared and rolled-back
 transactional ones, deleted topics) are only returned in log order.
 
-Reads by ``pread``; memory does not grow with the log. Thread-safety: for one thread. RocketMQ has no equivalent
-(mqadmin queries a running broker).
+Reads by ``pread``; memory does not grow with the log. RocketMQ has no equivalent (mqadmin queries a running broker).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ are the end of the log, unless good records follow. The data after the last good
 therefore hides no good records and reports all damage. After a kill the tail starts where the next start cuts the log,
 even if intact records follow (:func:`cut_of`).
 
-For the tools, which read stopped stores; a broker's own start is stricter (recovery.py).
-Thread-safety: only reads files. RocketMQ has no equivalent.
+For the tools, which read stopped stores; a broker's own start is stricter (recovery.py). Thread-safety: only reads
+files.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ killed broker. They are skipped, and so is the data that its next start would cu
 queues of a cleanly stopped store have entries for them.
 
 Thread-safety: only reads files, with separate descriptors. Pure values, except for the iteration.
-RocketMQ has no equivalent.
 """
 
 from __future__ import annotations

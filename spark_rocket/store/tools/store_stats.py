@@ -4,8 +4,8 @@ A queue's statistics come from its consume queue, whose entries have the size of
 message, and the log only for the first and the last store time. ``scan=True`` reads the log instead, for a store with
 lost or unreliable consume queues.
 
-File sizes are given twice: the nominal size, and the space used on disk, because files are sparse.
-Thread-safety: for one thread. RocketMQ has no equivalent.
+File sizes are given twice: the nominal size, and the space used on disk, because files are sparse. RocketMQ has no
+equivalent.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ POSIX lock on the lock file's first byte, which blocks Java's.
 A file with a wrong name or size, or without read permission, is a :class:`StoreProblem`; the others are still read.
 Sizes that are not configured are derived from the files (:func:`read_file_sizes`).
 
-Thread-safety: for one thread. RocketMQ has no equivalent.
+RocketMQ has no equivalent.
 """
 
 from __future__ import annotations

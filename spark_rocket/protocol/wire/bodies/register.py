@@ -7,7 +7,7 @@ JSON of each. All numbers are int32, big endian. Mappings are skipped: static to
 A registration comes from an unverified peer, and a kilobyte may decompress to a megabyte. So the decompressed body,
 each record in it, its topics and its values are limited.
 
-Thread-safety: values. Corresponds to remoting.protocol.body.RegisterBrokerBody.
+Corresponds to remoting.protocol.body.RegisterBrokerBody.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class FoundQueues:
         return readable | {(topic, broker) for topic, route in self.routes.items() for broker in route.unreadable}
 
 
-class WhatToRead:
+class QueueSelection:
     """Finds the queues that the options select, over the ``Queues`` requests."""
 
     def __init__(self, queues: Queues, options: ReadOptions) -> None:
