@@ -54,6 +54,7 @@ class Link:
     tls_verify: str | None = None
     address_map: str | None = None
     namespace: str | None = None
+    namespace_v2: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Return the arguments that every client accepts: ``Producer("group", **link.options())``."""
@@ -62,6 +63,7 @@ class Link:
             "tls": self._tls(),
             "address_map": self.address_map,
             "namespace": self.namespace,
+            "namespace_v2": self.namespace_v2,
             **self._signing(),
         }
 
@@ -147,9 +149,12 @@ _OPTIONS: tuple[_Decorator, ...] = (
     click.option("--tls-ca", type=PATH, metavar="FILE", help="CA certificates to verify servers with"),
     click.option("--tls-cert", type=PATH, metavar="FILE", help="client certificate, if servers require one"),
     click.option("--tls-key", type=PATH, metavar="FILE", help="private key of the client certificate"),
+    click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="server certificate checks (full)"),
+)
+_CLIENT_OPTIONS: tuple[_Decorator, ...] = (
     click.option("--address-map", metavar="A=B", help="reachable addresses of brokers (ROCKETMQ_ADDRESS_MAP)"),
     click.option("--namespace", "instance_id", metavar="ID", help="ID of a managed instance (ROCKETMQ_NAMESPACE)"),
-    click.option("--tls-verify", type=click.Choice(["full", "ca", "none"]), help="server certificate checks (full)"),
+    click.option("--namespace-v2", metavar="NAME", help="namespace in the fields ns and nsd of requests"),
 )
 _timeout_option = click.option(
     "--timeout", type=seconds, metavar="SECONDS", default=str(TIMEOUT), help="timeout of a request (5)"
@@ -160,7 +165,7 @@ def _link(
     nameserver: str | None,
     credentials: Path | None,
     access_key: str | None,
-    instance_id: str | None,
+    instance_id: str | None = None,
     timeout: float = TIMEOUT,
     **given: Any,
 ) -> Link:
@@ -170,9 +175,11 @@ def _link(
 
 
 #: Add the connection options to a verb and pass them to it as ``link``.
-connection = bundle("link", _link, *_OPTIONS, _timeout_option, is_last=True)
+connection = bundle("link", _link, *_OPTIONS, *_CLIENT_OPTIONS, _timeout_option, is_last=True)
 #: The same for a verb whose ``--timeout`` means something else (with another name in Python).
-connection_but_timeout = bundle("link", _link, *_OPTIONS, is_last=True)
+connection_but_timeout = bundle("link", _link, *_OPTIONS, *_CLIENT_OPTIONS, is_last=True)
+#: The same for ``rocket proxy``: each of its clients names a namespace, and the proxy maps no addresses.
+connection_of_proxy = bundle("link", _link, *_OPTIONS, is_last=True)
 
 
 def _inherited_option(name: str, value: Any) -> Any:

@@ -17,6 +17,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from spark_rocket.cli import main
 from spark_rocket.client import Admin, Producer
+from spark_rocket.client.core.client_config import Connecting
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
@@ -32,6 +33,7 @@ from spark_rocket.datasource.views.views import VIEWS
 from spark_rocket.datasource.write.row_encoder import Block
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.protocol.auth import Credentials
+from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.requests import pipelines
 from spark_rocket.protocol.requests.pipelines import PipelineRequests
 from spark_rocket.testing import LocalCluster
@@ -53,6 +55,7 @@ class World:
     account: Credentials | None = None
     acl: str = ""
     """The kind of access control."""
+    namespace: Namespace = NO_NAMESPACE
 
     @property
     def new_name(self) -> str:
@@ -64,14 +67,23 @@ class World:
         if self.account is not None:
             keys = {"accessKey": self.account.access_key, "secretKey": self.account.secret_key}
         timing = {"requestTimeout": "5s", "retryTimeout": "0"}
-        return {"nameServer": self.cluster.name_server, **timing, **keys, **more}
+        named = {"namespace": self.namespace.name, "namespaceV2": self.namespace.v2}
+        return {"nameServer": self.cluster.name_server, **timing, **keys, **named, **more}
+
+    def connecting(self) -> Connecting:
+        """Arguments of clients."""
+        found: Connecting = {"namespace": self.namespace.name, "namespace_v2": self.namespace.v2}
+        if self.account is not None:
+            found["access_key"], found["secret_key"] = self.account.access_key, self.account.secret_key
+        return found
 
     def rocket(self, *arguments: str) -> None:
         """Run the command line."""
         keys = []
         if self.account is not None:
             keys = ["--access-key", self.account.access_key, "--secret-key", self.account.secret_key]
-        status = main([*arguments, "-n", self.cluster.name_server, *keys])
+        named = ["--namespace", self.namespace.name, "--namespace-v2", self.namespace.v2]
+        status = main([*arguments, "-n", self.cluster.name_server, *keys, *named])
         if status:
             raise CommandFailedError(f"rocket {' '.join(arguments)}: exit status {status}")
 
@@ -80,21 +92,24 @@ class CommandFailedError(Exception):
     """A command with an exit status other than 0; its output has the reason."""
 
 
-def prepare(cluster: LocalCluster, account: Credentials | None, directory: Path) -> None:
+def prepare(
+    cluster: LocalCluster, account: Credentials | None, directory: Path, namespace: Namespace = NO_NAMESPACE
+) -> World:
     """Create the topics and groups of the pipelines, and the messages that they read."""
-    keys = {} if account is None else {"access_key": account.access_key, "secret_key": account.secret_key}
+    world = World(cluster, directory, account, namespace=namespace)
     for name in ("orders", "results", "invalid", "ROCKET_SINK_STAGING", "ROCKET_SINK_LEDGER", f"%DLQ%{COMMITTED}"):
-        cluster.create_topic(name, 1)
+        cluster.create_topic(namespace.wrap(name), 1)
     for name in (READERS, COMMITTED, "ROCKET_SINK_LEDGER", "spark_rocket_reader"):
-        cluster.create_group(name)
-    with Producer("shop", name_server=cluster.name_server, **keys) as producer:
+        cluster.create_group(namespace.wrap(name))
+    with Producer("shop", name_server=cluster.name_server, **world.connecting()) as producer:
         for number in range(3):
             producer.send(Message.of("orders", f'{{"id": {number}}}', keys=f"k{number}"))
         producer.send(Message.of("orders", "not JSON", keys="bad"))
         producer.send(Message.of(f"%DLQ%{COMMITTED}", "dead"))
-    with Admin(cluster.name_server, **keys) as admin:
+    with Admin(cluster.name_server, **world.connecting()) as admin:
         admin.reset_offsets(COMMITTED, "orders", 0)
-    write_exactly_once(World(cluster, directory, account))  # the ledger has a place then
+    write_exactly_once(world)  # the ledger has a place then
+    return world
 
 
 # --- reads ------------------------------------------------------------------------------------------------------------
@@ -243,10 +258,7 @@ def export(world: World) -> None:
 
 def console(world: World) -> None:
     """Open the pages of brokers, topics and groups, with one of each."""
-    connecting = {}
-    if world.account is not None:
-        connecting = {"access_key": world.account.access_key, "secret_key": world.account.secret_key}
-    with page_of(world.cluster.name_server, connecting=connecting) as page:
+    with page_of(world.cluster.name_server, connecting=world.connecting()) as page:
         for path in ("topics", "groups", "overview", "topics/orders", f"groups/{COMMITTED}"):
             _shown_whole(page, path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,32 +10,21 @@ from typing import Any
 import pytest
 
 from spark_rocket.broker.acl.access_control import topic_at
-from spark_rocket.broker.broker_parts import BrokerParts
-from spark_rocket.namesrv.namesrv_processor import NamesrvProcessor
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.requests import REQUESTS
 from spark_rocket.protocol.requests.needs import TopicAt
 from spark_rocket.protocol.requests.pipelines import PIPELINES, SentRequest
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.dispatcher import Handler
 from spark_rocket.testing import LocalCluster
 from tests.kit.brokers import parts_of
+from tests.kit.recording import recording
 from tests.permissions.pipelines import RUNS, Run, World, prepare
 
 pytestmark = pytest.mark.live
 
 Request = tuple[str, tuple[str, ...]]
 """The name of the code, and the resources that it names."""
-_OF_BROKERS = frozenset(
-    {
-        RequestCode.REGISTER_BROKER,
-        RequestCode.QUERY_DATA_VERSION,
-        RequestCode.BROKER_HEARTBEAT,
-        RequestCode.GET_BROKER_MEMBER_GROUP,
-    }
-)
 
 
 def resources(request: RemotingCommand, find_topic: TopicAt) -> tuple[str, ...]:
@@ -43,30 +32,15 @@ def resources(request: RemotingCommand, find_topic: TopicAt) -> tuple[str, ...]:
     return tuple(sorted({f"{pair.resource.value}:{pair.name}" for pair in pairs if pair.name}))
 
 
-def recorded(requests: list[Request], make: Callable[..., dict[int, Handler]]) -> Callable[..., dict[int, Handler]]:
-    """Wrap a server's function that makes its handlers, so that they record what they handle."""
-
-    def handlers(server: Any) -> dict[int, Handler]:
-        return {code: recording(handler, server) for code, handler in make(server).items()}
-
-    def recording(handler: Handler, server: Any) -> Handler:
-        def record(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            if request.code not in _OF_BROKERS:
-                found = resources(request, lambda offset: topic_at(server.store, offset))
-                requests.append((RequestCode(request.code).name, found))
-            return handler(channel, request)
-
-        return record
-
-    return handlers
-
-
 @pytest.fixture(scope="module")
 def requests() -> Iterator[list[Request]]:
     found: list[Request] = []
-    with pytest.MonkeyPatch.context() as patch:
-        for server in (BrokerParts, NamesrvProcessor):
-            patch.setattr(server, "handlers", recorded(found, server.handlers))
+
+    def note(request: RemotingCommand, server: Any) -> None:
+        named = resources(request, lambda offset: topic_at(server.store, offset))
+        found.append((RequestCode(request.code).name, named))
+
+    with recording(note):
         yield found
 
 
@@ -75,9 +49,8 @@ def world(requests: list[Request], tmp_path_factory: pytest.TempPathFactory) -> 
     """An open cluster."""
     directory = tmp_path_factory.mktemp("sent")
     with LocalCluster(in_process=True) as cluster:
-        prepare(cluster, None, directory)
         assert parts_of(cluster).access_control is None
-        yield World(cluster, directory)
+        yield prepare(cluster, None, directory)
 
 
 def test_every_pipeline_is_run() -> None:

@@ -123,6 +123,7 @@ def _connection_options(link: Link, given_options: dict[str, str]) -> dict[str, 
         "tlsVerify": link.tls_verify,
         "addressMap": link.address_map,
         "namespace": link.namespace,
+        "namespaceV2": link.namespace_v2,
     }
     has_tls = link.tls or any(value is not None for name, value in given.items() if name.startswith("tls"))
     given["tls"] = "true" if has_tls else None

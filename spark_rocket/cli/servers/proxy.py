@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_rocket.cli.arguments import PATH, exclusive, port, whole
-from spark_rocket.cli.connect import Link, connection_but_timeout
+from spark_rocket.cli.connect import Link, connection_of_proxy
 from spark_rocket.cli.servers.options import (
     FREE,
     SETTINGS_VARIABLE,
@@ -50,7 +50,7 @@ _MAX_WORKERS = 64
 @metrics_option("none, unless -c has metricsExporterType=PROM; worker N uses the Nth port from it")
 @no_metrics_option
 @server_options
-@connection_but_timeout
+@connection_of_proxy
 @click.pass_context
 def proxy(context: click.Context, /, link: Link, **given: Any) -> int:
     """Serve RocketMQ 5 clients (gRPC) for all brokers of a cluster.
