@@ -24,7 +24,10 @@ from tests.fuzz.targets import TARGETS, Target
 MAX_STEPS = 400_000
 _CASES = int(os.environ.get("FUZZ_CASES") or 0)
 #: These take long (Arrow, files, large tables) and get fewer cases.
-_SLOW = {"frame", "columnar", "broker_conf", "broker_conf_update", "offsets_option", "console_body"}
+_SLOW = {
+    *("frame", "columnar", "broker_conf", "broker_conf_update", "offsets_option", "console_body"),
+    *(name for name in TARGETS if name.startswith("body_")),
+}
 _SETTINGS = settings(
     deadline=None,
     derandomize=not _CASES,

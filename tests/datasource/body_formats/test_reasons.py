@@ -15,41 +15,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_rocket.datasource.bodies.arrow_bodies import write_stream
-from spark_rocket.datasource.bodies.avro import AvroSchema
-from spark_rocket.datasource.bodies.codecs import known_columns
 from spark_rocket.datasource.bodies.decoding import BAD, Decoder, reason
-from spark_rocket.datasource.bodies.protobuf import ProtobufType
-from spark_rocket.datasource.column_types import VARIANT
-from spark_rocket.datasource.options.bodies import AvroEncoding, BodyFormat, BodySettings
-from tests.datasource.body_formats.formats import FIELDS, NOISE, VALUES, avro, bodies, noon, protobuf
-from tests.datasource.body_formats.test_avro import ORDER
+from spark_rocket.datasource.options.bodies import BodySettings
+from tests.datasource.body_formats.formats import NOISE, VALUES, bodies
+from tests.datasource.body_formats.samples import FORMATS, JSON_VALUES, json_of, sample
 
 PYTHON = re.compile(
     r"\w+(Error|Exception|Warning)\b|codec|decode byte|index out of range|<class|NoneType|bytes-like|bytearray|"
     r"(type |['\"])(str|dict|list|bytes|int|float)\b(?!<)|\bobject\b.*\b(is not|has no)\b|argument|unpack|"
     r"invalid literal|recursion|line \d+ column|must be in|digits\)|too big|too large|Python|PySpark|Traceback",
 )
-JSON_FIELDS = pa.schema(
-    [*FIELDS, ("x", pa.binary()), ("m", pa.map_(pa.string(), pa.decimal128(38, 18))), ("v", VARIANT)]
-)
-JSON_VALUES = {
-    "i": "1",
-    "f": "1.5",
-    "g": "2.5",
-    "b": "true",
-    "s": '"é\\n\\ud83d"',
-    "d": '"2026-01-31"',
-    "de": "12.5",
-    "l": "[1,null]",
-    "t": '"2026-01-31T12:00:00.123456+02:00"',
-    "n": '"2026-01-31 12:00:00"',
-    "st": '{"x":"2026-01-31"}',
-    "x": '"aGVs"',
-    "m": '{"k":12345.678}',
-    "v": '{"a":[1,"x",{"b":null}],"c":1e5}',
-}
-CSV_FIELDS = pa.schema([item for item in FIELDS if not pa.types.is_nested(item.type)])
 WRONG = [
     *VALUES,
     "9" * 5000,
@@ -70,11 +45,6 @@ WRONG = [
     '"\\u12"',
     "nul",
 ]
-
-
-def json_of(values: dict[str, str]) -> bytes:
-    members = ",".join(f'"{name}":{value}' for name, value in values.items())
-    return f"{{{members}}}".encode()
 
 
 def damaged(body: bytes, rng: random.Random) -> Iterator[bytes]:
@@ -108,71 +78,17 @@ def csv_lines() -> Iterator[bytes]:
             yield ",".join([*good[:at], value.strip('"'), *good[at + 1 :]]).encode()
 
 
-def stream() -> bytes:
-    """A body with Arrow columns of several types."""
-    strings = pa.array(["a", None, "a"]).dictionary_encode()
-    columns = {
-        "i": [1, 2, None],
-        "s": strings,
-        "de": pa.array([None, "1.5", "2"]).cast(pa.decimal128(9, 4)),
-        "l": [[1], None, []],
-    }
-    return write_stream(pa.record_batch(columns))
-
-
 def cases(form: str, rng: random.Random) -> tuple[BodySettings, pa.Schema, list[bytes]]:
     """The settings and columns of a format, and damaged bodies."""
-    if form == "json":
-        return BodySettings(BodyFormat.JSON), JSON_FIELDS, [*damaged(json_of(JSON_VALUES), rng), *with_wrong_values()]
-    if form == "json by Arrow":  # the columns that its parser reads
-        return BodySettings(BodyFormat.JSON), FIELDS, [*damaged(json_of(JSON_VALUES), rng), *with_wrong_values()]
-    if form == "csv":
-        line = b'1,1.5,2.5,true,"a \\"quoted\\" text",2026-01-31,2026-01-31T12:00:00Z,2026-01-31 12:00:00,12.5'
-        return BodySettings(BodyFormat.CSV), CSV_FIELDS, [*damaged(line, rng), *csv_lines()]
-    if form == "text":
-        return BodySettings(BodyFormat.TEXT), pa.schema([("value", pa.string())]), [*damaged("aé€😀".encode(), rng)]
-    if form == "variant":
-        values = [*damaged(JSON_VALUES["v"].encode(), rng), *(value.encode() for value in WRONG)]
-        return BodySettings(BodyFormat.VARIANT), pa.schema([("value", VARIANT)]), values
-    if form == "arrow":
-        fields = pa.schema(
-            [("i", pa.int32()), ("s", pa.string()), ("de", pa.decimal128(5, 2)), ("l", pa.list_(pa.int8()))]
-        )
-        return BodySettings(BodyFormat.ARROW), fields, [*damaged(stream(), rng)]
-    if form == "protobuf":
-        settings = protobuf()
-        row = {
-            "id": 7,
-            "item": "é",
-            "at": noon().replace(tzinfo=None),
-            "big": 1 << 63,
-            "kind": "B",
-            "lines": [{"n": 1}],
-            "blob": b"\xff",
-        }
-        kind = ProtobufType(settings)
-        row |= {"marks": [("k", 1)], "parts": [("p", {"n": 2})], "small": 5}
-        return settings, kind.columns, [*damaged(kind.write(row), rng)]
-    settings = avro(avro_encoding=AvroEncoding(form.removeprefix("avro ")))
-    schema = AvroSchema(avro(avro_encoding=AvroEncoding.RAW))
-    datum = schema.write(ORDER)
-    prefix = {"single": schema.header, "confluent": b"\0\0\0\0\7"}.get(settings.avro_encoding.value, b"")
-    return settings, known_columns(settings), [*damaged(prefix + datum, rng)]
-
-
-FORMATS = [
-    "json",
-    "json by Arrow",
-    "csv",
-    "text",
-    "variant",
-    "arrow",
-    "protobuf",
-    "avro auto",
-    "avro raw",
-    "avro single",
-    "avro confluent",
-]
+    settings, fields, body = sample(form)
+    values = [*damaged(body, rng)]
+    if "json" in form:
+        values += with_wrong_values()
+    elif form == "csv":
+        values += csv_lines()
+    elif form == "variant":
+        values += (value.encode() for value in WRONG)
+    return settings, fields, values
 
 
 def decoder_of(settings: BodySettings, fields: pa.Schema) -> Decoder:

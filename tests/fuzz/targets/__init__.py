@@ -5,7 +5,7 @@ decoder's module promises; anything else is a finding. Some take what they decod
 fields that are decoded late), since that is where a bad value would do its harm.
 """
 
-from tests.fuzz.targets import brokers, http, options, records, settings, wire
+from tests.fuzz.targets import bodies, brokers, http, options, records, settings, wire
 from tests.fuzz.targets.base import TARGETS, Target
 
-__all__ = ["TARGETS", "Target", "brokers", "http", "options", "records", "settings", "wire"]
+__all__ = ["TARGETS", "Target", "bodies", "brokers", "http", "options", "records", "settings", "wire"]
