@@ -46,8 +46,8 @@ _STATE = """## State in bulk
 
 Many small requests on one connection and few large ones on another, all with new names. *Others* is the CPU time of
 ten other connections that open and close meanwhile. *Kept* is the memory after both connections are closed, of state
-that is released then at most a minute later. State in brackets is not released with its connection, but limited in all
-(`STATE_LIMITS`).
+that is released then at most two minutes later. State in brackets is not released with its connection, but limited
+in all (`STATE_LIMITS`).
 
 | request | state | sent | CPU | held | others | close | kept |
 |---|---|---|---|---|---|---|---|
@@ -59,7 +59,7 @@ _PROXY_STATE = """## State in bulk of the proxy
 
 Each row is a connection of its own; all close together. A client is removed {idle} s after its last call in this run
 (`grpcClientIdleTimeMills`, 120 s by default). All of it is created twice, first for caches and buffers: the rows are
-the second time. *Kept* is the memory above that before, at most a minute after the close.
+the second time. *Kept* is the memory above that before, at most two minutes after the close.
 
 | state | sent | CPU | held | close | kept |
 |---|---|---|---|---|---|

@@ -261,7 +261,7 @@ def afterwards(server: Measured, line: Line, metrics_url: str) -> Afterwards:
     for row in reads():
         case = Case(row.code, "plausible", partial(request_of, row))
         wrong += [f"{row.name} {each}" for each in run.cases(row.name, [case]).too_much]
-    metrics = min(scraped(server, metrics_url) for _ in range(3))
+    metrics = min(scraped(server, metrics_url) for _ in range(5))
     began, written = server.cpu(), written_mb(server, line)
     server.idle(IDLE_S)
     return Afterwards(*metrics, server.cpu() - began, written_mb(server, line) - written, wrong)

@@ -205,11 +205,15 @@ def test_state_of_the_proxy(tmp_path: Path, report: page.Report) -> None:
 
 
 async def _bulk_of_proxy_twice(servers: Servers, server: Measured, endpoint: str, report: page.Report) -> list[str]:
-    await _bulk_of_proxy(server, endpoint, page.Report())
-    until(lambda: _is_gone(servers, proxy_state.LAST_GROUP), "the removal of the clients")
-    await asyncio.sleep(proxy_state.SCAN_S)  # the proxy returns the memory at its next scan
+    async def bulk(into: page.Report) -> state.BulkCost:
+        total = await _bulk_of_proxy(server, endpoint, into)
+        until(lambda: _is_gone(servers, proxy_state.LAST_GROUP), "the removal of the clients")
+        await asyncio.sleep(proxy_state.SCAN_S)  # the proxy returns the memory at its next scan
+        return total
+
+    await bulk(page.Report())
     before = server.memory()  # with the caches and buffers of as many clients
-    total = await _bulk_of_proxy(server, endpoint, report)
+    total = await bulk(report)
     total.kept = server.memory_back(before)
     report.proxy_state.append(("all connections closed", total))
     wrong = [] if server.is_back(before) else [f"proxy: {total.kept:.0f} MB are not released"]
