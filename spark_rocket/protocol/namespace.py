@@ -8,6 +8,7 @@ name for users                         name on the wire, with namespace ``MQ_INS
 ``%DLQ%spark``                         ``%DLQ%MQ_INST_1_a%spark``
 ``TBW102``, ``rmq_sys_…``, ``CID_RMQ_SYS_…``, ``…_REPLY_TOPIC``  the same: names of the system
 ``MQ_INST_1_a%orders``                 the same: a full name
+``%RETRY%spark+orders``                ``%RETRY%MQ_INST_1_a%spark+MQ_INST_1_a%orders``: retries of POP consumers
 =====================================  ==============================================
 
 The connections of a client translate names (``protocol.wire.names``), so everything above them has names for users.
@@ -77,13 +78,24 @@ class Namespace:
         if not self.name:
             return name
         kind, rest = _parts(name)
-        short = kind + rest.removeprefix(self.prefix)
+        short = kind + _each_name(rest, lambda one: one.removeprefix(self.prefix))
         return short if self.wrap(short) == name else name
 
     def has(self, name: str) -> bool:
         """Whether the name on the wire belongs to this namespace, or to the system; to the empty one all belong."""
         _, rest = _parts(name)
         return rest.startswith(self.prefix) or is_system_name(rest)
+
+    def wrap_resource(self, resource: str) -> str:
+        """Return a resource of ACL 2.0, like ``Topic:orders`` or ``Group:bill*``, with the name on the wire."""
+        kind, colon, name = resource.partition(":")
+        is_name = kind.capitalize() in ("Topic", "Group") and name != "*"
+        return f"{kind}{colon}{self.wrap(name)}" if is_name else resource
+
+    def wrap_permission(self, permission: str) -> str:
+        """Return a permission of ACL 1.0, like ``orders=PUB|SUB``, with the name on the wire."""
+        name, equals, actions = permission.partition("=")
+        return f"{self.wrap(name.strip())}{equals}{actions}"
 
     def unwrap_text(self, text: str) -> str:
         """Return text, such as an error of a broker, without the prefixes of the names in it."""
@@ -122,9 +134,13 @@ def wrapped(namespace: str, name: str) -> str:
     if not namespace or not name:
         return name
     kind, rest = _parts(name)
-    if rest.startswith(namespace + SEPARATOR) or is_system_name(rest):
-        return name
-    return f"{kind}{namespace}{SEPARATOR}{rest}"
+    prefix = namespace + SEPARATOR
+    return kind + _each_name(rest, lambda one: one if one.startswith(prefix) or is_system_name(one) else prefix + one)
+
+
+def _each_name(rest: str, translate: Callable[[str], str]) -> str:
+    """Translate what stands after %RETRY%: the group, and for retries of POP consumers the topic behind a ``+``."""
+    return "+".join(map(translate, rest.split("+"))) if "+" in rest else translate(rest)
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from spark_rocket.client import Admin
 from spark_rocket.client.admin.accounts import AccessMode, AccountAdmin, AclVersion, BrokerAccess
 from spark_rocket.client.admin.users import UserAdmin
 from spark_rocket.errors import BrokerError
+from spark_rocket.protocol.namespace import NO_NAMESPACE
 from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAccessConfig
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.testing import LocalCluster
@@ -148,6 +149,7 @@ class _Brokers:
     broker_accounts = AccountAdmin.broker_accounts
     broker_users = UserAdmin.broker_users
     delete_account_of = AccountAdmin.delete_account_of
+    namespace = NO_NAMESPACE
 
     def __init__(self) -> None:
         self.accounts = [PlainAccessConfig("root-key", admin=True), PlainAccessConfig("alice-key")]

@@ -11,6 +11,7 @@ from spark_rocket.cli.connect import Link
 from spark_rocket.client import Admin
 from spark_rocket.client.admin import AccessMode, BrokerAccess
 from spark_rocket.errors import BrokerError
+from spark_rocket.protocol.namespace import NO_NAMESPACE
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import CommandResult, Run
@@ -163,6 +164,8 @@ def test_verbs_of_the_other_kind(run: Run) -> None:
 
 class _Mixed:
     """An Admin's view of brokers of both kinds."""
+
+    namespace = NO_NAMESPACE
 
     def access_modes(self, **_: object) -> list[BrokerAccess]:
         return [BrokerAccess("one", "one:1", AccessMode.PLAIN), BrokerAccess("two", "two:1", AccessMode.AUTH)]

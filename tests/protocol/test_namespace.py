@@ -228,3 +228,28 @@ def test_columns() -> None:
         "properties": [[("RETRY_TOPIC", "orders")], [("KEYS", "MQ_INST_1_a%k")]],
     }
     assert unwrapped_batch(batch.slice(1), INSTANCE).to_pydict()["topic"] == ["%RETRY%g"]
+
+
+def test_the_retry_topic_of_a_pop_consumer_has_the_namespace_before_both_names() -> None:
+    assert INSTANCE.wrap("%RETRY%billing+orders") == "%RETRY%MQ_INST_1_a%billing+MQ_INST_1_a%orders"
+    assert INSTANCE.unwrap("%RETRY%MQ_INST_1_a%billing+MQ_INST_1_a%orders") == "%RETRY%billing+orders"
+
+
+@pytest.mark.parametrize(
+    ("given", "full"),
+    [
+        ("Topic:orders", "Topic:MQ_INST_1_a%orders"),
+        ("group:bill*", "group:MQ_INST_1_a%bill*"),
+        ("Topic:MQ_INST_1_a%orders", "Topic:MQ_INST_1_a%orders"),
+        ("Topic:*", "Topic:*"),
+        ("Cluster:DefaultCluster", "Cluster:DefaultCluster"),
+        ("*", "*"),
+    ],
+)
+def test_a_granted_resource_has_the_namespace(given: str, full: str) -> None:
+    assert INSTANCE.wrap_resource(given) == full
+    assert Namespace().wrap_resource(given) == given
+
+
+def test_a_permission_of_an_account_has_the_namespace() -> None:
+    assert INSTANCE.wrap_permission("orders=PUB|SUB") == "MQ_INST_1_a%orders=PUB|SUB"

@@ -32,6 +32,7 @@ from spark_rocket.units import second_text
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
     from spark_rocket.client.admin import AclVersion, BrokerAccess, BrokerAccounts, BrokerUsers, Failures
+    from spark_rocket.protocol.namespace import Namespace
     from spark_rocket.protocol.wire.bodies.config import PlainAccessConfig
 
 _PERMISSIONS = ("DENY", "PUB", "SUB", "PUB|SUB")
@@ -310,8 +311,8 @@ def update(
         for one, account in zip(states, known, strict=True):
             given: dict[str, Any] = {
                 "admin": (account is not None and account.admin) if is_admin is None else is_admin,
-                "topic_perms": _merged(account.topic_perms if account else None, topics, no_topics),
-                "group_perms": _merged(account.group_perms if account else None, groups, no_groups),
+                "topic_perms": _merged(account.topic_perms if account else None, topics, no_topics, admin.namespace),
+                "group_perms": _merged(account.group_perms if account else None, groups, no_groups, admin.namespace),
                 "default_topic_perm": other_topics,
                 "default_group_perm": other_groups,
                 "white_remote_address": unsigned_from,
@@ -360,10 +361,13 @@ def _prompt_secret(access_key: str) -> str:
     return found
 
 
-def _merged(known: list[str] | None, given: Sequence[tuple[str, str]], taken: Sequence[str]) -> list[str] | None:
-    """Return the complete list, which brokers require; None for no change."""
+def _merged(
+    known: list[str] | None, given: Sequence[tuple[str, str]], taken: Sequence[str], namespace: Namespace
+) -> list[str] | None:
+    """Return the complete list, which brokers require, with the names on the wire; None for no change."""
     if not given and not taken:
         return None
+    given, taken = [(namespace.wrap(name), one) for name, one in given], [namespace.wrap(name) for name in taken]
     table = dict(one.split("=", 1) for one in known or ())
     table = {name.strip(): permission.strip() for name, permission in table.items()} | dict(given)
     return [f"{name}={permission}" for name, permission in table.items() if name not in taken]

@@ -298,6 +298,7 @@ def _put(
 
     policy_type = "Default" if is_default else "Custom"
     with link.partial() as (admin, failed):
+        resource = admin.namespace.wrap_resource(resource)
         access = admin.access_modes(**where, failed=failed)
         _check_users(access, _INSTEAD.format(username))
         given = list(dict.fromkeys(action for part in actions for action in part))
@@ -336,6 +337,7 @@ def revoke(
     """Delete the permission of USER on RESOURCE, or without RESOURCE all of its permissions, after confirmation."""
     with link.partial() as (admin, failed):
         _check_users(admin.access_modes(**where, failed=failed), _INSTEAD.format(username))
+        resource = resource and admin.namespace.wrap_resource(resource)
         what = f"the permission of {username} on {resource}" if resource else f"all permissions of {username}"
         show.confirm(f"Delete {what}?", yes)
         policy_type = "Default" if is_default else "Custom"

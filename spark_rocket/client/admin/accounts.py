@@ -159,8 +159,8 @@ class AccountAdmin(AccessAdmin):
         """Create or change an account; return the brokers that applied the change.
 
         Arguments that are None stay unchanged; ``admin`` is required by the protocol. ``topic_perms`` and
-        ``group_perms`` (``"orders=PUB|SUB"``) replace the complete lists; Apache's brokers reject empty lists. A new
-        account needs a ``secret_key``.
+        ``group_perms`` (``"orders=PUB|SUB"``, in the client's namespace) replace the complete lists; Apache's brokers
+        reject empty lists. A new account needs a ``secret_key``.
         """
         header = CreateAccessConfigRequestHeader(
             access_key=access_key,
@@ -169,8 +169,8 @@ class AccountAdmin(AccessAdmin):
             admin=admin,
             default_topic_perm=default_topic_perm,
             default_group_perm=default_group_perm,
-            topic_perms=None if topic_perms is None else ",".join(topic_perms),
-            group_perms=None if group_perms is None else ",".join(group_perms),
+            topic_perms=None if topic_perms is None else ",".join(map(self.namespace.wrap_permission, topic_perms)),
+            group_perms=None if group_perms is None else ",".join(map(self.namespace.wrap_permission, group_perms)),
         )
         code, what = RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, f"the change of account {access_key}"
         return self._change(code, what, header, target, secret=secret_key)

@@ -363,6 +363,7 @@ class MessageAdmin(AdminBase):
 
     def _retry_topic(self, group: str, origin: str) -> str:
         """Return the topic from which a group consumes retries. Groups of POP consumers have one per topic."""
+        origin = self.namespace.wrap(origin)  # behind the group, where the first form has no mark
         for topic in (*(retry_topic(origin, group, v2=v2) for v2 in (True, False)), RETRY_PREFIX + group):
             try:
                 self.topic_route(topic)

@@ -163,11 +163,11 @@ class UserAdmin(AccessAdmin):
     ) -> list[str]:
         """Allow or deny a user actions on a resource, instead of a permission on the same resource.
 
-        ``resource`` is like ``Topic:orders`` or ``Group:bill*``; ``actions`` are All, Pub, Sub, Create, Update, Delete,
-        Get and List. Returns the brokers that applied the change.
+        ``resource`` is like ``Topic:orders`` or ``Group:bill*``, in the client's namespace; ``actions`` are All, Pub,
+        Sub, Create, Update, Delete, Get and List. Returns the brokers that applied the change.
         """
         subject = f"User:{username}"
-        entry = PolicyEntryInfo(resource, list(actions), list(source_ips), decision)
+        entry = PolicyEntryInfo(self.namespace.wrap_resource(resource), list(actions), list(source_ips), decision)
         body = AclInfo(subject, [PolicyInfo(policy_type, [entry])]).to_json(standard=True)
         code, what = RequestCode.AUTH_UPDATE_ACL, f"the permission of {username} on {resource}"
         return self._change(code, what, UpdateAclRequestHeader(subject=subject), target, body=body)
@@ -185,7 +185,8 @@ class UserAdmin(AccessAdmin):
             RequestCode.AUTH_DELETE_ACL,
             f"the deletion of the permission of {username} on {resource or 'everything'}",
         )
-        header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource)
+        full = resource and self.namespace.wrap_resource(resource)
+        header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=full)
         return self._change(code, what, header, target)
 
 

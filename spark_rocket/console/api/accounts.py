@@ -154,7 +154,7 @@ class AccountApi:
 
     def put_permission(self, request: ApiRequest) -> dict[str, Any]:
         """Allow or deny a user actions on a resource. ``from``: the user as it was shown, also for a deletion."""
-        user, resource = self._account(request, "user"), _resource(request)
+        user, resource = self._account(request, "user"), self._resource(request)
         actions = _strings(request, "actions")
         if not actions or not set(actions) <= set(_ACTIONS):
             raise Refused("Invalid actions.", remedy=f"Use one or more of {', '.join(_ACTIONS)}.")
@@ -172,11 +172,15 @@ class AccountApi:
         return self._change(request, done, change, self._check_user(request, user))
 
     def delete_permission(self, request: ApiRequest) -> dict[str, Any]:
-        user, resource = self._account(request, "user"), _resource(request)
+        user, resource = self._account(request, "user"), self._resource(request)
         kind = _one_of(request, "policyType", _POLICY_TYPES) or "Custom"
         delete = partial(self._context.changing.delete_permission, user, resource, policy_type=kind)
         done = f"Deleted the permission of {user} on {resource}"
         return self._change(request, done, delete, self._check_user(request, user))
+
+    def _resource(self, request: ApiRequest) -> str:
+        """Return the resource with the name on the wire, as pages show it."""
+        return self._context.admin.namespace.wrap_resource(_resource(request))
 
     def _check_user(self, request: ApiRequest, user: str) -> Callable[[str], None]:
         def check(address: str) -> None:
