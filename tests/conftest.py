@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kit.sampling import SEED
 from tests.kit.tiers import Guard, mark
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ def figure(record_property: Callable[[str, object], None]) -> Callable[[str], No
         print(text, flush=True)
 
     return report
+
+
+def pytest_report_header() -> str:
+    return f"SAMPLE_SEED={SEED}"
 
 
 def pytest_configure(config: pytest.Config) -> None:

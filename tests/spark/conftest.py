@@ -52,9 +52,8 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    if ON_CONNECT:
-        os.environ["PYSPARK_PYTHON"] = workers_python(tmp_path_factory.mktemp("workers"))
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = workers_python(tmp_path_factory.mktemp("workers"))
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([others] if others else [])])
     warehouse = str(tmp_path_factory.mktemp("warehouse"))

@@ -48,7 +48,7 @@ def classic_session(warehouse: str, **more: str) -> SparkSession:
 
 def workers_python(directory: Path) -> str:
     """This interpreter, with PySpark as it is installed. Spark would have its processes take it from a zip, and compile
-    it each time: a second of each start, and more of those that Spark Connect makes, for which it waits ten."""
+    it each time: a second of each start, for which it waits ten, and each source of a stream is one."""
     script = directory / "python"
     script.write_text(
         "#!/bin/sh\n"

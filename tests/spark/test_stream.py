@@ -40,7 +40,7 @@ def test_a_query_killed_during_a_batch_has_no_loss_and_no_duplicates(
         start_new_session=True,
         # A separate classic session, even if this process uses Spark Connect, as PySpark marks in the environment.
         env={name: value for name, value in os.environ.items() if name != "SPARK_CONNECT_MODE_ENABLED"}
-        | {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_rocket.datasource.stream import RocketStreamReader
 from spark_rocket.datasource.write.row_encoder import unique_keys, write_key
 from tests.spark.conftest import Rocket
-from tests.spark.sessions import ON_CONNECT, ROOT, CollectedBodies
+from tests.spark.sessions import ROOT, CollectedBodies
 
 Run = Callable[..., list[str]]
 
@@ -301,8 +300,6 @@ def test_t13_the_module_that_spark_imports_is_light_and_never_raises() -> None:
 
 
 def test_t14_workers_run_the_python_of_the_session(spark: SparkSession) -> None:
-    assert ON_CONNECT or os.environ["PYSPARK_PYTHON"] == sys.executable
-
     def where(batches):  # type: ignore[no-untyped-def]
         import pyarrow as pa
 
