@@ -134,6 +134,7 @@ def start(
         .option("startingOffsets", "earliest")
         .option("consumerGroup", places.group)
         .option("maxOffsetsPerTrigger", max_per_trigger)
+        .option("trigger", "processingTime" if continuous else "availableNow")  # for Spark 4.0 and 4.1
         .load()
     )
     writer = (

@@ -3,7 +3,9 @@
 Capabilities are found by looking at the API, not at its version, because managed platforms backport features.
 
 * Read limits (admission control): Spark 4.2 passes the start and a limit to ``latestOffset`` and asks for the latest
-  offset for its progress. Before, ``latestOffset()`` has no arguments and a micro-batch reads all messages.
+  offset for its progress. Before, ``latestOffset()`` has no arguments, and the reader does not learn the trigger: the
+  calls up to the end of the first micro-batch are the same for all triggers (``tests/spark/test_traps.py`` compares
+  them), and ``Trigger.AvailableNow`` and ``Trigger.Once`` end there.
 * Arrow batches for streaming writes: Spark 4.1 has a class of its own. Spark 4.0 passes Arrow batches to each
   ``DataSourceArrowWriter``, also to that of a stream.
 * ``to_arrow_schema`` has the argument ``timezone`` since Spark 4.2. Before, UTC is its default.
@@ -52,18 +54,11 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def check_limits(options: ReadOptions, *, has_read_limits: bool = HAS_READ_LIMITS) -> None:
-    """Reject the limits of a micro-batch if Spark cannot apply them.
+    """Reject the limits of a micro-batch if neither Spark nor the option ``trigger`` tells the trigger.
 
-    Without admission control the reader does not know the trigger. A limited batch would be the only one of
-    ``Trigger.AvailableNow``, and the other messages would silently remain unread.
+    A limited batch would be the only one of ``Trigger.AvailableNow``, and the other messages would silently remain
+    unread.
     """
-    if has_read_limits:
-        return
-    limits = {
-        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
-        "maxBytesPerTrigger": options.max_bytes_per_trigger,
-    }
-    for option, value in limits.items():
-        if value is not None:
-            reason = "cannot limit micro-batches of Python data sources"
-            raise error("BAD_OPTION.NEWER_SPARK", option=option, needed="4.2", here=pyspark.__version__, reason=reason)
+    if not has_read_limits and options.trigger is None:
+        for option in options.limits:
+            raise error("BAD_OPTION.NEWER_SPARK", option=option, needed="4.2", here=pyspark.__version__)

@@ -175,8 +175,15 @@ CONDITIONS: tuple[Condition, ...] = (
     ),
     Condition(
         "BAD_OPTION.NEWER_SPARK",
-        "option {option} requires Spark {needed}, but this is Spark {here}, which {reason}.",
-        "Remove it, or use PySpark {needed} or newer.",
+        "option {option} requires Spark {needed} or the option trigger: Spark {here} does not report the trigger, "
+        "and its Trigger.AvailableNow and Trigger.Once end after one micro-batch, which a limit would cut short.",
+        "If the query has no trigger or a processing time, set trigger=processingTime. With Trigger.AvailableNow or "
+        "Trigger.Once, set trigger=availableNow: their micro-batch then reads all messages, without the limit.",
+    ),
+    Condition(
+        "BAD_OPTION.TRIGGER",
+        "option trigger is processingTime, but the query has Trigger.AvailableNow.",
+        "Set trigger=availableNow: with a wrong trigger, Spark 4.0 and 4.1 would leave messages unread.",
     ),
     Condition("BAD_OPTION.READS_NOTHING", "a batch read with startingOffsets=latest reads nothing.", "Use {others}."),
     Condition(

@@ -97,9 +97,9 @@ class RocketDataSource(PickledByValue, DataSource):
             from spark_rocket.datasource.stream_limits import LimitedStreamReader
 
             return LimitedStreamReader(options, plain(schema))
-        from spark_rocket.datasource.stream import UnlimitedStreamReader
+        from spark_rocket.datasource.stream import PlainStreamReader
 
-        return UnlimitedStreamReader(options, plain(schema))
+        return PlainStreamReader(options, plain(schema))
 
     @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:

@@ -5,7 +5,7 @@
 * ``latestOffset(start)`` proves that all messages before ``start`` are processed, so it commits the consumer group's
   offsets there. ``commit`` does so too, but Spark calls it only when it plans the next batch. ``stop`` is not called
   reliably; nothing depends on it.
-* Spark 4.0 and 4.1 call ``latestOffset`` without a start: ``UnlimitedStreamReader``. Later versions pass it, and a
+* Spark 4.0 and 4.1 call ``latestOffset`` without a start: ``PlainStreamReader``. Later versions pass it, and a
   limit: ``stream_limits.py``.
 * An offset without new information is returned unchanged, as the same text: Spark compares text.
 * Queues that appear later begin at their first message. Queues whose broker is unavailable keep their position.
@@ -16,7 +16,9 @@ group's offsets on the broker are only for monitoring tools. Corresponds to Kafk
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch_reader import TaskPartition, read_partition
 from spark_rocket.datasource.options.options import ReadOptions
+from spark_rocket.datasource.options.parsers import Trigger
 from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.projection import projection_of
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_rocket.datasource.plan.planner import StreamPlanner
+
+log = logging.getLogger("spark_rocket.datasource")
 
 
 class RocketStreamReader(PickledByValue, DataSourceStreamReader):
@@ -86,32 +91,56 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
             self.planner.commit(offset)
 
 
-class UnlimitedStreamReader(RocketStreamReader):
-    """A reader for Spark 4.0 and 4.1, which do not pass the start to ``latestOffset`` and cannot limit a batch.
+class PlainStreamReader(RocketStreamReader):
+    """A reader for Spark 4.0 and 4.1, which do not pass the start and a limit to ``latestOffset``.
 
     The reader learns the start from ``partitions``: Spark plans each batch before it requests the next end, and after a
     restart it first calls ``partitions`` with the newest offset of the checkpoint as start and end. The start of a
     batch always comes from Spark, so a wrong order of calls cannot skip messages; it is an error.
+
+    The reader cannot learn the trigger. The option ``trigger`` names it: limits apply with a processing time only,
+    because ``Trigger.AvailableNow`` and ``Trigger.Once`` end after one micro-batch. If the option is wrong, the log
+    says so.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._first: dict[str, object] | None = None  # the end of the first batch of a new query
         self._reached: dict[str, object] | None = None  # the end of the newest planned batch
+        self._has_warned = False
 
     @hide_traceback
     def latestOffset(self) -> dict[str, object]:  # type: ignore[override] # noqa: N802
         if self._reached is not None:
-            return self.end_after(self._reached)
+            return self._end_of_next(self._reached)
         if self._first is None:
-            self._first = self.end_after(initial_offset())
+            self._first = self._end_of_next(initial_offset())
         return self._first
+
+    def _end_of_next(self, start: dict[str, object]) -> dict[str, object]:
+        is_limited = self._options.trigger is not Trigger.AVAILABLE_NOW
+        most = self._options.max_offsets_per_trigger if is_limited else None
+        end = self.planner.next_end(parse_stream_offset(start), most, is_limited=is_limited)
+        if end is None:
+            return start
+        latest = {queue: last for queue, last in self.planner.latest_seen().items() if last > end.ends.get(queue, last)}
+        if latest and not self._has_warned:
+            self._has_warned = True
+            limits = ", ".join(f"{option}={value}" for option, value in self._options.limits.items())
+            log.warning(
+                "This micro-batch leaves %d messages to the next ones (%s). If the query has Trigger.AvailableNow or "
+                "Trigger.Once, it ends now and these messages are unread: set trigger=availableNow.",
+                sum(last - end.ends[queue] for queue, last in latest.items()),
+                limits,
+            )
+        return replace(end, latest=latest).to_json()
 
     @hide_traceback
     def partitions(self, start: dict[str, object], end: dict[str, object]) -> list[InputPartition]:
         if self._reached is None and self._first is not None and parse_stream_offset(start) is not None:
             raise StateError(
-                "Spark requested an end before it passed the checkpoint's offset.", remedy="Use PySpark 4.2 or newer."
+                "Spark requested an end before it passed the checkpoint's offset.",
+                remedy="Set spark.sql.streaming.triggerAvailableNowWrapper.enabled=false, or use PySpark 4.2 or newer.",
             )
         self._reached = end
         return [] if start == end else super().partitions(start, end)

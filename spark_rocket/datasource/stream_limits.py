@@ -13,6 +13,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from spark_rocket.datasource.conditions import error
+from spark_rocket.datasource.options.parsers import Trigger
 from spark_rocket.datasource.processes import hide_traceback
 from spark_rocket.datasource.stream import RocketStreamReader
 from spark_rocket.datasource.stream_offsets import StreamOffset
@@ -26,14 +28,14 @@ class LimitedStreamReader(RocketStreamReader, SupportsTriggerAvailableNow):
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return one limit for all limits: Spark cannot express several at once. Trigger.Once overrides it."""
         options = self._options
-        if (options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger) == (
-            None,
-        ) * 3:
+        if not options.limits and options.min_offsets_per_trigger is None:
             return ReadAllAvailable()
         return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
 
     @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        if self._options.trigger is Trigger.PROCESSING_TIME:
+            raise error("BAD_OPTION.TRIGGER")
         self.planner.pin()
 
     @hide_traceback

@@ -10,6 +10,7 @@ The checkpoint's JSON (version 1)::
     {"first": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
     {"last": {TOPIC: {BROKER: {QUEUE: [offset, store time in ms]}}}, "offsets": {…}, "version": 1}
     {"offsets": {…}, "unselected": {TOPIC: {BROKER: {QUEUE: next}}}, "version": 1}
+    {"latest": {TOPIC: {BROKER: {QUEUE: next}}}, "offsets": {…}, "version": 1}
 
 ``start`` lists the queues whose batch does *not* begin where the previous offset ended: all queues of the first batch,
 new queues, queues that were moved forward after data loss, and queues that are selected again. A batch can therefore be
@@ -21,6 +22,9 @@ grown again.
 
 ``unselected`` lists the queues that the query has read and that the options no longer select, with their positions. A
 queue that is selected again continues there.
+
+``latest`` has the ends of the queues that are beyond the end of a limited batch, where Spark does not request them for
+its progress (4.0 and 4.1). Nothing but the lag depends on it.
 
 Spark compares offsets as text, so the text is stable: keys are sorted as text at every level, numbers are integers.
 
@@ -129,9 +133,9 @@ def parse_offsets_option(text: str, option: str) -> dict[MessageQueue, int]:
 class StreamOffset:
     """Where a batch ends, and where its queues begin unless that is the end of the previous batch.
 
-    ``unselected`` has the positions of queues that the options no longer select. ``firsts`` and ``lasts`` are not
-    compared. They hold a message that was once the first of its queue, and the last message before the queue's end
-    offset.
+    ``unselected`` has the positions of queues that the options no longer select. ``firsts``, ``lasts`` and ``latest``
+    are not compared. They hold a message that was once the first of its queue, the last message before the queue's end
+    offset, and the ends of queues beyond that of the batch, for the lag.
     """
 
     ends: Positions
@@ -139,6 +143,7 @@ class StreamOffset:
     firsts: Stored = field(default_factory=dict, compare=False)
     lasts: Stored = field(default_factory=dict, compare=False)
     unselected: Positions = field(default_factory=dict)
+    latest: Positions = field(default_factory=dict, compare=False)
 
     @property
     def positions(self) -> Positions:
@@ -152,6 +157,8 @@ class StreamOffset:
             value["first"] = to_tree({queue: list(first) for queue, first in self.firsts.items()})
         if self.lasts:
             value["last"] = to_tree({queue: list(last) for queue, last in self.lasts.items()})
+        if self.latest:
+            value["latest"] = to_tree(self.latest)
         value["offsets"] = to_tree(self.ends)
         if self.starts:
             value["start"] = to_tree(self.starts)
@@ -180,6 +187,7 @@ def parse_stream_offset(value: Mapping[str, object]) -> StreamOffset | None:
             _stored_from(value.get("first", {})),
             _stored_from(value.get("last", {})),
             from_tree(value.get("unselected", {})),
+            from_tree(value.get("latest", {})),
         )
     except ValueError as problem:
         raise error("BAD_OFFSETS.CHECKPOINT_UNREADABLE", problem=problem) from None

@@ -45,6 +45,7 @@ WRONG: dict[str, list[str]] = {
     "endingOffsetsByTimestamp": JSON_OF_QUEUES,
     "maxOffsetsPerTrigger": COUNT,
     "maxBytesPerTrigger": SIZE,
+    "trigger": ["", "once", "1 second"],
     "minOffsetsPerTrigger": COUNT,
     "maxTriggerDelay": [*DURATION, "0", "31d"],
     "failOnDataLoss": ["", "maybe", "0"],

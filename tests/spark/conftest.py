@@ -7,9 +7,8 @@ but for what is marked ``classic``.
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -21,7 +20,16 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.testing import LocalCluster
-from tests.spark.sessions import ON_CONNECT, ROOT, CollectedBodies, classic_session, connect_session, workers_python
+from tests.spark.sessions import (
+    ON_CONNECT,
+    ROOT,
+    TRIGGER,
+    CollectedBodies,
+    classic_session,
+    connect_session,
+    finish_limited,
+    workers_python,
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,20 +42,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
             if ON_CONNECT and (classic := item.get_closest_marker("classic")):
                 item.add_marker(pytest.mark.skip(reason=f"classic Spark only: {classic.args[0]}"))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    call: pytest.CallInfo[None],
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skip a test that uses an option which this Spark lacks. The reason is the error for the option."""
-    report = yield
-    if report.failed and not HAS_READ_LIMITS and call.excinfo is not None:
-        refusal = re.search(r"\[BAD_OPTION\.NEWER_SPARK\] .*?\.(?= Remove)", str(call.excinfo.value))
-        if refusal is not None:
-            report.outcome = "skipped"
-            report.longrepr = (__file__, 0, f"Skipped: {refusal[0]}")
-    return report
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +93,9 @@ class Rocket:
         return self.spark.read.format("rocket").options(**{"nameServer": self.name_server, **options}).load()  # type: ignore[arg-type]
 
     def stream(self, topic: str, **options: object) -> DataFrame:
-        given = {"nameServer": self.name_server, "subscribe": topic, **options}
+        """Return a stream; with a limit, it is for ``finish_limited``."""
+        limited = {"maxoffsetspertrigger", "maxbytespertrigger"} & {option.lower() for option in options}
+        given = {"nameServer": self.name_server, "subscribe": topic, **(TRIGGER if limited else {}), **options}
         return self.spark.readStream.format("rocket").options(**given).load()  # type: ignore[arg-type]
 
     def bodies(self, topic: str, **options: object) -> list[str]:
@@ -134,13 +130,19 @@ def mq(cluster: LocalCluster, spark: SparkSession) -> Iterator[Rocket]:
 def run(spark: SparkSession, tmp_path: Path) -> Callable[..., list[str]]:
     """Run a stream of bodies to its end (AvailableNow) into a list; the checkpoint is ``tmp_path/checkpoint``.
 
+    ``limited`` is for streams with a limit.
+
     Twice before Spark 4.2, where a run after a failed one repeats its batch only, and does not commit its last one.
     """
 
     runs = count(1)
 
-    def available_now(frame: DataFrame, checkpoint: str = "checkpoint") -> list[str]:
+    def available_now(frame: DataFrame, checkpoint: str = "checkpoint", *, limited: bool = False) -> list[str]:
         found = CollectedBodies(tmp_path / f"found-{next(runs)}")
+        if limited:
+            writer = frame.writeStream.foreachBatch(found)
+            finish_limited(writer.option("checkpointLocation", str(tmp_path / checkpoint)))
+            return found.bodies()
         for _ in range(1 if HAS_READ_LIMITS else 2):
             query = (
                 frame.writeStream.foreachBatch(found)

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 from spark_rocket.datasource import RocketDataSource
 from spark_rocket.datasource.exactly_once.writer import ExactlyOnceStreamWriter
 from tests.spark.killed_query import session
+from tests.spark.sessions import TRIGGER, finish_limited
 
 
 class DyingWriter(ExactlyOnceStreamWriter):
@@ -60,17 +61,16 @@ def main(name_server: str, source: str, target: str, checkpoint: str, how: str =
     frame = (
         spark.readStream.format("rocket")
         .options(nameServer=name_server, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger=100)
+        .options(**TRIGGER)
         .load()
         .selectExpr("concat(CAST(body AS STRING), ':', rand()) AS body", "CAST(queueOffset % 4 AS INT) AS queueId")
     )
-    query = (
+    finish_limited(
         frame.writeStream.format("dying-rocket" if how == "die" else "rocket")
         .options(nameServer=name_server, topic=target, deliveryGuarantee="exactlyOnce", gracePeriod="2s")
-        .options(requestTimeout="1s", checkpointLocation=checkpoint)
-        .trigger(availableNow=True)
-        .start()
+        .options(requestTimeout="1s", checkpointLocation=checkpoint),
+        seconds=3600,
     )
-    query.awaitTermination()
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def session() -> SparkSession:
     )
 
 
-def source(spark: SparkSession, name_server: str, topic: str) -> DataFrame:
+def source(spark: SparkSession, name_server: str, topic: str, **more: str) -> DataFrame:
     return (
         spark.readStream.format("rocket")
         .option("nameServer", name_server)
@@ -36,6 +36,7 @@ def source(spark: SparkSession, name_server: str, topic: str) -> DataFrame:
         .option("consumerGroup", "killed")
         .option("arrowBatchRows", 10)
         .option("pullBatchSize", 10)
+        .options(**more)
         .load()
         .selectExpr("queueId", "queueOffset", "CAST(body AS STRING) AS body")
     )
@@ -60,7 +61,7 @@ def main(name_server: str, topic: str, checkpoint: str, output: str, fifo: str) 
 
     spark = session()
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "10")
-    frame = source(spark, name_server, topic)
+    frame = source(spark, name_server, topic, trigger="processingTime")
     query = (
         frame.mapInArrow(stop_dead, frame.schema)
         .writeStream.format("parquet")

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
+from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 
 ROOT = Path(__file__).parents[2]
 ON_CONNECT = bool(os.environ.get("ON_CONNECT"))
@@ -90,6 +93,22 @@ def _serve(port: str, warehouse: str) -> None:
     print("ready", flush=True)
     sys.stdin.read()
     session.stop()
+
+
+TRIGGER = {} if HAS_READ_LIMITS else {"trigger": "processingTime"}
+"""What a stream with a limit needs before Spark 4.2, for ``finish_limited``."""
+
+
+def finish_limited(writer: DataStreamWriter, seconds: int = 120) -> None:
+    """Run a query with a limit until all messages are processed. AvailableNow has no limit before Spark 4.2."""
+    if HAS_READ_LIMITS:
+        assert writer.trigger(availableNow=True).start().awaitTermination(seconds)
+        return
+    query = writer.trigger(processingTime="0 seconds").start()
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
 
 
 class CollectedBodies:

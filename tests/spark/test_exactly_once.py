@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, udf
 
 from tests.spark.conftest import Rocket
+from tests.spark.sessions import finish_limited
 
 
 def stored(mq: Rocket, topic: str) -> Counter[str]:
@@ -28,14 +29,8 @@ def start(frame: DataFrame, mq: Rocket, topic: str, checkpoint: Path, **options:
         "gracePeriod": "2s",
         "requestTimeout": "1s",
     }
-    query = (
-        frame.writeStream.format("rocket")
-        .options(**(given | options))
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
-    assert query.awaitTermination(240)
+    writer = frame.writeStream.format("rocket").options(**(given | options))
+    finish_limited(writer.option("checkpointLocation", str(checkpoint)), 240)
 
 
 def source(mq: Rocket, count: int) -> tuple[DataFrame, list[str]]:

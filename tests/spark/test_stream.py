@@ -15,16 +15,14 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.testing import LocalCluster
 from tests.spark import killed_query
 from tests.spark.conftest import Rocket
-from tests.spark.sessions import ROOT, needs
+from tests.spark.sessions import ROOT, TRIGGER, finish_limited
 
 Run = Callable[..., list[str]]
 
 
-@needs(HAS_READ_LIMITS, "4.2", "limits the batches of the query that it kills")
 def test_a_query_killed_during_a_batch_has_no_loss_and_no_duplicates(
     mq: Rocket, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -58,15 +56,12 @@ def test_a_query_killed_during_a_batch_has_no_loss_and_no_duplicates(
     assert sum(filter(None, mq.committed("killed", topic))) == 200, "the group has what is finished, and no more"
     mq.send(topic, [f"0-{number}" for number in range(120, 150)], 0)
 
-    query = (
-        killed_query.source(spark, mq.name_server, topic)
+    finish_limited(
+        killed_query.source(spark, mq.name_server, topic, **TRIGGER)
         .writeStream.format("parquet")
         .option("path", output)
         .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
     rows = spark.read.parquet(output).collect()
     expected = [(queue, offset, f"{queue}-{offset}") for queue in range(3) for offset in range(120 + 30 * (queue == 0))]
     assert sorted((row.queueId, row.queueOffset, row.body) for row in rows) == expected
@@ -113,17 +108,14 @@ def test_two_topics_streamed_into_a_third(mq: Rocket, run: Run, tmp_path: Path) 
     one, two, target = mq.topic(1), mq.topic(2), mq.topic(2)
     mq.send(one, [f"one-{number}" for number in range(5)])
     mq.send(two, [f"two-{number}" for number in range(5)], queue=1)
-    query = (
+    finish_limited(
         mq.stream(f"{one},{two}", startingOffsets="earliest", maxOffsetsPerTrigger=4)
         .selectExpr(
             "upper(CAST(body AS STRING)) AS body", "topic AS tags", "CAST(queueOffset AS STRING) AS shardingKey"
         )
         .writeStream.format("rocket")
         .options(nameServer=mq.name_server, topic=target, checkpointLocation=str(tmp_path / "copy"))
-        .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
     rows = mq.read(target).selectExpr("CAST(body AS STRING) AS body", "tags").collect()
     expected = [(f"ONE-{number}", one) for number in range(5)] + [(f"TWO-{number}", two) for number in range(5)]
     assert sorted((row.body, row.tags) for row in rows) == sorted(expected)
@@ -219,14 +211,11 @@ def test_a_query_waits_for_a_restarting_broker(mq: Rocket, spark: SparkSession, 
                 cluster.restart_broker()
             found.extend(bytes(row.body).decode() for row in batch.select("body").collect())
 
-        query = (
+        finish_limited(
             rocket.stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=5)
             .writeStream.foreachBatch(collect)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
         assert found == [str(number) for number in range(20)]
         rocket.producer.close()
         rocket.reader.close()

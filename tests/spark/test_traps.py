@@ -6,19 +6,23 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import psutil
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
+from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.datasource.stream import RocketStreamReader
 from spark_rocket.datasource.write.row_encoder import unique_keys, write_key
 from tests.spark.conftest import Rocket
-from tests.spark.sessions import ROOT, CollectedBodies
+from tests.spark.sessions import ROOT, CollectedBodies, finish_limited, needs
 
 Run = Callable[..., list[str]]
 
@@ -67,7 +71,7 @@ def test_t02_the_last_batch_is_committed_to_the_group(mq: Rocket, run: Run) -> N
     mq.send(topic, ["a"] * 7, queue=0)
     mq.send(topic, ["b"] * 3, queue=1)
     stream = mq.stream(topic, startingOffsets="earliest", consumerGroup="t02", maxOffsetsPerTrigger=4)
-    assert len(run(stream)) == 10
+    assert len(run(stream, limited=True)) == 10
     assert mq.committed("t02", topic) == [7, 3]
 
 
@@ -130,6 +134,7 @@ def test_t04_an_idle_stream_has_no_batches(mq: Rocket, tmp_path: Path) -> None:
         query.stop()
 
 
+@needs(HAS_READ_LIMITS, "4.2", "Trigger.AvailableNow with several micro-batches")
 def test_t05_a_limit_holds_and_trigger_once_overrides_it(mq: Rocket, run: Run, tmp_path: Path) -> None:
     topic = mq.topic(2)
     mq.send(topic, ["a"] * 90, queue=0)
@@ -149,6 +154,148 @@ def test_t05_a_limit_holds_and_trigger_once_overrides_it(mq: Rocket, run: Run, t
 
     assert sizes("limited", availableNow=True) == [30, 30, 30, 10]
     assert sizes("once", once=True) == [100]
+
+
+class NotingReader(DataSourceStreamReader):
+    """Reads 25 numbers, 10 at a time, and notes Spark's calls, without those that differ in number only."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.reached = 0
+
+    def note(self, call: str) -> None:
+        with Path(self.path).open("a") as file:
+            file.write(f"{call}\n")
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        self.note("initialOffset")
+        return {"at": 0}
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]  # noqa: N802
+        self.note("latestOffset")
+        return {"at": min(self.reached + 10, 25)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        self.note(f"partitions {start['at']} {end['at']}")
+        self.reached = end["at"]
+        return [InputPartition((start["at"], end["at"]))]
+
+    def commit(self, end: dict[str, int]) -> None:
+        self.note(f"commit {end['at']}")
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        yield from zip(range(*partition.value), strict=True)
+
+
+class Noting(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "noting"
+
+    def schema(self) -> str:
+        return "number int"
+
+    def streamReader(self, schema: StructType) -> NotingReader:  # noqa: N802
+        return NotingReader(self.options["notes"])
+
+
+@pytest.mark.skipif(HAS_READ_LIMITS, reason="Spark 4.2 and newer report the trigger")
+def test_t05_a_source_cannot_tell_the_triggers_apart_before_its_first_micro_batch_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Why the limits need the option ``trigger``. If this fails, a Spark reports more: use it."""
+    spark.dataSource.register(Noting)
+
+    def calls(name: str, *, runs: int = 1, **trigger: object) -> list[list[str]]:
+        seen = []
+        for number in range(runs):
+            notes = tmp_path / f"{name}-{number}"
+            query = (
+                spark.readStream.format("noting")
+                .option("notes", str(notes))
+                .load()
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(tmp_path / name))
+                .trigger(**trigger)  # type: ignore[call-overload]
+                .start()
+            )
+            if "processingTime" in trigger:
+                query.processAllAvailable()
+                query.stop()
+            else:
+                assert query.awaitTermination(120)
+            seen.append(notes.read_text().splitlines())
+        return seen
+
+    (timed,) = calls("timed", processingTime="0 seconds")
+    first = ["latestOffset", "initialOffset", "partitions 0 10"]
+    second = ["latestOffset", "commit 10", "partitions 10 20"]
+    assert timed[:6] == first + second
+    restart = ["partitions 10 10", *second]
+    assert calls("once", runs=2, once=True) == [first, restart]
+    assert calls("now", runs=2, availableNow=True) == [first, restart]
+
+
+@pytest.mark.skipif(HAS_READ_LIMITS, reason="Spark 4.2 and newer report the trigger")
+def test_t05_limits_before_spark_4_2(mq: Rocket, tmp_path: Path) -> None:
+    topic = mq.topic(2)
+    mq.send(topic, [f"0-{number}" for number in range(90)], queue=0)
+    mq.send(topic, [f"1-{number}" for number in range(10)], queue=1)
+    fails = {"at": -1}
+
+    def batches(checkpoint: str, by: str, trigger: dict[str, object], **more: object) -> list[list[str]]:
+        found = CollectedBodies(tmp_path / f"{checkpoint}-{uuid4()}")
+
+        def collect(batch: DataFrame, batch_id: int) -> None:
+            found(batch, batch_id)
+            if batch_id == fails["at"]:
+                raise ValueError("this micro-batch fails")
+
+        limits = {"maxOffsetsPerTrigger": 30, "trigger": by, **more}
+        query = (
+            mq.stream(topic, startingOffsets="earliest", **limits)
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(**trigger)  # type: ignore[call-overload]
+            .start()
+        )
+        try:
+            if "processingTime" in trigger:
+                query.processAllAvailable()
+            else:
+                assert query.awaitTermination(120)
+        except StreamingQueryException:
+            assert fails["at"] >= 0
+        finally:
+            query.stop()
+        return found.batches()
+
+    timed = ("timed", "processingTime", {"processingTime": "0 seconds"})
+    fails["at"] = 1
+    failed = batches(*timed)
+    assert [len(batch) for batch in failed] == [30, 30]
+    fails["at"] = -1
+    rest = batches(*timed)
+    assert [len(batch) for batch in rest] == [30, 30, 10]
+    assert rest[0] == failed[1], "a failed micro-batch is repeated unchanged"
+    every = failed[0] + [body for batch in rest for body in batch]
+    assert sorted(every) == sorted(mq.bodies(topic))
+    mq.send(topic, ["more"] * 40, queue=1)
+    assert [len(batch) for batch in batches(*timed)] == [30, 10], "also after a restart"
+
+    for name, trigger in (("once", {"once": True}), ("now", {"availableNow": True})):
+        complete: tuple[str, str, dict[str, object]] = (name, "availableNow", dict(trigger))
+        assert [len(batch) for batch in batches(*complete)] == [140]
+        assert batches(*complete) == []
+    by_bytes = batches("bytes", *timed[1:], maxBytesPerTrigger=3000)
+    assert sum(len(batch) for batch in by_bytes) == 140
+    assert max(len(batch) for batch in by_bytes) < 30
+    with pytest.raises(PySparkException, match=r"BAD_OPTION.NEWER_SPARK.*set trigger=processingTime"):
+        mq.spark.readStream.format("rocket").options(
+            nameServer=mq.name_server, subscribe=topic, maxOffsetsPerTrigger=30
+        ).load().writeStream.format("noop").option(
+            "checkpointLocation", str(tmp_path / "none")
+        ).start().awaitTermination()
 
 
 @pytest.mark.parametrize("pushdown", ["false", "true"])
@@ -209,19 +356,17 @@ def test_t10_message_ids_depend_on_query_batch_partition_and_row(
     source, target = mq.topic(1), mq.topic(1)
     mq.send(source, [str(number) for number in range(7)])
     stream = mq.stream(source, startingOffsets="earliest", maxOffsetsPerTrigger=4)
-    query = (
+    finish_limited(
         stream.selectExpr("CAST(body AS STRING) AS body")
         .writeStream.format("rocket")
         .option("nameServer", mq.name_server)
         .option("topic", target)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
     rows = mq.read(target).select("body", "msgId").collect()
+    query_id = json.loads((tmp_path / "checkpoint" / "metadata").read_text())["id"]
     found = {bytes(row.body).decode(): row.msgId for row in rows}
-    first, second = (write_key(query.id, batch, 0) for batch in ("0", "1"))
+    first, second = (write_key(query_id, batch, 0) for batch in ("0", "1"))
     expected = unique_keys(first, np.arange(4)).to_pylist() + unique_keys(second, np.arange(3)).to_pylist()
     assert found == {str(number): key for number, key in enumerate(expected)}
 
@@ -316,7 +461,8 @@ def test_t15_option_names_are_case_insensitive(mq: Rocket, run: Run) -> None:
     topic = mq.topic(1)
     mq.send(topic, ["a", "b", "c"])
     assert mq.read(topic, STARTINGOFFSETS="earliest", MinPartitions=2).count() == 3
-    assert run(mq.stream(topic, STARTINGoffsets="earliest", MAXOFFSETSPERTRIGGER=1)) == ["a", "b", "c"]
+    stream = mq.stream(topic, STARTINGoffsets="earliest", MAXOFFSETSPERTRIGGER=1)
+    assert run(stream, limited=True) == ["a", "b", "c"]
     with pytest.raises(PySparkException, match=r"option maxRecordsPerPartition is '0'"):
         mq.read(topic, MAXRECORDSPERPARTITION=0).count()
     with pytest.raises(PySparkException, match=r"no option startingofsets\. Did you mean startingOffsets\?"):

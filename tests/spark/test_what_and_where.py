@@ -16,7 +16,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from spark_rocket.model import MessageQueue
 from tests.spark.conftest import Rocket
-from tests.spark.sessions import CollectedBodies
+from tests.spark.sessions import CollectedBodies, finish_limited
 
 Run = Callable[..., list[str]]
 
@@ -168,20 +168,18 @@ def test_combined_limits(mq: Rocket, tmp_path: Path) -> None:
     mq.send(topic, ["x" * 1000] * 90)
     mq.send(topic, ["y" * 1000] * 30, queue=1)
     found = CollectedBodies(tmp_path / "found")
-    query = (
+    finish_limited(
         mq.stream(
             topic,
             startingOffsets="earliest",
             maxOffsetsPerTrigger=70,
             maxBytesPerTrigger=60_000,
             minOffsetsPerTrigger=50,
+            maxTriggerDelay="1ms",
         )
         .writeStream.foreachBatch(found)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(120)
     sizes = [len(batch) for batch in found.batches()]
     assert sum(sizes) == 120
     assert len(sizes) == 3

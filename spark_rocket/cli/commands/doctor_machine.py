@@ -36,7 +36,7 @@ def check_python() -> Iterator[Finding]:
             remedy = f'Required: {_dotted(lowest)} or newer. Run pip install -U "{package}>={_dotted(lowest)}"'
             yield Finding(package, "wrong", found, remedy)
         elif package == "pyspark" and numbers < (4, 2):
-            remedy = "Use PySpark 4.2 or newer to set maxOffsetsPerTrigger or maxBytesPerTrigger."
+            remedy = "Use PySpark 4.2 or newer, or set trigger with maxOffsetsPerTrigger or maxBytesPerTrigger."
             yield Finding(package, "warning", found, remedy)
         elif package == "pandas" and numbers >= (3,):
             yield Finding(package, "warning", found, 'PySpark does not fully support it. Run pip install "pandas<3"')

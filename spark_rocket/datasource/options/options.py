@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from spark_rocket.client.core.address_map import NO_ADDRESS_MAP, AddressMap
 from spark_rocket.datasource.options.bodies import BodySettings
-from spark_rocket.datasource.options.parsers import LookUp, Position, matching
+from spark_rocket.datasource.options.parsers import LookUp, Position, Trigger, matching
 from spark_rocket.datasource.stream_offsets import format_queues
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
@@ -54,6 +54,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    trigger: Trigger | None
     dedupe_window: int | None
     is_stream: bool = False
     look_up: LookUp | None = None
@@ -66,6 +67,15 @@ class ReadOptions:
     tls: TlsSettings | None = None
     address_map: AddressMap = NO_ADDRESS_MAP
     namespace: Namespace = NO_NAMESPACE
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The options that limit a micro-batch, with their values."""
+        limits = {
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "maxBytesPerTrigger": self.max_bytes_per_trigger,
+        }
+        return {option: value for option, value in limits.items() if value is not None}
 
     def reads(self, queue: MessageQueue) -> bool:
         """Return whether this read includes a queue."""

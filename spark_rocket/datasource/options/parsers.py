@@ -85,6 +85,13 @@ class Strategy(Enum):
     ERROR = "error"
 
 
+class Trigger(Enum):
+    """The trigger of a query, which Spark 4.0 and 4.1 do not report."""
+
+    PROCESSING_TIME = "processingTime"
+    AVAILABLE_NOW = "availableNow"
+
+
 class Guarantee(Enum):
     """The delivery guarantee of a write."""
 

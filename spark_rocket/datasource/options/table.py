@@ -28,6 +28,7 @@ from spark_rocket.datasource.options.parsers import (
     Parser,
     Start,
     Strategy,
+    Trigger,
     assigned_queues,
     boolean,
     broker_names,
@@ -196,10 +197,14 @@ OPTIONS: tuple[Option, ...] = (
            brokers_only=True),
     # --- limits and partitions ----------------------------------------------------------------------------------------
     Option("maxOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), "integer ≥ 1", number(1), None,
-           "The maximum number of messages in a micro-batch, divided among the queues in proportion to their lag."),
+           "The maximum number of messages in a micro-batch, divided among the queues in proportion to their lag. "
+           "Spark 4.0 and 4.1 also need `trigger`."),
     Option("maxBytesPerTrigger", frozenset({Scope.READ_STREAM}), "size ≥ 1", size(1), None,
            "The maximum size of the stored messages in a micro-batch. See "
-           "[accuracy](#accuracy-of-maxbytespertrigger)."),
+           "[accuracy](#accuracy-of-maxbytespertrigger). Spark 4.0 and 4.1 also need `trigger`."),
+    Option("trigger", frozenset({Scope.READ_STREAM}), "`processingTime`, `availableNow`", one_of(Trigger), None,
+           "The trigger of the query, which Spark 4.0 and 4.1 do not report. There, `maxOffsetsPerTrigger` and "
+           "`maxBytesPerTrigger` require it. See [limits before Spark 4.2](#limits-before-spark-42)."),
     Option("minOffsetsPerTrigger", frozenset({Scope.READ_STREAM}), "integer ≥ 1", number(1), None,
            "Delay a micro-batch until this many messages are available or `maxTriggerDelay` has passed."),
     Option("maxTriggerDelay", frozenset({Scope.READ_STREAM}), "duration 1ms–30d", duration(1, 30 * 86_400_000), "15m",

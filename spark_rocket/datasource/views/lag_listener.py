@@ -80,7 +80,7 @@ def lags(
     following: dict[MessageQueue, int] = {}
     is_known = False
     for source in sources:
-        end, latest = _positions(source.endOffset, namespace), _positions(source.latestOffset, namespace)
+        end, latest = _positions(source.endOffset, namespace), _latest(source.latestOffset, namespace)
         if end is None or latest is None:
             continue
         is_known = True
@@ -92,14 +92,25 @@ def lags(
     return (behind, following) if is_known else None
 
 
-def _positions(text: str, namespace: Namespace) -> Positions | None:
+def _offset(text: str) -> StreamOffset | None:
     try:
-        offset = parse_stream_offset(json.loads(text))
+        return parse_stream_offset(json.loads(text))
     except (ValueError, OffsetsError):
         return None  # not a rocket source, or no offset
-    if not isinstance(offset, StreamOffset):
-        return None
-    return {replace(queue, topic=namespace.unwrap(queue.topic)): end for queue, end in offset.ends.items()}
+
+
+def _positions(text: str, namespace: Namespace) -> Positions | None:
+    offset = _offset(text)
+    return None if offset is None else _unwrapped(offset.ends, namespace)
+
+
+def _latest(text: str, namespace: Namespace) -> Positions | None:
+    offset = _offset(text)
+    return None if offset is None else _unwrapped({**offset.ends, **offset.latest}, namespace)
+
+
+def _unwrapped(positions: Positions, namespace: Namespace) -> Positions:
+    return {replace(queue, topic=namespace.unwrap(queue.topic)): end for queue, end in positions.items()}
 
 
 class RocketLagListener(StreamingQueryListener):
