@@ -264,8 +264,9 @@ def test_t05_limits_before_spark_4_2(mq: Rocket, tmp_path: Path) -> None:
                 query.processAllAvailable()
             else:
                 assert query.awaitTermination(120)
-        except StreamingQueryException:
-            assert fails["at"] >= 0
+        except StreamingQueryException as error:
+            if fails["at"] < 0 or "this micro-batch fails" not in str(error):
+                raise
         finally:
             query.stop()
         return found.batches()
