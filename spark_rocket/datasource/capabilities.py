@@ -4,7 +4,7 @@ Capabilities are found by looking at the API, not at its version, because manage
 
 * Read limits (admission control): Spark 4.2 passes the start and a limit to ``latestOffset`` and asks for the latest
   offset for its progress. Before, ``latestOffset()`` has no arguments, and the reader does not learn the trigger: the
-  calls up to the end of the first micro-batch are the same for all triggers (``tests/spark/test_traps.py`` compares
+  calls up to the end of the first micro-batch are the same for all triggers (a test of the traps compares
   them), and ``Trigger.AvailableNow`` and ``Trigger.Once`` end there.
 * Arrow batches for streaming writes: Spark 4.1 has a class of its own. Spark 4.0 passes Arrow batches to each
   ``DataSourceArrowWriter``, also to that of a stream.
