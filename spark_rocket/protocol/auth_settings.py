@@ -14,8 +14,10 @@ AUTHENTICATION_PROVIDER = f"{_AUTH}.authentication.provider.DefaultAuthenticatio
 _AUTHENTICATION_METADATA = f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
 AUTHORIZATION_PROVIDER = f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider"
 _AUTHORIZATION_METADATA = f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
-AUTHENTICATION_STRATEGIES = tuple(
-    f"{_AUTH}.authentication.strategy.{kind}AuthenticationStrategy" for kind in ("Stateless", "Stateful")
+STATEFUL_AUTHENTICATION = f"{_AUTH}.authentication.strategy.StatefulAuthenticationStrategy"
+AUTHENTICATION_STRATEGIES = (
+    f"{_AUTH}.authentication.strategy.StatelessAuthenticationStrategy",
+    STATEFUL_AUTHENTICATION,
 )
 AUTHORIZATION_STRATEGIES = tuple(
     f"{_AUTH}.authorization.strategy.{kind}AuthorizationStrategy" for kind in ("Stateless", "Stateful")

@@ -4,8 +4,9 @@ What a request needs is declared in its row (``protocol.requests``). There are t
 ``plain_acl.yml`` (``plain_access_control``, ACL 1.0), and users with policies (``user_access_control``, ACL 2.0).
 
 A permission that was granted is remembered with the connection, for the same request code, account and names, and
-with it the order of the signed fields. The signature of every request is verified. What is remembered ends with the
-rules that granted it: a change of accounts replaces them.
+with it the order of the signed fields. The signature of every request is verified, unless ``verifies_once``: then a
+connection that signed a request need not sign the next ones that are remembered. What is remembered ends with the rules
+that granted it: a change of accounts replaces them.
 
 Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeline.
 """
@@ -13,7 +14,7 @@ Corresponds to the hooks of BrokerController.initialAcl and AuthenticationPipeli
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -46,14 +47,15 @@ class Subject(Protocol):
     def key(self) -> SecretKey: ...
 
 
-_Key: TypeAlias = tuple[str | None, ...]
+_Key: TypeAlias = tuple[int, str | tuple[str | None, ...]]
+"""Request code, and the values that decide: a single one is not in a tuple."""
 
 
 class _Granted(NamedTuple):
     """What one set of rules granted to a connection: request code, access key and names -> who signs."""
 
     rules: Any
-    verifiers: dict[tuple[int, _Key], Verifier]
+    verifiers: dict[_Key, Verifier]
 
 
 class AccessControl(Refusals):
@@ -61,6 +63,9 @@ class AccessControl(Refusals):
 
     rules: Any
     """The accounts and permissions in force; another object after each change."""
+    verifies_once = False
+    """Whether a signature that a connection has shown is sufficient for its further requests of the same code, account
+    and names (Apache's StatefulAuthenticationStrategy, which does so for all of an account's requests)."""
     topic_at: TopicAt
     """Returns the topic of the message at a physical offset; for a half message, its real topic."""
 
@@ -72,14 +77,19 @@ class AccessControl(Refusals):
         decided_by = row.decided_by if row is not None else None
         if decided_by is None:
             return self._checked(code, row, handler)
-        key_of = _key_of((ACCESS_KEY, *decided_by))
+        names, once = (ACCESS_KEY, *decided_by), self.verifies_once
+        values_of = itemgetter(*names)
 
         def guarded(channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-            key = (code, key_of(request.ext_fields))
+            fields = request.ext_fields
+            try:  # nearly all requests have them all
+                key = code, values_of(fields)
+            except KeyError:
+                key = code, tuple(map(fields.get, names))
             granted = channel.attributes.get(_GRANTED)
             if granted is not None and granted.rules is self.rules:
                 verifier = granted.verifiers.get(key)
-                if verifier is not None and verifier.is_signed(request):
+                if verifier is not None and (once or verifier.is_signed(request)):
                     return handler(channel, request)
             subject = self._check(channel, request, code, row)
             if subject is not None:
@@ -102,11 +112,11 @@ class AccessControl(Refusals):
             self.log_refusal(channel.remote_addr, error)
             raise
 
-    def _remember(self, channel: Channel, key: tuple[int, _Key], subject: Subject) -> None:
+    def _remember(self, channel: Channel, key: _Key, subject: Subject) -> None:
         granted = channel.attributes.get(_GRANTED)
         if granted is None or granted.rules is not self.rules or len(granted.verifiers) >= _MAX_GRANTED:
             granted = channel.attributes[_GRANTED] = _Granted(self.rules, {})
-        if sum(len(part) for part in key[1] if part) <= _MAX_GRANTED_CHARACTERS:
+        if sum(map(len, filter(None, key[1]))) <= _MAX_GRANTED_CHARACTERS:
             granted.verifiers[key] = Verifier(subject.key)
 
     @abstractmethod
@@ -123,19 +133,6 @@ class AccessControl(Refusals):
     async def reload_if_changed(self) -> bool:
         """Load the rules if their file has changed; returns whether it did."""
         return False
-
-
-def _key_of(names: tuple[str, ...]) -> Callable[[Mapping[str, str]], _Key]:
-    """Return what reads the values of these fields, None for a missing one."""
-    values = itemgetter(*names)
-
-    def key_of(fields: Mapping[str, str]) -> _Key:
-        try:  # nearly all requests have them all
-            return values(fields) if len(names) > 1 else (values(fields),)
-        except KeyError:
-            return tuple(map(fields.get, names))
-
-    return key_of
 
 
 def note_account(channel: Channel, request: RemotingCommand, code: int) -> None:

@@ -15,6 +15,7 @@ from spark_rocket.broker.acl.access_control import ACCOUNT, AccessControl, note_
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import ConfigError, RefusedError
 from spark_rocket.protocol.auth import ACCESS_KEY, is_signed_by
+from spark_rocket.protocol.auth_settings import STATEFUL_AUTHENTICATION
 from spark_rocket.protocol.requests.needs import Action, Pair, Permission, Resource
 from spark_rocket.protocol.requests.request_type import RequestType
 from spark_rocket.protocol.wire.bodies.config import UserInfo
@@ -41,6 +42,7 @@ class UserAccessControl(UserControl, AccessControl):
             unsigned=config.authentication_whitelist,
             unauthorized=config.authorization_whitelist,
         )
+        self.verifies_once = config.authentication_strategy.strip() == STATEFUL_AUTHENTICATION
         self.rules: UserTable = self.file.table
         self.topic_at = topic_at
 

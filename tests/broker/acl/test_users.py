@@ -151,6 +151,48 @@ def test_a_remembered_grant_still_needs_the_signature(root: Wire, cluster: Local
         ok(send())
 
 
+def test_a_stateful_broker_verifies_a_connections_first_signature(tmp_path: Path) -> None:
+    """authenticationStrategy: no other account, topic or connection gains by it, and each change ends it."""
+    stateful = "org.apache.rocketmq.auth.authentication.strategy.StatefulAuthenticationStrategy"
+    config = {**SETTINGS, "authenticationStrategy": stateful}
+    with (
+        LocalCluster(
+            in_process=True,
+            access_key=ROOT.access_key,
+            secret_key=ROOT.secret_key,
+            config=config,
+            data_dir=tmp_path,
+        ) as cluster,
+        RemotingClient(credentials=ROOT) as administrator,
+        RemotingClient() as client,
+        RemotingClient() as other,
+    ):
+        root = Wire(administrator, cluster.broker_address)
+        for topic in ("orders", "bills"):
+            cluster.create_topic(topic, 1)
+        with_alice(root)
+        ok(grant(root, "alice", "Topic:*", "Pub"))
+
+        def send(topic: str, signer: Credentials | None, connection: RemotingClient = client) -> RemotingCommand:
+            request = request_of(RequestCode.SEND_MESSAGE_V2, b"body", **send_fields(topic))
+            request.ext_fields["AccessKey"] = "alice"
+            if signer is not None:
+                RequestSigner(signer).sign(request)
+            return connection.invoke(cluster.broker_address, request, 10.0)
+
+        refused(send("orders", None), "check signature failed.")
+        ok(send("orders", ALICE))
+        ok(send("orders", None))
+        refused(send("bills", None), "check signature failed.")
+        refused(send("orders", None, other), "check signature failed.")
+        refused(send("orders", Credentials("root", "wr0ng-s3cr3t")), "check signature failed.")
+        ok(grant(root, "alice", "Topic:*", "Pub"))
+        refused(send("orders", None), "check signature failed.")
+        ok(send("orders", ALICE))
+        ok(put_user(root, UserInfo("alice", user_status="disable"), RequestCode.AUTH_UPDATE_USER))
+        refused(send("orders", None), "User:alice is disabled.")
+
+
 def test_a_pull_needs_topic_and_group(root: Wire, as_: Connect) -> None:
     with_alice(root)
     alice = as_(ALICE)
