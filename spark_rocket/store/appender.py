@@ -43,6 +43,7 @@ from spark_rocket.protocol.record.layout import (
 from spark_rocket.store.batch_plan import BatchPlan, plan_batch
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError
+from spark_rocket.store.index.keys import WrittenRun
 from spark_rocket.store.layout import ENTRY, MAX_PROPERTIES_BYTES, DelayLevels, entries_of_run
 from spark_rocket.store.layout import tags_code as tags_code_of
 from spark_rocket.store.log.commit_log import CommitLog
@@ -59,6 +60,7 @@ _MAX_STEP_BACK_MS = 60_000
 
 ArriveCallback = Callable[[str, int, int, int, int], None]
 """topic, queue id, next offset, tags code, store timestamp"""
+NoteCallback = Callable[[WrittenRun], None]
 
 
 class MessageAppender:
@@ -73,13 +75,16 @@ class MessageAppender:
         store_host: tuple[str, int],
         clock: Callable[[], int],
         on_arrive: ArriveCallback | None,
+        note: NoteCallback | None,
     ) -> None:
+        """Set up a writer. ``note`` is called with the places of the records of each stored batch, for the index."""
         self._config = config
         self._log = commit_log
         self._queues = queues
         self._delays = delays
         self._clock = clock
         self._on_arrive = on_arrive
+        self._note = note
         self._host = pack_host(store_host)
         self._host_flag = STORE_HOST_V6 if len(self._host) == IPV6_HOST_SIZE else 0
         self._max_body = config.max_message_size
@@ -205,6 +210,8 @@ class MessageAppender:
         entries = entries_of_run(physical, plan.sizes, plan.codes)
         self._finish(begun, queue, size, count, entries, set(plan.codes.tolist()), timestamp)
         self._merged += count - 1
+        if self._note is not None:
+            self._note(WrittenRun(topic, timestamp, physical, plan.lengths, offset + size))
         return PutResult(PutStatus.PUT_OK, number, offset, offset + size, count, timestamp, physical)
 
     def _queue_of(self, topic: str, queue_id: int, size: int, properties: bytes) -> ConsumeQueue:

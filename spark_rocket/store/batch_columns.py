@@ -64,11 +64,10 @@ class ManyMessages:
     raw: Buffer
     sizes: Ints
     codes: Ints
+    lengths: Ints
     messages: _Messages
     properties: PropertySpans
     """Properties of the messages, without those of the batch."""
-    lengths: Ints
-    """Lengths of the properties of the records, with those of the batch and the separator before them."""
     suffix: bytes
     """Properties of the batch."""
 
@@ -174,7 +173,7 @@ def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> Man
     shared = shared_tags_code(batch_properties)
     codes = tags_codes(properties) if shared is None else np.full(len(lengths), shared, np.int64)
     sizes = messages.bodies + lengths + record_overhead
-    return ManyMessages(raw, sizes, codes, messages, properties, lengths, batch_properties)
+    return ManyMessages(raw, sizes, codes, lengths, messages, properties, batch_properties)
 
 
 def _messages(raw: Buffer, source: ByteArray) -> _Messages | None:

@@ -41,6 +41,8 @@ class BatchPlan(Protocol):
     """Sizes of the records."""
     codes: Ints
     """Tags codes."""
+    lengths: Ints
+    """Lengths of the properties of the records, with those of the batch and the separator before them."""
 
     def may_have(self, *names: bytes) -> bool:
         """Return whether a message may have a property whose name begins with one of ``names``."""
@@ -67,6 +69,7 @@ class FewMessages:
     raw: Buffer
     sizes: Ints
     codes: Ints
+    lengths: Ints
     messages: list[tuple[int, bytes | memoryview, bytes, bytes]]
     """Each message's flag, body, properties, and what is appended to these."""
 
@@ -102,6 +105,7 @@ def plan_few(raw: Buffer, record_overhead: int, batch_properties: bytes) -> FewM
     messages: list[tuple[int, bytes | memoryview, bytes, bytes]] = []
     sizes: list[int] = []
     codes: list[int] = []
+    lengths: list[int] = []
     try:
         while at < end:
             size, flag, body_length = head_at(data, at)
@@ -115,10 +119,12 @@ def plan_few(raw: Buffer, record_overhead: int, batch_properties: bytes) -> FewM
                 raise refusal(raw, batch_properties)
             messages.append((flag, data[at + heads : body_end], properties, suffix))
             sizes.append(record_overhead + body_length + length)
+            lengths.append(length)
             codes.append(tags_code(properties) if shared_code is None else shared_code)
             at = stop
     except StructError:
         raise refusal(raw, batch_properties) from None
     if not messages:
         raise refusal(raw, batch_properties)
-    return FewMessages(raw, np.array(sizes, np.int64), np.array(codes, np.int64), messages)
+    sizes_of, codes_of, lengths_of = (np.array(column, np.int64) for column in (sizes, codes, lengths))
+    return FewMessages(raw, sizes_of, codes_of, lengths_of, messages)

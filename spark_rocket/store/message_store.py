@@ -76,7 +76,8 @@ class MessageStore:
             config, self._log, self._queues, self._index, self._deleted, self._ends, self._checkpoint, delays
         )
         self._reader = StoreReader(self._log, self._queues, config.max_filter_message_size)
-        self._appender = MessageAppender(config, self._log, self._queues, delays, store_host, clock, on_arrive)
+        note = self._index.note if self._index is not None else None
+        self._appender = MessageAppender(config, self._log, self._queues, delays, store_host, clock, on_arrive, note)
         # The appender's own methods: saves a call on the fast path.
         self.put_message = self._appender.put_message
         self.put_batch = self._appender.put_batch

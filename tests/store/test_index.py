@@ -518,6 +518,53 @@ def test_keys_of_any_properties(store: MessageStore, messages: list[tuple[str, b
         assert list(zip(numbers.tolist(), hashes.tolist(), strict=True)) == list(keys_one_by_one(block))
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("TU"), st.integers(0, 100), st.lists(PARTS, max_size=5).map(b"".join)), max_size=12
+    ),
+    st.integers(1, 70),
+    st.integers(0, 3),
+)
+def test_keys_of_noted_batches_are_those_of_a_scan(
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    puts: list[tuple[str, int, bytes]],
+    records: int,
+    most: int,
+) -> None:
+    monkeypatch.setattr(index_service, "_POLL_S", 1000)  # nothing is done behind the writer's back
+    monkeypatch.setattr(index_service, "_MAX_NOTED_RUNS", (1, 3, 5, 4096)[most])
+    clock = Clock()
+    store = opened(small(tmp_path_factory.mktemp("store"), max_index_num=5000), clock)
+    index = index_of(store)
+    for topic, count, properties in puts:
+        clock.now += 700
+        if count:
+            messages = [(0, b"x" * (n % 7), b"UNIQ_KEY\x01%d\x02" % n + properties) for n in range(count)]
+            put_batch(store, topic, 0, messages, batch_properties=b"CLUSTER\x01c")
+        else:
+            put(store, topic, 0, b"body", properties)
+            index._step(records)  # now and then between
+    while index.behind and index._step(records):
+        pass
+    expected: list[tuple[int, int, int]] = []
+    for block in LogScan(log_of(store).queue, 0, store.max_physical_offset):
+        numbers, hashes = index_keys.keys_of(block)
+        times = (block.store_timestamps[numbers] - START) // 1000
+        expected += zip(hashes.tolist(), block.physical_offsets[numbers].tolist(), times.tolist(), strict=True)
+    found: list[tuple[int, int, int]] = []
+    for file in index._files:
+        entries = np.frombuffer(
+            file.file.read(file.entries_at, index_file.INDEX_ENTRY_SIZE * file.count), index_file.INDEX_ENTRY_TYPE
+        )[1:]
+        times = (entries["time_difference"].astype(int) * 1000 + file.begin_timestamp - START) // 1000
+        found += zip(entries["key_hash"].tolist(), entries["physical_offset"].tolist(), times.tolist(), strict=True)
+    store.close()
+    assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
+    assert all(abs(one[2] - other[2]) <= 1 for one, other in zip(found, expected, strict=True))
+
+
 def test_a_stop_does_not_wait_long_for_the_index(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_service, "_POLL_S", 1000)  # nothing is done behind the writer's back
     monkeypatch.setattr(index_service, "_CLOSE_TIMEOUT_S", -1.0)

@@ -1,6 +1,8 @@
 """The index of a store: lookup of records by key. Built from the log in the background.
 
-A background thread reads the log after the writer and adds the keys of entire blocks to the newest file. It works in
+A background thread reads the log after the writer and adds the keys of entire blocks to the newest file. Where records
+of batches and their properties are, it knows from the writer (:meth:`IndexService.note`), as long as it is not far
+behind; it finds other records by scanning the log, for example those before a start. It works in
 short steps with pauses, longer ones while the writer is busy, because both share an interpreter. Only a clean stop and
 queries wait for it: with :meth:`IndexService.when_indexed`, during which the thread makes no pauses, or in
 :meth:`IndexService.query` itself. Both have a short timeout and do not wait for the rebuild of a large log
@@ -31,12 +33,12 @@ from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError, sync_directory
 from spark_rocket.store.index.index_file import DamagedIndexError, IndexFile
-from spark_rocket.store.index.keys import keys_of
+from spark_rocket.store.index.keys import Hashes, WrittenRun, keys_of, keys_of_runs
 from spark_rocket.store.index.search import IndexSearch, stored_at
 from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.commit_log import CommitLog
 from spark_rocket.store.log.mapped_file import MappedFile
-from spark_rocket.store.log.record_scan import LogScan, RecordBlock, next_good
+from spark_rocket.store.log.record_scan import Ints, LogScan, next_good
 from spark_rocket.store.results import QueryMessageResult
 
 _log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ _POLL_S = 0.1
 _IDLE_PAUSE_FACTOR = 1.0  # pause, as a multiple of the preceding work
 _BUSY_PAUSE_FACTOR = 16.0
 _BUSY_BYTES = 4 << 20  # written per poll
+_MAX_NOTED_BYTES = 256 << 20  # of the log; 16 bytes of memory for each of its records,
+_MAX_NOTED_RUNS = 4096  # and about 500 for each batch
 _YIELD_S = 0.0002  # between steps, so that other threads get the lock
 _QUERY_TIMEOUT_S = 0.3
 _CLOSE_TIMEOUT_S = 3.0
@@ -76,6 +80,7 @@ class IndexService:
         self._record_bytes = 0  # mean size in the last block
         self._partial = -1  # offset of a record of which only some keys may be in the index
         self._lock = threading.RLock()
+        self._written: deque[WrittenRun] = deque()  # in ascending order; the store's thread appends
         self._full: list[IndexFile] = []  # full files that are not known to be on disk
         self._waiters: deque[_Waiter] = deque()
         self._wake = threading.Event()
@@ -224,6 +229,7 @@ class IndexService:
                 self._full = [file for file in self._full if file in valid]
                 self._files = valid
             self._offset = min(self._offset, max_offset)
+            self._written.clear()
 
     @property
     def behind(self) -> int:
@@ -231,6 +237,11 @@ class IndexService:
         return self._log.max_offset - self._offset
 
     # --- building -----------------------------------------------------------------------------------------------
+
+    def note(self, run: WrittenRun) -> None:
+        """Remember where the records of a batch are, which the writer has just made visible."""
+        if len(self._written) < _MAX_NOTED_RUNS and self.behind < _MAX_NOTED_BYTES:
+            self._written.append(run)
 
     def catch_up(self, timeout: float) -> bool:
         """Index up to the log's current end; return False after ``timeout`` seconds or an error."""
@@ -329,11 +340,18 @@ class IndexService:
         file = self._log.queue.find(self._offset)
         if file is None or self._offset >= target:
             return False
-        base = file.file_from_offset
+        base, written = file.file_from_offset, self._written
+        while written and written[0].begin < self._offset:
+            written.popleft()
+        if written and written[0].begin == self._offset:
+            self._put_written(file, records)
+            return True
+        target = min(target, written[0].begin) if written else target
         chunk = min(max(records * self._record_bytes, _MIN_STEP_BYTES), _MAX_STEP_BYTES)
         scan = LogScan(self._log.queue, self._offset, target, check_crc=False, chunk=chunk)
         for block in scan:
-            self._put(block)
+            numbers, hashes = keys_of(block)
+            self._put(block.physical_offsets[numbers], hashes, block.store_timestamps[numbers])
             self._record_bytes = int(block.sizes.sum()) // len(block)
             self._offset = int(block.physical_offsets[-1] + block.sizes[-1])
             self._failed = False
@@ -345,10 +363,27 @@ class IndexService:
         self._offset = min(base + next_good(file, self._offset - base), target)
         return True
 
-    def _put(self, block: RecordBlock) -> None:
-        records, hashes = keys_of(block)
-        offsets = block.physical_offsets[records]
-        timestamps = block.store_timestamps[records]
+    def _put_written(self, file: MappedFile, records: int) -> None:
+        """Index about so many records from the index's end on, of runs that the writer has noted there."""
+        runs: list[WrittenRun] = []
+        rest, begin = None, self._offset
+        end = begin
+        for number in range(len(self._written)):
+            if records <= 0 or end - begin >= _MAX_STEP_BYTES or self._written[number].begin != end:
+                break
+            run, rest = self._written[number].split(records)
+            runs.append(run)
+            end, records = run.end, records - len(run.offsets)
+        self._put(*keys_of_runs(runs, file.read(begin - file.file_from_offset, end - begin)))
+        for _ in runs:
+            self._written.popleft()
+        if rest is not None:
+            self._written.appendleft(rest)
+        self._offset = end
+        self._failed = False
+
+    def _put(self, offsets: Ints, hashes: Hashes, timestamps: Ints) -> None:
+        """Add keys: the physical offsets of their records, their hashes, and the store times."""
         if self._partial >= 0 and len(offsets) and offsets[0] <= self._partial:
             fresh = np.array(
                 [

@@ -8,14 +8,43 @@ Pure functions. Corresponds to IndexService.buildIndex and IndexFile.indexKeyHas
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from spark_rocket.protocol.record.property_spans import PropertySpans
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
 
 Hashes = npt.NDArray[np.int32]
+
+
+class WrittenRun(NamedTuple):
+    """Consecutive records that were just written to the log, as their writer knows them. None is rolled back."""
+
+    topic: str
+    store_timestamp: int
+    offsets: Ints
+    """Physical offsets."""
+    lengths: Ints
+    """Lengths of the properties, with which each record ends."""
+    end: int
+    """Physical offset after the last record."""
+
+    @property
+    def begin(self) -> int:
+        return int(self.offsets[0])
+
+    def split(self, count: int) -> tuple[WrittenRun, WrittenRun | None]:
+        """Return the first ``count`` records, and the others if there are any."""
+        if count >= len(self.offsets):
+            return self, None
+        first = self._replace(offsets=self.offsets[:count], lengths=self.lengths[:count], end=int(self.offsets[count]))
+        return first, self._replace(offsets=self.offsets[count:], lengths=self.lengths[count:])
 
 
 def key_hash(topic: str, key: str) -> int:
@@ -31,7 +60,29 @@ def _absolute(hashes: npt.NDArray[np.int32]) -> Hashes:
 
 def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
     """Return record number and hash of each key of a block, in index order."""
-    properties, prefixes = block.properties(), _prefixes(block)
+    records, hashes = _keys(block.properties(), _prefixes(block))
+    is_rolled_back = (block.sys_flags & TRANSACTION_MASK) == TRANSACTION_ROLLBACK
+    if is_rolled_back.any():
+        keep = ~is_rolled_back[records]
+        records, hashes = records[keep], hashes[keep]
+    return records, hashes
+
+
+def keys_of_runs(runs: Sequence[WrittenRun], data: bytes) -> tuple[Ints, Hashes, Ints]:
+    """Return physical offset, hash and store time of each key, in index order; ``data``: the adjacent records."""
+    counts = [len(run.offsets) for run in runs]
+    offsets = np.concatenate([run.offsets for run in runs])
+    lengths = np.concatenate([run.lengths for run in runs])
+    ends = np.append(offsets[1:], runs[-1].end) - runs[0].begin
+    properties = PropertySpans(np.frombuffer(data, np.uint8), ends - lengths, lengths)
+    prefixes = np.array([_prefix(run.topic) for run in runs], np.uint32).repeat(counts)
+    records, hashes = _keys(properties, prefixes)
+    timestamps = np.array([run.store_timestamp for run in runs]).repeat(counts)
+    return offsets[records], hashes, timestamps[records]
+
+
+def _keys(properties: PropertySpans, prefixes: npt.NDArray[np.uint32]) -> tuple[Ints, Hashes]:
+    """Return record number and hash of each key, in index order. ``prefixes``: hashes of what is before the keys."""
     unique, starts, ends = properties.values(b"UNIQ_KEY")
     unique_hashes = properties.hashes(starts, ends, prefixes[unique])
     keyed, starts, ends = properties.values(b"KEYS")
@@ -39,18 +90,18 @@ def keys_of(block: RecordBlock) -> tuple[Ints, Hashes]:
     keyed = keyed[values]
     records = np.concatenate((unique, keyed))
     hashes = np.concatenate((unique_hashes, properties.hashes(starts, ends, prefixes[keyed])))
-    is_rolled_back = (block.sys_flags & TRANSACTION_MASK) == TRANSACTION_ROLLBACK
-    if is_rolled_back.any():
-        keep = ~is_rolled_back[records]
-        records, hashes = records[keep], hashes[keep]
     order = np.argsort(records, kind="stable")
     return records[order], _absolute(hashes.view(np.int32)[order])
+
+
+@lru_cache(1024)
+def _prefix(topic: str) -> int:
+    return java_hash(f"{topic}#") & 0xFFFFFFFF
 
 
 def _prefixes(block: RecordBlock) -> npt.NDArray[np.uint32]:
     """Return the hash of each record's topic with a number sign."""
     topic = block.topic()
     topics = block.topics() if topic is None else [topic]
-    hashes = {name: java_hash(f"{name}#") & 0xFFFFFFFF for name in set(topics)}
-    found = np.array([hashes[name] for name in topics], np.uint32)
+    found = np.array([_prefix(name) for name in topics], np.uint32)
     return found if topic is None else np.repeat(found, len(block))
