@@ -1,7 +1,7 @@
-"""``format("rocket")`` for Spark, and a listener that logs the lag of its streams.
+"""``format("rocket")`` for Spark, a listener that logs the lag of its streams, and the line of a query's error.
 
-Both names are loaded on first use, because they import PySpark: the command line uses modules of this package that do
-not need it.
+The names are loaded on first use, because two import PySpark: the command line uses modules of this package that do not
+need it.
 """
 
 from importlib import import_module
@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 from spark_rocket.extras import requires
 
 if TYPE_CHECKING:
+    from spark_rocket.datasource.query_errors import error_line
     from spark_rocket.datasource.source import RocketDataSource
     from spark_rocket.datasource.views.lag_listener import RocketLagListener
 
-__all__ = ["RocketDataSource", "RocketLagListener"]
+__all__ = ["RocketDataSource", "RocketLagListener", "error_line"]
 
 _MODULES = {
     "RocketDataSource": "spark_rocket.datasource.source",
     "RocketLagListener": "spark_rocket.datasource.views.lag_listener",
+    "error_line": "spark_rocket.datasource.query_errors",
 }
 
 

@@ -189,6 +189,28 @@ def test_a_query_that_ends_during_a_request_stays_removed(
     assert [one.query for one in listener.queries()] == ["other"]
 
 
+def test_a_failed_query_is_one_line_of_the_log(listener: RocketLagListener, caplog: pytest.LogCaptureFixture) -> None:
+    """The text of Spark 4.3, with the traces of Python and Java."""
+    ours = (
+        '[BAD_RECORD] message orders/broker-a/0 at 1 cannot be decoded as json: the column id: "x" is not an integer.'
+    )
+    text = (
+        "org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exception was thrown from "
+        "the Python worker: Traceback (most recent call last):\n"
+        '  File "/venv/spark_rocket/datasource/processes.py", line 57, in hide_traceback_while\n'
+        "    raise _shown(error, namespace) from None\n"
+        f"spark_rocket.errors.RecordError: {ours}\n SQLSTATE: 38000\n\tat org.apache.spark.api.python.X(Y.scala:1)"
+    )
+    listener.onQueryProgress(progress(source(offset(q0=1), offset(q0=1))))
+    caplog.clear()
+    listener.onQueryTerminated(QueryTerminatedEvent(RUN, RUN, text, None))
+    other = uuid.uuid4()
+    listener.onQueryTerminated(QueryTerminatedEvent(other, other, "java.lang.OutOfMemoryError: [HEAP] full", None))
+    listener.onQueryTerminated(QueryTerminatedEvent(other, other, None, None))
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == [f"query copy failed: {ours}"]
+
+
 def test_without_prometheus_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ConfigError, match=r"spark-rocket\[metrics\]"):

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_rocket.datasource import error_line
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.datasource.stream import RocketStreamReader
 from spark_rocket.datasource.write.row_encoder import unique_keys, write_key
@@ -408,8 +409,11 @@ def test_t11_a_failed_task_reports_its_error(mq: Rocket, spark: SparkSession, tm
         .options(nameServer=mq.name_server, topic=target, checkpointLocation=str(tmp_path / "checkpoint"))
         .start()
     )
-    with pytest.raises(StreamingQueryException, match=r"\[BAD_ROW\] row 0 of partition 0: queueId is 9"):
+    with pytest.raises(StreamingQueryException, match=r"\[BAD_ROW\] row 0 of partition 0: queueId is 9") as failed:
         query.awaitTermination(120)
+    (line,) = {error_line(each) for each in (failed.value, query.exception())}
+    assert line is not None
+    assert line.startswith("[BAD_ROW] row 0 of partition 0: queueId is 9")
     assert mq.end(target) == 0
 
 

@@ -12,7 +12,8 @@ seconds is the age of the first message that is not processed yet, which a broke
 ``rocket_stream_progress_timestamp_seconds``   by ``query``: the time of the last progress
 =============================================  ==================================================================
 
-``query`` is the query's name, or its id if it has none. The series of a query end with the query.
+``query`` is the query's name, or its id if it has none. The series of a query end with the query. If it failed because
+of this source, the log has its error in one line (``query_errors.py``).
 
 Threads: Spark's listener thread only stores the numbers of the progress. A thread of this module sends the requests to
 brokers: only for the newest progress of a query, for all queues at once and within ``request_timeout``. A broker that
@@ -44,6 +45,7 @@ from pyspark.sql.streaming.listener import (
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
+from spark_rocket.datasource.query_errors import error_line
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
 from spark_rocket.extras import requires
@@ -190,8 +192,11 @@ class RocketLagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._changed:
-            self._queries.pop(str(event.runId), None)
+            known = self._queries.pop(str(event.runId), None)
             self._pending.pop(str(event.runId), None)
+        line = error_line(event.exception)
+        if line is not None:
+            log.error("query %s failed: %s", known.query if known is not None else event.id, line)
 
     # --- public -----------------------------------------------------------------------------------------------
 
