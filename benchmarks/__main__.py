@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from benchmarks import (
     acl,
+    backlog,
     broker,
     client,
     client_send,
@@ -65,6 +66,7 @@ FAMILIES = (
     overload,
     pop,
     reading,
+    backlog,
     replication,
     cluster,
     tls,

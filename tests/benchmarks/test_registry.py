@@ -24,6 +24,8 @@ NAMES_IN_PUBLIC = [
     "client.pull",
     "read.pulls",
     "plan.1000",
+    "plan.backlog.time",
+    "plan.backlog.memory",
     "spark.body.128",
     "spark.body.1024",
     "client.send.sync",

@@ -9,6 +9,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any
 from urllib.request import urlopen
@@ -21,6 +22,7 @@ from pyspark.sql.streaming.listener import (
     SourceProgress,
 )
 
+from spark_rocket.client.admin.catch_up import WINDOW_SECONDS, CatchUp
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource import RocketLagListener
 from spark_rocket.datasource.stream_offsets import StreamOffset, initial_offset
@@ -74,7 +76,7 @@ class Brokers:
                 store_timestamp=int((NOW - age) * 1000),
                 store_host=bytes(8),
             )
-            answer.set_result(PullResult(PullStatus.FOUND, offset + 1, 0, 99, memoryview(record)))
+            answer.set_result(PullResult(PullStatus.FOUND, offset + 1, 2, 99, memoryview(record)))
         self.asked.set()
         return answer
 
@@ -145,7 +147,13 @@ def test_log_and_metrics(listener: RocketLagListener, brokers: Brokers, lines: C
     )
     seen = metrics(listener)
     by_queue = {name: value for name, value in seen.items() if "queue=" in name}
-    assert sorted(by_queue.values()) == [0.0, 0.0, 1.0, 4.5, 20.0]
+    retained = {name: value for name, value in by_queue.items() if "retained" in name}
+    assert list(retained.values()) == [8.0], "of the first queue, of which offsets before 2 were deleted"
+    assert sorted(by_queue.items() - retained.items(), key=itemgetter(1))[2:] == [
+        ('rocket_stream_lag_messages{broker="broker-a",query="copy",queue="1",topic="orders"}', 1.0),
+        ('rocket_stream_lag_seconds{broker="broker-a",query="copy",queue="0",topic="orders"}', 4.5),
+        ('rocket_stream_lag_messages{broker="broker-a",query="copy",queue="0",topic="orders"}', 20.0),
+    ]
     assert seen['rocket_stream_lag_messages_all{query="copy"}'] == 21.0
     assert seen['rocket_stream_lag_seconds_max{query="copy"}'] == 4.5
     assert seen['rocket_stream_progress_timestamp_seconds{query="copy"}'] == NOW
@@ -187,6 +195,34 @@ def test_a_query_that_ends_during_a_request_stays_removed(
     listener.onQueryProgress(progress(source(offset(q0=0), offset(q0=5)), name="other", run=other))
     assert lines().startswith("query other has a lag of 5 messages, 1.0 s")
     assert [one.query for one in listener.queries()] == ["other"]
+
+
+def test_when_a_query_will_have_caught_up(
+    listener: RocketLagListener, brokers: Brokers, lines: Callable[[], str]
+) -> None:
+    brokers.ages = {q(0): 1.0}
+
+    def report(after: float, lag: int) -> tuple[float | None, str]:
+        listener._clock = lambda: NOW + after
+        listener.onQueryProgress(progress(source(offset(q0=0), offset(q0=lag))))
+        return listener.queries()[0].catch_up, lines()
+
+    catch_up, line = report(0, 2_000_000)
+    assert (catch_up, "caught up" in line) == (None, False), "one observation"
+    catch_up, line = report(10, 1_900_000)
+    assert catch_up == 190
+    assert line.endswith("caught up in about 3 min 10 s")
+    assert metrics(listener)['rocket_stream_catch_up_seconds{query="copy"}'] == 190
+    assert report(20, 2_100_000)[0] is None, "the lag grows"
+    assert report(30, 0)[0] == 0
+    assert report(31, 5)[0] is None, "what was before counts no more"
+
+
+def test_old_observations_do_not_count() -> None:
+    estimate = CatchUp()
+    assert estimate.add(0, 10_000) is None
+    assert estimate.add(WINDOW_SECONDS, 9_000) == WINDOW_SECONDS * 9
+    assert estimate.add(WINDOW_SECONDS + 10, 8_000) == 80
 
 
 def test_a_failed_query_is_one_line_of_the_log(listener: RocketLagListener, caplog: pytest.LogCaptureFixture) -> None:

@@ -194,17 +194,22 @@ _MEMBER = Column("member")
 @json_option
 @watch_option
 def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> None:
-    """Show the lag of a group for each queue: in messages, and as the age of its next message."""
+    """Show the lag of a group for each queue: in messages, and as the age of its next message.
+
+    With --watch, the title estimates when the group will have caught up.
+    """
     from spark_rocket.client.admin import GroupHistory
+    from spark_rocket.client.admin.catch_up import CatchUp
 
     with link.partial() as (admin, failed):
         known_group(admin, group, failed)
-        history, topics = GroupHistory(), set(admin.topics())
+        history, topics, catch_up = GroupHistory(), set(admin.topics()), CatchUp()
 
         def fetch() -> tuple[object, Table]:
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
             history.update(time.time(), state, topics)
+            left = catch_up.add(time.time(), state.lag)
             names = "consumer_offset broker_offset lag delay_ms last_timestamp"
             rows = [show.place(found.queue) | pick(found, names) for found in state.queues]
             if members:
@@ -214,6 +219,8 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             columns = (*_LAG, _MEMBER) if members else _LAG
             foot = show.failures_text(failed, watch)
             table = _lag_table(state, rows, history.kind, topic)
+            if left:
+                table = replace(table, title=f"{table.title}; caught up in about {duration_text(round(left * 1000))}")
             document = {"group": group, "kind": history.kind.value, "members": len(state.members)}
             document |= pick(state, "lag delay_ms consume_tps") | {"queues": rows}
             return document, replace(table, columns=columns, foot=foot)

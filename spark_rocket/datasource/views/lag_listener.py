@@ -7,8 +7,10 @@ seconds is the age of the first message that is not processed yet, which a broke
 =============================================  ==================================================================
 ``rocket_stream_lag_messages``                 by ``query``, ``topic``, ``broker``, ``queue``
 ``rocket_stream_lag_seconds``                  the same; omits queues whose age no broker reported
+``rocket_stream_retained_messages``            the same: messages before the next one that the broker still stores
 ``rocket_stream_lag_messages_all``             by ``query``: the sum
 ``rocket_stream_lag_seconds_max``              by ``query``: the queue with the largest lag
+``rocket_stream_catch_up_seconds``             by ``query``: when it will have no lag, if it continues as it is
 ``rocket_stream_progress_timestamp_seconds``   by ``query``: the time of the last progress
 =============================================  ==================================================================
 
@@ -42,6 +44,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from spark_rocket.client.admin.catch_up import CatchUp
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
@@ -52,6 +55,7 @@ from spark_rocket.extras import requires
 from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.record import view_record
+from spark_rocket.units import duration_text
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
@@ -69,6 +73,10 @@ class QueryLag:
     heard: float = 0.0
     messages: dict[MessageQueue, int] = field(default_factory=dict)
     seconds: dict[MessageQueue, float] = field(default_factory=dict)
+    retained: dict[MessageQueue, int] = field(default_factory=dict)
+    """How many messages before the next one the broker still stores: at 0, retention overtakes the query."""
+    catch_up: float | None = None
+    """The estimated seconds until there is no lag."""
 
 
 def lags(
@@ -146,6 +154,7 @@ class RocketLagListener(StreamingQueryListener):
         self._timeout = request_timeout
         self._clock = clock
         self._queries: dict[str, QueryLag] = {}  # by run
+        self._catch_up: dict[str, CatchUp] = {}  # by run
         self._pending: dict[str, dict[MessageQueue, int]] = {}  # next offsets by run, of the newest progress only
         self._changed = threading.Condition()
         self._closed = False
@@ -175,6 +184,8 @@ class RocketLagListener(StreamingQueryListener):
             known = self._queries.setdefault(run, QueryLag(progress.name or str(progress.id)))
             known.heard = self._clock()
             known.messages = behind
+            known.catch_up = self._catch_up.setdefault(run, CatchUp()).add(known.heard, sum(behind.values()))
+            known.retained = {queue: count for queue, count in known.retained.items() if behind.get(queue)}
             known.seconds = {queue: seconds for queue, seconds in known.seconds.items() if behind.get(queue)}
             known.seconds |= {queue: 0.0 for queue, lag in behind.items() if not lag}
             self._pending[run] = {queue: following[queue] for queue, lag in behind.items() if lag}
@@ -193,6 +204,7 @@ class RocketLagListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         with self._changed:
             known = self._queries.pop(str(event.runId), None)
+            self._catch_up.pop(str(event.runId), None)
             self._pending.pop(str(event.runId), None)
         line = error_line(event.exception)
         if line is not None:
@@ -204,7 +216,8 @@ class RocketLagListener(StreamingQueryListener):
         """Return a copy of the current lags."""
         with self._changed:
             return [
-                QueryLag(one.query, one.heard, dict(one.messages), dict(one.seconds)) for one in self._queries.values()
+                replace(one, messages=dict(one.messages), seconds=dict(one.seconds), retained=dict(one.retained))
+                for one in self._queries.values()
             ]
 
     def close(self) -> None:
@@ -233,21 +246,27 @@ class RocketLagListener(StreamingQueryListener):
                 following = self._pending.pop(run)
                 lag = self._queries[run]
                 most = sorted(following, key=lambda queue: -lag.messages.get(queue, 0))[:_MAX_QUERIES]
+            seconds: dict[MessageQueue, float] = {}
+            retained: dict[MessageQueue, int] = {}
             try:
-                seconds = self._ages({queue: following[queue] for queue in most}) if self._seconds else {}
+                if self._seconds:
+                    seconds, retained = self._ages({queue: following[queue] for queue in most})
             except Exception:
                 log.exception("cannot determine the lag in seconds")
-                seconds = {}
             with self._changed:
                 current = self._queries.get(run)
                 if current is None:
                     continue
                 current.seconds = {queue: 0.0 for queue, behind in current.messages.items() if not behind} | seconds
+                current.retained = retained
                 line = _line(current)
             log.info("%s", line)
 
-    def _ages(self, following: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """Return the ages of the next messages; omits queues whose broker does not respond in time."""
+    def _ages(self, following: Mapping[MessageQueue, int]) -> tuple[dict[MessageQueue, float], dict[MessageQueue, int]]:
+        """Return the ages of the next messages, and how many messages before them are stored.
+
+        Omits queues whose broker does not respond in time.
+        """
         if self._reader is None:
             self._reader = Reader(
                 self._name_server, group=self._group, request_timeout=self._timeout, **self._connecting
@@ -257,17 +276,18 @@ class RocketLagListener(StreamingQueryListener):
             queue: reader.pull_async(queue, offset, max_msgs=1, timeout=self._timeout)
             for queue, offset in following.items()
         }
-        ages = {}
+        ages, retained = {}, {}
         for queue, pulled in asked.items():
             try:
                 response = pulled.result(max(0.0, until - time.monotonic()))
             except (RocketError, TimeoutError) as error:
                 log.debug("cannot determine the lag in seconds of %s: %s", queue.name, error)
                 continue
+            retained[queue] = max(0, following[queue] - response.min_offset)
             if response.status is PullStatus.FOUND:
                 stored = view_record(response.records, check_crc=False).store_timestamp
                 ages[queue] = max(0.0, self._clock() - stored / 1000)
-        return ages
+        return ages, retained
 
 
 def _line(lag: QueryLag) -> str:
@@ -280,6 +300,7 @@ def _line(lag: QueryLag) -> str:
     return (
         f"query {lag.query} has a lag of {total:,} messages{age} in {behind} queues, largest in {worst.name} "
         f"({lag.messages[worst]:,} messages)"
+        + (f", caught up in about {duration_text(round(lag.catch_up * 1000))}" if lag.catch_up else "")
     )
 
 
@@ -312,6 +333,12 @@ class _Collector:
             "rocket_stream_lag_messages_all", "Unprocessed messages in all queues", labels=["query"]
         )
         most = GaugeMetricFamily("rocket_stream_lag_seconds_max", "Largest lag of a queue in seconds", labels=["query"])
+        retained = GaugeMetricFamily(
+            "rocket_stream_retained_messages", "Stored messages before the next one", labels=by_queue
+        )
+        catch_up = GaugeMetricFamily(
+            "rocket_stream_catch_up_seconds", "Estimated time until there is no lag", labels=["query"]
+        )
         heard = GaugeMetricFamily(
             "rocket_stream_progress_timestamp_seconds", "Time of the last progress", labels=["query"]
         )
@@ -320,8 +347,12 @@ class _Collector:
                 messages.add_metric([one.query, queue.topic, queue.broker_name, str(queue.queue_id)], count)
             for queue, age in one.seconds.items():
                 seconds.add_metric([one.query, queue.topic, queue.broker_name, str(queue.queue_id)], age)
+            for queue, count in one.retained.items():
+                retained.add_metric([one.query, queue.topic, queue.broker_name, str(queue.queue_id)], count)
+            if one.catch_up is not None:
+                catch_up.add_metric([one.query], one.catch_up)
             total.add_metric([one.query], sum(one.messages.values()))
             if one.seconds:
                 most.add_metric([one.query], max(one.seconds.values()))
             heard.add_metric([one.query], one.heard)
-        yield from (messages, seconds, total, most, heard)
+        yield from (messages, seconds, retained, total, most, catch_up, heard)
