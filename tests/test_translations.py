@@ -18,6 +18,7 @@ TRANSLATED = {
         for name in (
             "accounts",
             "apache-cluster",
+            "backlog",
             "connect",
             "exactly-once",
             "faq",
