@@ -32,9 +32,10 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 # Files that share a Spark session, of about the same time each, and those that start Spark in other processes; all of
 # them begin first, then others, the longest first.
 _SPARK = (
-    {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "reuse", "lookup"},
-    {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"},
-    {"flights", "connect", "package", "exactly_once"},
+    {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "reuse", "lookup", "exactly_once"},
+    {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"}
+    | {"access_control", "addresses", "differences", "spark_functions", "tls"},
+    {"flights", "connect", "package"},
 )
 _LONG = (
     "tests/test_site.py",

@@ -30,7 +30,7 @@ from tests.kit.waiting import until
 pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live
 
 BROKERS = 1
-STEP = 1 if LONG else 11
+STEP = 1 if LONG else 23
 PARTS = ("spark_rocket/client/", "spark_rocket/remoting/client/", "spark_rocket/remoting/event_loop.py")
 QUEUE = MessageQueue("t", "b0", 0)
 END = 1_000_000

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live
 
 BROKERS = 1
 PARTS = "spark_rocket/client/send/", "spark_rocket/remoting/client/", "spark_rocket/remoting/event_loop.py"
-STEP = 1 if LONG else 12
+STEP = 1 if LONG else 23
 IDLE_S = 0.3  # a thread that spins makes 100,000 calls in that time
 MESSAGE = Message.of("t", "x")
 

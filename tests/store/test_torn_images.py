@@ -27,7 +27,7 @@ from tests.kit.clock import Clock
 from tests.store.helpers import bodies, flush_log, log_records, opened, put, put_batch, recovery_of, small
 
 PAGE = 4096
-IMAGES = int(os.environ.get("TORN_IMAGES", "40"))
+IMAGES = int(os.environ.get("TORN_IMAGES", "15"))
 FATES = ("keep", "keep", "drop", "zero", "garble")
 
 
