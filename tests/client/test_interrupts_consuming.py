@@ -271,7 +271,7 @@ def test_a_start_is_undone(
 def test_a_close_is_completed(
     mq: FakeCluster, closing: Callable[[Any], Any], name: str, act: Callable[[], object] | None
 ) -> None:
-    for at in lines(4):
+    for at in lines(6):
         client = closing(STARTS[name](mq.name_server.address))
         client.start()
         reached, _ = at_line(at, act or client.close, client.close, PARTS)

@@ -154,9 +154,10 @@ class PushConsumer(GroupConsumer):
         """
         mine = self._is_mine
         service = self._service
+        leave = partial(self._leave, self._shared) if mine and self._shared is not None and self._pid else None
         listening = mine and service is not None and service.is_own_thread(threading.current_thread())
         if not listening:
-            self._close_once(partial(self._close, mine))
+            self._close_once(partial(self._close, leave))
             if mine and self._closer is not None:
                 self._closer.join()
             return
@@ -165,19 +166,18 @@ class PushConsumer(GroupConsumer):
                 self._closing = True
                 service.stop()
                 self._closer = threading.Thread(
-                    target=self._close, args=(mine,), name="rocket-consumer-close", daemon=False
+                    target=self._close, args=(leave,), name="rocket-consumer-close", daemon=False
                 )
                 self._closer.start()
 
-    def _close(self, mine: bool) -> None:
-        try:
-            if mine and self._shared is not None and self._pid:
-                self._leave(self._shared)
-        finally:
-            self._reader.close()
-            super().close()
-            if mine and self.tracer is not None:
-                self.tracer.close()
+    def _close(self, leave: Callable[[], None] | None) -> None:
+        with ExitStack() as steps:  # a Ctrl-C in one step does not skip the others
+            if self._is_mine and self.tracer is not None:
+                steps.callback(self.tracer.close)
+            steps.callback(super().close)
+            steps.callback(self._reader.close)
+            if leave is not None:
+                steps.callback(leave)
 
     def _leave(self, instance: ClientInstance) -> None:
         self._stop.set()
