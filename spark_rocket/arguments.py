@@ -56,8 +56,15 @@ def check_filter(tags: str | None, sql: str | None) -> None:
         )
 
 
-def checked(function: F) -> F:
-    """Return a function or method that checks its arguments by their annotations."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def checked(function: F, prepare: Callable[[F, tuple[Any, ...], dict[str, Any]], Arguments] | None = None) -> F:
+    """Return a function or method that checks its arguments by their annotations.
+
+    ``prepare``: for a method; returns the arguments to call it with, from those that were checked, if its object has
+    ``prepares_arguments``.
+    """
     hints: dict[str, tuple[Any, frozenset[type]]] | None = None
     positional: list[str] = []
     second: frozenset[type] = frozenset()  # types of a method's first argument that need no further check
@@ -79,6 +86,8 @@ def checked(function: F) -> F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs or len(args) != 2 or type(args[1]) not in second:  # a method with one argument is most frequent
             check_all(args, kwargs)
+        if prepare is not None and args[0].prepares_arguments:
+            args, kwargs = prepare(function, args, kwargs)
         return function(*args, **kwargs)
 
     return typing.cast(F, call)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,10 +175,42 @@ def _link(
     return Link(name_server, timeout, access_key, credentials=credentials, namespace=instance_id, **given)
 
 
-#: Add the connection options to a verb and pass them to it as ``link``.
-connection = bundle("link", _link, *_OPTIONS, *_CLIENT_OPTIONS, _timeout_option, is_last=True)
-#: The same for a verb whose ``--timeout`` means something else (with another name in Python).
-connection_but_timeout = bundle("link", _link, *_OPTIONS, *_CLIENT_OPTIONS, is_last=True)
+def _with_short_names(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Remove the namespace from the names that a verb gets: it compares them with those that clients return."""
+
+    @wraps(verb)
+    def call(*, link: Link, **values: Any) -> Any:
+        given = {name: value for name, value in values.items() if name in _NAME_PARAMETERS and value}
+        if given and any("%" in str(value) for value in given.values()):
+            unwrap = link.with_full_names()[1].unwrap
+            values |= {name: _renamed(value, unwrap) for name, value in given.items()}
+        return verb(link=link, **values)
+
+    return call
+
+
+def _renamed(value: Any, rename: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return rename(value)
+    return tuple(_renamed(one, rename) for one in value) if isinstance(value, tuple) else value
+
+
+_NAME_PARAMETERS = frozenset({"topic", "topics", "no_topics", "group", "groups", "no_groups", "names", "of_group"})
+"""The parameters of verbs whose values are names of topics and groups."""
+_options = bundle("link", _link, *_OPTIONS, *_CLIENT_OPTIONS, _timeout_option, is_last=True)
+_options_but_timeout = bundle("link", _link, *_OPTIONS, *_CLIENT_OPTIONS, is_last=True)
+
+
+def connection(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the connection options to a verb and pass them to it as ``link``."""
+    return _options(_with_short_names(verb))
+
+
+def connection_but_timeout(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The same for a verb whose ``--timeout`` means something else (with another name in Python)."""
+    return _options_but_timeout(_with_short_names(verb))
+
+
 #: The same for ``rocket proxy``: each of its clients names a namespace, and the proxy maps no addresses.
 connection_of_proxy = bundle("link", _link, *_OPTIONS, is_last=True)
 

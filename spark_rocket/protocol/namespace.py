@@ -75,7 +75,7 @@ class Namespace:
 
     def unwrap(self, name: str) -> str:
         """Return the name for users. Other names stay: ``wrap`` would not return this one for a shorter one."""
-        if not self.name:
+        if not self.name or self.prefix not in name:
             return name
         kind, rest = _parts(name)
         short = kind + _each_name(rest, lambda one: one.removeprefix(self.prefix))

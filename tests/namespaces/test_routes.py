@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from spark_rocket.console.request_limits import ROUTE_LIMITS
@@ -13,7 +16,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.console.conftest import Page, page_of
 from tests.kit.recording import recording, text_of
-from tests.namespaces.world import BARE, GROUP, INSTANCE, TOPIC, fill
+from tests.namespaces.world import BARE, GROUP, INSTANCE, TOPIC, fill, full
 
 pytestmark = pytest.mark.live
 
@@ -74,20 +77,33 @@ def page(cluster: LocalCluster) -> Iterator[Page]:
 
 @pytest.mark.parametrize("route", ROUTE_LIMITS, ids=" ".join)
 def test_a_route(route: tuple[str, str], page: Page, cluster: LocalCluster, requests: list[RemotingCommand]) -> None:
-    message = fill(cluster)
+    """With short names, and with full ones: it does the same."""
+    statuses = []
+    for named in (str, full):
+        message = fill(cluster)
+        response = asked(route, page, cluster, message, named, requests)
+        assert [text_of(each) for each in requests if BARE.search(text_of(each))] == []
+        assert route in FULL_NAMES or named is full or INSTANCE not in response.text
+        statuses.append(response.status_code)
+    assert statuses[0] == statuses[1]
+
+
+def asked(
+    route: tuple[str, str], page: Page, cluster: LocalCluster, message: MessageExt, named: Callable[[str], str],
+    requests: list[RemotingCommand],
+) -> httpx.Response:  # fmt: skip
     method, path = route
     given = {
         name: value(name, route, cluster.broker_address, message)
         for name in ROUTE_LIMITS[route].parameters
         if name not in WITHOUT_NAMES and route[1] not in ("/api/time", "/api/login")
     }
+    text = re.sub(rf"{TOPIC}|{GROUP}|znew", lambda name: named(name[0]), json.dumps(given))
+    given = json.loads(text)
     for name in ("topic", "group"):
         path = path.replace(f"{{{name}}}", str(given.get(name)).replace("%", "%25"))
     requests.clear()
-    sent: dict[str, Any] = (
-        {"params": given} if method == "GET" else {"json": given, "headers": {"X-CSRF-Token": page.csrf}}
-    )
-    response = page.http.request(method, path, **sent)
-    print(route, response.status_code, response.text)
-    assert route in FULL_NAMES or INSTANCE not in response.text
-    assert [text_of(each) for each in requests if BARE.search(text_of(each))] == []
+    sent: dict[str, Any] = {"params": given}
+    if method != "GET":
+        sent = {"json": given, "headers": {"X-CSRF-Token": page.csrf}}
+    return page.http.request(method, path, **sent)

@@ -167,7 +167,8 @@ class UserAdmin(AccessAdmin):
         Sub, Create, Update, Delete, Get and List. Returns the brokers that applied the change.
         """
         subject = f"User:{username}"
-        entry = PolicyEntryInfo(self.namespace.wrap_resource(resource), list(actions), list(source_ips), decision)
+        resource = self.namespace.wrap_resource(resource)
+        entry = PolicyEntryInfo(resource, list(actions), list(source_ips), decision)
         body = AclInfo(subject, [PolicyInfo(policy_type, [entry])]).to_json(standard=True)
         code, what = RequestCode.AUTH_UPDATE_ACL, f"the permission of {username} on {resource}"
         return self._change(code, what, UpdateAclRequestHeader(subject=subject), target, body=body)
@@ -181,12 +182,12 @@ class UserAdmin(AccessAdmin):
         **target: Unpack[ChangeTarget],
     ) -> list[str]:
         """Delete a user's permission on a resource, or all of its permissions; return the brokers that applied it."""
+        resource = resource and self.namespace.wrap_resource(resource)
         code, what = (
             RequestCode.AUTH_DELETE_ACL,
             f"the deletion of the permission of {username} on {resource or 'everything'}",
         )
-        full = resource and self.namespace.wrap_resource(resource)
-        header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=full)
+        header = DeleteAclRequestHeader(subject=f"User:{username}", policy_type=policy_type, resource=resource)
         return self._change(code, what, header, target)
 
 

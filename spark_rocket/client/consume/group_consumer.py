@@ -91,10 +91,10 @@ class GroupConsumer(Client, ABC):
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
         self._connecting = connecting
-        self.group = check_group(group)
+        self.group = check_group(self.namespace.unwrap(group))
         self.message_model = message_model
         self.consume_from_where = consume_from_where
-        self._reader = Reader(self.name_server, group=group, instance_name=instance_name, **connecting)
+        self._reader = Reader(self.name_server, group=self.group, instance_name=instance_name, **connecting)
         self._subscriptions = Subscriptions()
         self._offsets = make_offset_store(self._reader, group, message_model, instance_name)
         self._share = QueueShare(

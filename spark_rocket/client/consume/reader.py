@@ -106,7 +106,7 @@ class Reader(Client):
         **connecting: Unpack[Connecting],
     ) -> None:
         super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
-        self.group = group
+        self.group = self.namespace.unwrap(group)
         self._timeout = request_timeout
 
     def __enter__(self) -> Self:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from enum import Enum
 from types import FunctionType
 from typing import Any
 
-from spark_rocket.arguments import checked
+from spark_rocket.arguments import Arguments, checked
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
+from spark_rocket.client.core.short_names import short_arguments
 from spark_rocket.errors import StateError
 from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.remoting.exposition import Exposition
@@ -35,15 +37,19 @@ class ServiceState(Enum):
 class Client:
     """The base class of producers, consumers, reader and admin: start, close, the shared instance."""
 
+    prepares_arguments = False
+    """Whether arguments have names to shorten."""
+
     def __init_subclass__(cls, **settings: Any) -> None:
-        """Check the arguments of the public methods (``arguments``)."""
+        """Check the arguments of the public methods (``arguments``), and shorten their names (``short_names``)."""
         super().__init_subclass__(**settings)
         for name, member in list(vars(cls).items()):
             if isinstance(member, FunctionType) and (name == "__init__" or not name.startswith("_")):
-                setattr(cls, name, checked(member))
+                setattr(cls, name, checked(member, _with_short_names))
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
+        self.prepares_arguments = bool(config.namespace)
         self._shared: ClientInstance | None = None
         self._closed = False
         self._failed = False
@@ -112,6 +118,10 @@ class Client:
             shared = self._shared
         release(acquired)  # another thread created it first
         return shared
+
+
+def _with_short_names(method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    return short_arguments(args[0].namespace, method, args, kwargs)
 
 
 _lock = threading.RLock()  # a signal handler may close what the interrupted code starts

@@ -157,14 +157,15 @@ class Producer(Client):
         member: bool = True,
         **connecting: Unpack[Connecting],
     ) -> None:
-        self.group = check_group(group)
+        config = ClientConfig.of(name_server, instance_name=instance_name, **connecting)
+        self.group = check_group(config.namespace.unwrap(group))
         self.member = member and group != DEFAULT_GROUP
         self._new_tracer: Callable[[], TraceDispatcher] | None = None
         if enable_msg_trace:
             new_sender = partial(trace_producer, name_server, instance_name, connecting)
             self._new_tracer = partial(TraceDispatcher, customized_trace_topic, new_sender)
             send_hooks = [*send_hooks, SendTraceHook(lambda: self.tracer)]
-        self._tracing = None if open_telemetry is False else _send_tracing(open_telemetry, group)
+        self._tracing = None if open_telemetry is False else _send_tracing(open_telemetry, self.group)
         self._hooks = Hooks(send_hooks, forbidding_hooks) if send_hooks or forbidding_hooks else None
         self.faults = FaultStrategy(time.monotonic, enabled=send_latency_fault_enable)
         self._send_timeout = send_timeout
@@ -182,7 +183,7 @@ class Producer(Client):
         self._batch_limits = limits if auto_batch else None
         self._closing = False
         # From here on a fork resets it.
-        super().__init__(ClientConfig.of(name_server, instance_name=instance_name, **connecting))
+        super().__init__(config)
         self._begin()
 
     def _begin(self) -> None:

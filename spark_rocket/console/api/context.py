@@ -109,7 +109,8 @@ class ApiContext:
             try:
                 session: LoginSession | None = request.state.session
                 query, body = await limit.read(request)
-                parsed = ApiRequest(request.path_params, query, body, session.user if session else "")
+                path, query, body = map(self._short_names, (request.path_params, query, body))
+                parsed = ApiRequest(path, query, body, session.user if session else "")
                 if changes is not None:
                     self._note(changes, parsed, request)
                 value = await self.links.run(lambda: handler(parsed), is_search=is_search)
@@ -120,6 +121,16 @@ class ApiContext:
             return value if isinstance(value, Response) else json_response(value)
 
         return handle
+
+    def _short_names(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Remove the namespace from the names of topics and groups: tables have them without it."""
+        unwrap = self.admin.namespace.unwrap
+        short = {
+            name: unwrap(value)
+            for name in ("topic", "group", "confirm")
+            if isinstance(value := parameters.get(name), str)
+        }
+        return {**parameters, **short}
 
     def _note(self, changes: str, parsed: ApiRequest, request: Request) -> None:
         if self.settings.read_only:
