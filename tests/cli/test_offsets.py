@@ -14,7 +14,7 @@ from spark_rocket.client import Producer, Reader
 from spark_rocket.datasource.exactly_once.ledger import Ledger
 from spark_rocket.datasource.exactly_once.manifest import Epoch, Manifest
 from spark_rocket.datasource.exactly_once.place import find_ledger
-from spark_rocket.datasource.exactly_once.records import PREPARED
+from spark_rocket.datasource.exactly_once.records import DONE, PREPARED
 from spark_rocket.datasource.exactly_once.sink_brokers import Timing, brokers_for
 from spark_rocket.datasource.exactly_once.staging import stage_rows
 from spark_rocket.datasource.exactly_once.writer import check_topics, commit_epoch
@@ -299,6 +299,30 @@ def test_the_given_place_of_a_ledger(rocket: Run, cluster: LocalCluster) -> None
     assert (status, found["source"], len(found["ledger"])) == (0, "given-ledger/broker-a/1", 32)
     for queue in ("0", "7"):
         assert rocket(*here, queue)[0] == 1
+
+    options = parse_write_options(given, Scope.WRITE_STREAM)
+    brokers = brokers_for(options)
+    at = find_ledger(options, brokers).queue
+    ledger = Ledger(brokers, at, options.staging_topic, "given", Timing.of(options), is_stream=True)
+    ledger.append(DONE, Epoch("given", 4))
+    sinks = ("sinks", "--ledger", "given-ledger", "--json")
+    place = ("--ledger-broker", "broker-a", "--ledger-queue")
+
+    def batches(*more: str) -> list[tuple[str, int]]:
+        status, out, err = rocket(*sinks, *more)
+        assert status == 0, err
+        return [(each["query"], each["batch"]) for each in json.loads(out)]
+
+    assert batches() == batches(*place, "1") == [("given", 4)]
+    assert batches(*place, "0") == []
+    status, _, err = rocket(*sinks, *place, "7")
+    assert status == 1
+    assert "no queue given-ledger/broker-a/7 now" in err
+    brokers.append(MessageQueue("given-ledger", "broker-a", 0), b"of another driver")
+    status, _, err = rocket(*sinks)
+    assert status == 1
+    assert "has 2 queues (given-ledger/broker-a/0, given-ledger/broker-a/1)" in err
+    assert batches(*place, "1") == [("given", 4)]
 
 
 def test_sinks_show_a_chained_manifest_and_newer_records(rocket: Run, cluster: LocalCluster) -> None:

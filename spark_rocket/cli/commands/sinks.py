@@ -34,21 +34,27 @@ _ledger = click.option(
 @connection
 @_json
 @_ledger
+@given_place
 @click.option("--staging", default="ROCKET_SINK_STAGING", metavar="TOPIC", help="stagingTopic of the writes")
-def sinks(link: Link, ledger: str, staging: str, as_json: bool) -> int:
+def sinks(
+    link: Link, ledger: str, staging: str, ledger_broker: str | None, ledger_queue: int | None, as_json: bool
+) -> int:
     """Show the last micro-batch of each query that writes with deliveryGuarantee=exactlyOnce.
 
     DONE: it is published. PREPARED or RESUMED: its publication is in progress, or its driver died. Restart the query
     before STAGED UNTIL, when the brokers delete its staged rows. Newer version: a newer spark_rocket writes the query;
     use that version here. Exit status 1 if a micro-batch has duplicates.
+
+    A ledger topic may have several queues if one of them was used, or if --ledger-broker names the ledger's.
     """
     from spark_rocket.datasource.exactly_once.status import sink_statuses
 
     link, namespace = link.with_full_names()
     ledger, staging = namespace.wrap(ledger), namespace.wrap(staging)
+    place = queue_of(ledger, ledger_broker, ledger_queue)
     with link.admin() as admin, link.reader() as reader:
         try:
-            statuses = sink_statuses(reader, ledger)
+            statuses = sink_statuses(reader, ledger, place)
         except TopicNotFoundError:
             statuses = []  # the first write creates it
         hours = _retention_hours(admin, reader, staging) if any(each.prepared for each in statuses) else None

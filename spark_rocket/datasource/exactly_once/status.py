@@ -15,7 +15,7 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.manifest import Manifest
 from spark_rocket.datasource.exactly_once.records import DONE, LEDGER, PREPARED, VERSION, Record, parse_record
-from spark_rocket.errors import DataSourceError, RocketError
+from spark_rocket.errors import DataSourceError, QueueNotFoundError, RocketError
 from spark_rocket.model import MessageExt, MessageQueue
 
 log = logging.getLogger("spark_rocket.datasource")
@@ -52,20 +52,19 @@ class SinkStatus:
     """The target topics, as far as they are known."""
 
 
-def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
+def sink_statuses(reader: Reader, ledger_topic: str, place: MessageQueue | None = None) -> list[SinkStatus]:
     """One status for each query in the ledger, sorted by time, the newest first.
 
-    Raises TopicNotFoundError, EXACTLY_ONCE.LEDGER_QUEUES for a topic with several queues, EXACTLY_ONCE.FOREIGN_MESSAGE
-    for a message that is not a record, and the errors of requests.
+    ``place``: the queue that ledgerBroker and ledgerQueue name. Without it, it is the topic's only queue that was used.
+
+    Raises TopicNotFoundError, QueueNotFoundError for a missing place, EXACTLY_ONCE.LEDGER_QUEUES for a topic with
+    several used queues, EXACTLY_ONCE.FOREIGN_MESSAGE for a message that is not a record, and the errors of requests.
     """
-    queues = reader.refresh(ledger_topic)
-    if len(queues) != 1:
-        where = ", ".join(queue.name for queue in queues)
-        raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=ledger_topic, count=len(queues), where=where)
+    ledger = _ledger_queue(reader, ledger_topic, place)
     epochs: dict[str, list[tuple[Record, int]]] = {}
     newer: dict[str, int] = {}
-    for message in _messages(reader, queues[0]):
-        record = parse_record(message, queues[0])
+    for message in _messages(reader, ledger):
+        record = parse_record(message, ledger)
         if record.version != VERSION:
             newer[record.query] = message.store_timestamp
             continue
@@ -79,6 +78,23 @@ def sink_statuses(reader: Reader, ledger_topic: str) -> list[SinkStatus]:
     found = [_status(reader, epoch) for query, epoch in epochs.items() if query not in newer]
     unknown = [SinkStatus(query, None, NEWER, "", time) for query, time in newer.items()]
     return sorted(found + unknown, key=lambda status: -status.time)
+
+
+def _ledger_queue(reader: Reader, topic: str, place: MessageQueue | None) -> MessageQueue:
+    queues = reader.refresh(topic)
+    if place is not None:
+        if place in queues:
+            return place
+        where = ", ".join(queue.name for queue in queues)
+        raise QueueNotFoundError(
+            f"The ledger topic has no queue {place.name} now; its queues: {where}.",
+            remedy="Use ledgerBroker and ledgerQueue of the writes, and start that broker.",
+        )
+    used = queues if len(queues) == 1 else [queue for queue in queues if reader.max_offset(queue)]
+    if len(used) > 1:
+        where = ", ".join(queue.name for queue in used)
+        raise condition("EXACTLY_ONCE.LEDGER_QUEUES", topic=topic, count=len(used), where=where)
+    return (used or queues)[0]
 
 
 def ledger_id(reader: Reader, queue: MessageQueue) -> str | None:
