@@ -30,6 +30,10 @@ PIPELINES: dict[str, tuple[str, str]] = {
     pipelines.WRITE.name: ("write, batch or stream", "写入（批或流）"),
     pipelines.EXACTLY_ONCE.name: ("exactly-once batch", "精确一次批写入"),
     pipelines.EXACTLY_ONCE_STREAM.name: ("exactly-once stream", "精确一次流写入"),
+    pipelines.EXACTLY_ONCE_DELAYED.name: (
+        "exactly once with delayed rows (`delayLevel`, `deliverAt`)",
+        "精确一次写入有延时的行（`delayLevel`、`deliverAt`）",
+    ),
     pipelines.MESSAGES_VIEW.name: ("view `messages`", "视图 `messages`"),
     pipelines.DLQ_VIEW.name: ("view `dlq`", "视图 `dlq`"),
     pipelines.LAG_VIEW.name: ("view `lag` of a group", "一个消费组的视图 `lag`"),

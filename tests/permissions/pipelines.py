@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -183,11 +185,14 @@ class KilledError(BaseException):
 
 
 @contextmanager
-def killed_driver() -> Iterator[None]:
-    """Kill the driver while it publishes; the next one does not wait for sends of the dead one."""
+def killed_driver(published: int = 0) -> Iterator[None]:
+    """Kill the driver after it has published some blocks or delayed rows."""
+    publish, attempts = Brokers.publish, count()
 
     def killed(brokers: Brokers, block: Block, queue: MessageQueue) -> SendResult:
-        raise KilledError
+        if next(attempts) >= published:
+            raise KilledError
+        return publish(brokers, block, queue)
 
     with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
         patch.setattr(Brokers, "publish", killed)
@@ -213,6 +218,18 @@ def write_exactly_once(world: World) -> None:
 
 
 def stream_exactly_once(world: World) -> None:
+    _stream_exactly_once(world, ROWS)
+
+
+def stream_delayed(world: World) -> None:
+    """The dead driver has published rows of both kinds, which the next one finds where they wait."""
+    levels = pa.array([None, 1, None, 1], pa.int32())
+    times = pa.array([None, None, datetime.now(UTC) + timedelta(hours=1), None], pa.timestamp("us", "UTC"))
+    rows = pa.record_batch({"body": ["1", "2", "3", "4"], "delayLevel": levels, "deliverAt": times})
+    _stream_exactly_once(world, rows, published=3)
+
+
+def _stream_exactly_once(world: World, rows: pa.RecordBatch, published: int = 0) -> None:
     given = world.options(topic="results", deliveryGuarantee="exactlyOnce")
     options = parse_write_options(given, Scope.WRITE_STREAM)
     with without_grace():
@@ -220,9 +237,9 @@ def stream_exactly_once(world: World) -> None:
         query = world.new_name
         for batch in range(2):
             epoch = Epoch(query, batch)
-            staged = stage_rows(iter([ROWS]), brokers_for(options), options, epoch)
+            staged = stage_rows(iter([rows]), brokers_for(options), options, epoch)
             if batch:
-                with killed_driver():
+                with killed_driver(published):
                     commit_epoch(options, [staged], is_stream=True)
             commit_epoch(options, [staged], is_stream=True)
 
@@ -307,6 +324,7 @@ RUNS = (
     Run(pipelines.WRITE, write),
     Run(pipelines.EXACTLY_ONCE, write_exactly_once),
     Run(pipelines.EXACTLY_ONCE_STREAM, stream_exactly_once),
+    Run(pipelines.EXACTLY_ONCE_DELAYED, stream_delayed),
     Run(pipelines.MESSAGES_VIEW, _view("messages", subscribe="orders", key="k1")),
     Run(pipelines.DLQ_VIEW, _view("dlq", consumerGroup=COMMITTED), COMMITTED),
     Run(pipelines.LAG_VIEW, _view("lag", consumerGroup=COMMITTED), COMMITTED),

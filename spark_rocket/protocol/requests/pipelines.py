@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_rocket.model import READER_GROUP
+from spark_rocket.model import READER_GROUP, SCHEDULE_TOPIC, TIMER_TOPIC
 from spark_rocket.protocol.requests import BROKER_REQUESTS, REQUESTS
 from spark_rocket.protocol.requests.needs import Action, Pair, Permission, PlainAccess, Resource
 from spark_rocket.protocol.wire.codes import RequestCode as Code
@@ -200,6 +200,23 @@ EXACTLY_ONCE_STREAM = PipelineRequests(
         SentRequest(Code.QUERY_CONSUMER_OFFSET, LEDGER_TOPIC, FORMER_GROUP, is_optional=True),
     ),
 )
+EXACTLY_ONCE_DELAYED = PipelineRequests(
+    "exactlyOnceDelayed",
+    (
+        *EXACTLY_ONCE_STREAM.sent,
+        SentRequest(Code.SEND_MESSAGE_V2, TOPIC),
+        # Where delayed rows wait.
+        *(
+            request
+            for topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
+            for request in (
+                SentRequest(Code.GET_MAX_OFFSET, topic),
+                SentRequest(Code.GET_MIN_OFFSET, topic),
+                SentRequest(Code.PULL_MESSAGE, topic, LEDGER_GROUP),
+            )
+        ),
+    ),
+)
 MESSAGES_VIEW = PipelineRequests(
     "messagesView", (SentRequest(Code.GET_ROUTEINFO_BY_TOPIC, SUBSCRIBE), SentRequest(Code.QUERY_MESSAGE, SUBSCRIBE))
 )
@@ -264,6 +281,6 @@ DOCTOR = PipelineRequests(
 )
 
 PIPELINES: tuple[PipelineRequests, ...] = (
-    READ, STREAM, TIME, GROUP, LOOK_UP, DEAD_LETTERS, WRITE, EXACTLY_ONCE, EXACTLY_ONCE_STREAM, MESSAGES_VIEW, DLQ_VIEW,
-    LAG_VIEW, VIEWS, LAG, CONSOLE, EXPORT, DOCTOR,
+    READ, STREAM, TIME, GROUP, LOOK_UP, DEAD_LETTERS, WRITE, EXACTLY_ONCE, EXACTLY_ONCE_STREAM,
+    EXACTLY_ONCE_DELAYED, MESSAGES_VIEW, DLQ_VIEW, LAG_VIEW, VIEWS, LAG, CONSOLE, EXPORT, DOCTOR,
 )  # fmt: skip
