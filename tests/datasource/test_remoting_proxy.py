@@ -62,8 +62,9 @@ def _colour(row: str) -> str:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with LocalCluster(brokers=2) as cluster:
-        for topic in ("orders", "paid", "once", "ledger", "staging", "refused", "questions", "delayed", "invalid"):
+    with LocalCluster(brokers=2, config={"transactionTimeOut": 500, "transactionCheckInterval": 500}) as cluster:
+        names = ("orders", "paid", "once", "ledger", "staging", "refused", "questions", "delayed", "invalid", "checked")
+        for topic in names:
             cluster.create_topic(topic, 1)
         with Admin(cluster.name_server) as admin:
             admin.create_topic("committed", 1, broker="broker-b")
@@ -254,6 +255,24 @@ def transaction(place: Place) -> None:
     assert arrived(place, "committed") == [b"1"]
 
 
+class CommitsLater(Commits):
+    def execute_local_transaction(self, message: Message, arg: object) -> LocalTransactionState:
+        return LocalTransactionState.UNKNOW
+
+    def check_local_transaction(self, message: MessageExt) -> LocalTransactionState:
+        return LocalTransactionState.COMMIT_MESSAGE
+
+
+def checked_transaction(place: Place) -> None:
+    """The proxy's check names no broker; the decision must reach the one that asked."""
+    with TransactionProducer("checks", CommitsLater(), name_server=place.proxy.address) as producer:
+        brokers = {
+            producer.send_in_transaction(Message.of("checked", str(number))).queue.broker_name for number in "12"
+        }
+        assert brokers == {"broker-a", "broker-b"}
+        assert until(lambda: len(found := arrived(place, "checked")) == 2 and sorted(found) == [b"1", b"2"])
+
+
 def delayed(place: Place) -> None:
     with Producer("shop", name_server=place.proxy.address) as producer:
         producer.send(Message.of("delayed", "1", delay_ms=1))
@@ -310,6 +329,7 @@ MATRIX = (
     Row("`PushConsumer`, retries", WORKS, sent_back),
     Row("`LitePullConsumer`", WORKS, pulled_by_a_group),
     Row("`TransactionProducer`", WORKS, transaction),
+    Row("`TransactionProducer`, checks", WORKS, checked_transaction),
     Row("`delay_ms`, `recall_message`", WORKS, delayed),
     Row("`sqlFilter`", WORKS, filtered),
     Row("`badRecords=deadLetter`", WORKS, dead_letters),

@@ -2,19 +2,25 @@
 
 It accepts exactly the requests that Apache's proxy accepts; all others are refused as it does. A request to a broker
 must have its name in ``bname`` (``n`` in 310 and 320), locks the name of their first queue in the body. Requests about
-members of groups need none: Apache's proxy keeps the members itself; here all brokers keep them, and the first one's
-response is returned. The route that it returns names itself as each broker. Each client has connections of its own to
-the brokers, as brokers know members by their connections.
+members of groups need none: Apache's proxy keeps the members itself (its ClientManagerActivity and
+ConsumerManagerActivity); here all brokers keep them, and the first one's response is returned. The route that it
+returns names itself as each broker. Each client has connections of its own to the brokers, as brokers know members by
+their connections.
 
-Without the requests that brokers send to clients: checks of transactions, changes of members.
+A decision about a transaction names no broker either (TransactionActivity): the proxy remembers the broker of each half
+message that it sent or whose check it forwarded, by producer group and transaction id, and drops other decisions
+(AbstractTransactionService). A check has only the four fields of RemotingChannel.processCheckTransaction.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Self
 
 from spark_rocket.client import Admin
+from spark_rocket.model import PRODUCER_GROUP, TRAN_MSG
+from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody
 from spark_rocket.protocol.wire.bodies.route import MASTER_ID, TopicRouteData
 from spark_rocket.protocol.wire.codes import BROKER_NAME, ONE_LETTER_CODES, RequestCode, ResponseCode
@@ -35,6 +41,7 @@ _MEMBERS = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP,
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
 }
+_CHECK = ("commitLogOffset", "tranStateTableOffset", "transactionId", "msgId")
 _LOCKS = {RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ}
 _SECONDS = 40.0  # longer than a long poll
 
@@ -50,6 +57,7 @@ class RemotingProxy:
         self._thread = LoopThread()
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: dict[Channel, AsyncRemotingClient] = {}
+        self._transactions: dict[tuple[str, str], str] = {}
         self.refused: list[RemotingCommand] = []
         handlers = dict.fromkeys(CODES, self._forward)
         self._server = RemotingServer("127.0.0.1", 0, handlers, default_handler=self._unsupported)
@@ -76,7 +84,13 @@ class RemotingProxy:
         return RemotingCommand.response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _forward(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        brokers = self._brokers_of(request)
+        if request.code == RequestCode.END_TRANSACTION:
+            name = self._transactions.pop(_transaction_of(request), "")
+            if not name:
+                return RemotingCommand.response(request, ResponseCode.SUCCESS)
+            brokers = [self._brokers[name]]
+        else:
+            brokers = self._brokers_of(request)
         if not brokers:
             self.refused.append(request)
             remark = "Request doesn't have field bname"
@@ -99,7 +113,9 @@ class RemotingProxy:
         return [self._brokers[name]] if name else []
 
     async def _respond(self, channel: Channel, request: RemotingCommand, servers: list[str]) -> None:
-        client = self._clients.setdefault(channel, AsyncRemotingClient())
+        if channel not in self._clients:
+            self._clients[channel] = AsyncRemotingClient(on_push=partial(self._pass_on, channel))
+        client = self._clients[channel]
         asked = (RemotingCommand.request(request.code, dict(request.ext_fields), bytes(request.body)) for _ in servers)
         response, *_ = await asyncio.gather(
             *(client.invoke(*each, _SECONDS) for each in zip(servers, asked, strict=True))
@@ -109,7 +125,24 @@ class RemotingProxy:
             for data in route.broker_datas:
                 data.broker_addrs = {MASTER_ID: self.address}
             response.body = route.to_json(standard=True)
+        if TRAN_MSG in request.ext_fields.get("i", "") and response.code == ResponseCode.SUCCESS:
+            group, transaction = request.ext_fields["a"], response.ext_fields["transactionId"]
+            self._transactions[group, transaction] = request.ext_fields["n"]
         if not request.is_oneway:
             channel.write(
                 RemotingCommand.response(request, response.code, response.remark, response.ext_fields, response.body)
             )
+
+    def _pass_on(self, channel: Channel, address: str, request: RemotingCommand) -> None:
+        """Forward a broker's request to the client."""
+        fields = request.ext_fields
+        if request.code == RequestCode.CHECK_TRANSACTION_STATE:
+            (message,) = decode_messages(bytes(request.body))
+            name = next(name for name, each in self._brokers.items() if each == address)
+            self._transactions[message.properties[PRODUCER_GROUP], fields["transactionId"]] = name
+            fields = {name: fields[name] for name in _CHECK}
+        channel.write(RemotingCommand.request(request.code, fields, bytes(request.body), oneway=True))
+
+
+def _transaction_of(request: RemotingCommand) -> tuple[str, str]:
+    return request.ext_fields["producerGroup"], request.ext_fields["transactionId"]
