@@ -21,6 +21,7 @@ from spark_rocket.client import Admin
 from spark_rocket.datasource.exactly_once.writer import check_topics
 from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
+from spark_rocket.protocol.requests.pipelines import EXACTLY_ONCE_STREAM, NAMES, TOPIC
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.certificates import CertificateAuthority
 from tests.kit.addresses import ADVERTISED_HOST, address_map, unreachable_broker
@@ -257,20 +258,17 @@ def test_a_proxy_as_name_server(capsys: Capsys) -> None:
 
 # --- exactly once -----------------------------------------------------------------------------------------------------
 
-SINK_GRANTS = {
-    "1.0": {
-        "Topic:results": ["Pub", "Sub"],
-        "Topic:ROCKET_SINK_STAGING": ["Pub", "Sub"],
-        "Topic:ROCKET_SINK_LEDGER": ["Pub", "Sub"],
-        "Group:ROCKET_SINK_LEDGER": ["Sub"],
-    },
-    "2.0": {
-        "Topic:results": ["Pub", "Sub", "Get"],
-        "Topic:ROCKET_SINK_STAGING": ["Pub", "Sub"],
-        "Topic:ROCKET_SINK_LEDGER": ["Pub", "Sub", "Get"],
-        "Group:ROCKET_SINK_LEDGER": ["Sub"],
-    },
-}
+
+def sink_grants(acl: str) -> dict[str, list[str]]:
+    """What the guides say that an exactly-once stream needs, and no more."""
+    declared = EXACTLY_ONCE_STREAM.policies() if acl == "2.0" else EXACTLY_ONCE_STREAM.plain_permissions()
+    names = {**NAMES, TOPIC: "results"}
+    return {
+        f"{granted.resource.value}:{names[granted.name]}": [action.capitalize() for action in granted.actions]
+        for granted in declared
+    }
+
+
 ONCE = ("--exactly-once", "--write", "results", "-g", "ROCKET_SINK_LEDGER")
 
 
@@ -291,9 +289,11 @@ def sink_account(world: tuple[LocalCluster, str], grants: dict[str, list[str]], 
 
 def test_a_sound_sink_has_no_problem(sink_world: tuple[LocalCluster, str], capsys: Capsys) -> None:
     cluster, acl = sink_world
+    with Admin(cluster.name_server, access_key="root-key", secret_key="r00t-s3cr3t") as admin:
+        admin.put_kv_config("ROCKET_SINK", "ROCKET_SINK_LEDGER_DOCTOR", "of a doctor that was killed")
     for _ in range(2):
         status, found = findings(
-            capsys, cluster.name_server, *ONCE, *sink_account(sink_world, SINK_GRANTS[acl], "sound-account")
+            capsys, cluster.name_server, *ONCE, *sink_account(sink_world, sink_grants(acl), "sound-account")
         )
         wrong = {each["about"]: each for each in found if each["grade"] == "wrong"}
         assert (status, wrong) == (0, {})
@@ -310,7 +310,7 @@ def test_a_sound_sink_has_no_problem(sink_world: tuple[LocalCluster, str], capsy
 
 def test_each_missing_permission_of_a_sink(sink_world: tuple[LocalCluster, str], capsys: Capsys) -> None:
     cluster, acl = sink_world
-    grants = SINK_GRANTS[acl]
+    grants = sink_grants(acl)
     for number, (resource, action) in enumerate((one, each) for one, actions in grants.items() for each in actions):
         fewer = {
             one: [each for each in actions if (one, each) != (resource, action)] for one, actions in grants.items()
@@ -332,7 +332,7 @@ def test_a_sink_whose_topics_are_missing_and_cannot_be_created(
     sink_world: tuple[LocalCluster, str], capsys: Capsys
 ) -> None:
     cluster, acl = sink_world
-    keys = sink_account(sink_world, SINK_GRANTS[acl], "no-create")
+    keys = sink_account(sink_world, sink_grants(acl), "no-create")
     topics = ("--ledger-topic", "no-such-ledger", "--staging-topic", "no-such-staging")
     wrong = problems(capsys, cluster.name_server, *ONCE, *topics, *keys)
     for topic in ("no-such-ledger", "no-such-staging"):

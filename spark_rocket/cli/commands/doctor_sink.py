@@ -45,6 +45,7 @@ _UNUSED_QUEUE = 1  # registers of queries begin at 1,024, and the ledger has one
 _ASK = "Ask its administrator for flushDiskType, brokerRole and fileReservedTime."
 _TRIAL_SUFFIX = "_DOCTOR"
 _NO_ATTRIBUTE = "rocket"
+# Texts of Apache's TopicValidator and AttributeParser; accounts are checked before (CreateTopicRequestHeader: Create).
 _CHECKED = re.compile("conflict with system topic|attribute format is wrong")
 _SEND_BEFORE = "Grant PUB on the staging topic and the ledger topic: a send would make them unfit for the first query."
 
