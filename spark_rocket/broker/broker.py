@@ -144,6 +144,7 @@ class Broker:
                 store_host=(store_ip, server.port),
                 loop=asyncio.get_running_loop(),
                 tasks=BackgroundTasks(),
+                rules=lambda: None if access_control is None else access_control.rules,
             )
             parts = self._parts = BrokerParts(
                 environment,

@@ -27,6 +27,9 @@ class BrokerEnvironment:
     """The address for clients, which is also stored with messages."""
     loop: asyncio.AbstractEventLoop
     tasks: BackgroundTasks
+    rules: Callable[[], object] = lambda: None
+    """Returns the accounts and permissions in force, another object after each change. A request that is held for
+    longer than that is not answered with messages: its client asks again, and is checked again."""
 
     @property
     def host(self) -> str:

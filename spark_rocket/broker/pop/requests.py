@@ -56,6 +56,8 @@ class PopRequest(NamedTuple):
     wanted: PullFilter
     order: bool = False
     attempt_id: str | None = None
+    rules: object = None
+    """The accounts and permissions that it was checked by."""
 
 
 @dataclass(slots=True)

@@ -96,7 +96,7 @@ class PeekProcessor(Processor):
             place = PollingKey(
                 header.topic, header.consumer_group, queue_id, PollingKind.NOTIFICATION, wanted.tag_codes
             )
-            again = partial(self._again, channel, request, header, wanted)
+            again = partial(self._again, channel, request, header, wanted, self.environment.rules())
             held = self.pop_long_polling.hold_at(place, channel, request, header.born_time, header.poll_time, again)
             if held is Held.HELD:
                 return None
@@ -104,9 +104,16 @@ class PeekProcessor(Processor):
         return RemotingCommand.response(request, 0, None, response.to_ext())
 
     def _again(
-        self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
+        self,
+        channel: Channel,
+        request: RemotingCommand,
+        header: NotificationRequestHeader,
+        wanted: PullFilter,
+        rules: object,
     ) -> None:
         def look() -> RemotingCommand | None:
+            if rules is not self.environment.rules():
+                return RemotingCommand.response(request, 0, None, NotificationResponseHeader(has_msg=False).to_ext())
             self.topics.known(header.topic)
             return self._look(channel, request, header, wanted)
 

@@ -94,6 +94,7 @@ class PopMessageProcessor(Processor):
             wanted,
             header.order or settings.consume_message_orderly,
             header.attempt_id,
+            self.environment.rules(),
         )
         return self._run(channel, request, pop)
 
@@ -120,6 +121,9 @@ class PopMessageProcessor(Processor):
             return
 
         def run() -> RemotingCommand | None:
+            if pop.rules is not self.environment.rules():
+                nothing = PopResult(self.clock(), pop.invisible_time, 0)
+                return _response(request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", nothing, pop)
             check_queue(self.topics, pop.topic, pop.queue_id, pop.group)
             return self._run(channel, request, pop)
 

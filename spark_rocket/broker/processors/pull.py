@@ -100,6 +100,8 @@ class _Pull:
     """Deadline of the response, by the loop's clock."""
     passed: bool = False
     """Whether messages that do not match were skipped while it was held."""
+    rules: object = None
+    """The accounts and permissions that it was checked by."""
     weight: int = 1
     """How often it counts among held pulls: once more for each 16 tags or 128 characters of its filter."""
 
@@ -143,6 +145,7 @@ class PullMessageProcessor(Processor):
             wanted = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
         max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
         pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, wanted)
+        pull.rules = self.environment.rules()
         if sys_flag & _COMMIT and not self.offsets.has_reset(group, topic, queue_id):
             self.offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
@@ -207,7 +210,7 @@ class PullMessageProcessor(Processor):
         """Respond, or hold for ``held_ms`` if there are no messages (None: the request was held before)."""
         reset = self.offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
-            return self._reset_response(request, pull, reset)
+            return self._offset_response(request, pull, reset, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
         if pull.wanted.matches is None:
             result = self.store.get_message(
                 pull.topic, pull.queue_id, pull.offset, pull.max_msgs, pull.max_bytes, pull.wanted.tag_codes
@@ -293,12 +296,18 @@ class PullMessageProcessor(Processor):
             return
 
         def run() -> RemotingCommand | None:
+            if pull.rules is not self.environment.rules():
+                code, remark = ResponseCode.PULL_RETRY_IMMEDIATELY, GetMessageStatus.NO_MATCHED_MESSAGE.value
+                return self._offset_response(request, pull, pull.offset, code, remark)
             self.topics.to_read(pull.topic, pull.queue_id, pull.group)
             return self._run(channel, request, pull, None)
 
         respond_to_held(channel, request, run)
 
-    def _reset_response(self, request: RemotingCommand, pull: _Pull, offset: int) -> RemotingCommand:
+    def _offset_response(
+        self, request: RemotingCommand, pull: _Pull, offset: int, code: int, remark: str
+    ) -> RemotingCommand:
+        """A response without messages: pull from ``offset``."""
         store = self.store
         ext = {
             "suggestWhichBrokerId": "0",
@@ -306,7 +315,7 @@ class PullMessageProcessor(Processor):
             "minOffset": str(store.get_min_offset(pull.topic, pull.queue_id)),
             "maxOffset": str(store.get_max_offset(pull.topic, pull.queue_id)),
         }
-        return RemotingCommand.response(request, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", ext)
+        return RemotingCommand.response(request, code, remark, ext)
 
 
 def _response(

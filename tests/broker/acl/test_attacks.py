@@ -19,6 +19,7 @@ from tests.broker.acl.conftest import Connect
 from tests.broker.acl.test_control import control_of, pull, refused, rules
 from tests.broker.wire import Wire
 from tests.kit.brokers import parts_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -176,3 +177,35 @@ def test_a_denied_groups_messages_are_not_read_from_its_retry_topics(as_: Connec
     for name in ("victims", "victims_secret", "victims+secret"):
         refused(pull(trusted, f"%RETRY%{name}", "anybody"), f"SUB for the group {name}")
     assert pull(trusted, "%RETRY%others_secret", "anybody").code != ResponseCode.NO_PERMISSION
+
+
+ELSEWHERE = {"REAL_TOPIC": "secret", "REAL_QID": "0", "RETRY_TOPIC": "secret", "ORIGIN_GROUP": "victims"}
+"""Properties that the broker itself sets for messages that it delivers later."""
+
+
+@pytest.mark.parametrize("more", [{}, {"POP_CK": "secret 0 0 0 0 0 0 0 0"}, {"PROPERTY_TIMER_ENQUEUE_MS": "1"}])
+def test_properties_do_not_redirect_a_message(more: dict[str, str], as_: Connect) -> None:
+    """Sent at once, delayed by level and by time, and committed: it stays in the topic that the account may use."""
+    mallory, root = as_(MALLORY), as_(ROOT)
+    before = {topic: root.end(topic) for topic in ("own", "secret")}
+    forged = ELSEWHERE | more
+    ways: tuple[dict[str, str], ...] = ({}, {"DELAY": "1"}, {"TIMER_DELAY_MS": "1"}, {"TIMER_DELIVER_MS": "1"})
+    for properties in ways:
+        assert mallory.send("own", b"moved", forged | properties).code == 0
+    half = mallory.send("own", b"moved", forged | {"TRAN_MSG": "true", "PGROUP": "p", "UNIQ_KEY": "k"})
+    decision = {"producerGroup": "p", "msgId": "k", "commitOrRollback": 8, "topic": "own"}
+    place = int(half.ext_fields["msgId"][-16:], 16)
+    offset = half.ext_fields["queueOffset"]
+    ended = mallory.ask(RequestCode.END_TRANSACTION, **decision, tranStateTableOffset=offset, commitLogOffset=place)
+    assert ended.code == 0, ended.remark
+    assert until(lambda: root.end("own") == before["own"] + len(ways) + 1)
+    assert root.end("secret") == before["secret"]
+
+
+def test_names_differ_by_case_and_prefix(as_: Connect) -> None:
+    mallory = as_(MALLORY)
+    for topic in ("Own", "OWN", "own2", "ow", "own*", "*", "%RETRY%own", "%DLQ%readers"):
+        refused(mallory.send(topic), "has no permission PUB for" if topic[0] != "%" else "has no permission")
+    for group in ("Readers", "readers2", "*", "readers*"):
+        refused(pull(mallory, "own", group), "has no permission SUB for the group")
+    refused(as_(Credentials("Mallory-key", MALLORY.secret_key)).send("own"), "no account with the accessKey")

@@ -206,6 +206,22 @@ def test_a_pull_needs_topic_and_group(root: Wire, as_: Connect) -> None:
     ok(alice.ask(RequestCode.GET_MAX_OFFSET, **ends))
 
 
+def test_names_differ_by_case_and_prefix(root: Wire, as_: Connect) -> None:
+    with_alice(root)
+    alice = as_(ALICE)
+    ok(grant(root, "alice", "Topic:ord*", "Pub"))
+    ok(grant(root, "alice", "Topic:orders", "Pub", decision="Deny"))
+    ok(grant(root, "alice", "Group:readers", "Sub"))
+    refused(alice.send("orders"), "the decision is deny.")
+    for topic in ("Orders", "ORD", "or", "*", "Ord*", "%RETRY%order", "%DLQ%order", "", " orders"):
+        answer = alice.send(topic)
+        assert answer.code != ResponseCode.SUCCESS, topic
+        assert "no matched policies" in (answer.remark or ""), (topic, answer.remark)
+    for group in ("Readers", "readers2", "reader", "*"):
+        refused(alice.send(f"%RETRY%{group}"), f"access Group:{group}")
+    refused(as_(Credentials("Alice", ALICE.secret_key)).send("ordinary"), "User:Alice is not found.")
+
+
 def test_a_recall_needs_the_permission_to_send(root: Wire, as_: Connect) -> None:
     with_alice(root)
     ok(grant(root, "alice", "Topic:orders", "Pub"))
