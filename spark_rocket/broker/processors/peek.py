@@ -113,6 +113,7 @@ class PeekProcessor(Processor):
     ) -> None:
         def look() -> RemotingCommand | None:
             if rules is not self.environment.rules():
+                self.pop_long_polling.more(header.consumer_group, header.topic, header.queue_id)
                 return RemotingCommand.response(request, 0, None, NotificationResponseHeader(has_msg=False).to_ext())
             self.topics.known(header.topic)
             return self._look(channel, request, header, wanted)

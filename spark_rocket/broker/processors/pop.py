@@ -122,6 +122,7 @@ class PopMessageProcessor(Processor):
 
         def run() -> RemotingCommand | None:
             if pop.rules is not self.environment.rules():
+                self.pop_long_polling.more(pop.group, pop.topic, pop.queue_id)  # the message is for the next one
                 nothing = PopResult(self.clock(), pop.invisible_time, 0)
                 return _response(request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", nothing, pop)
             check_queue(self.topics, pop.topic, pop.queue_id, pop.group)
