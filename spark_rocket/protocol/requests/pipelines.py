@@ -210,6 +210,7 @@ EXACTLY_ONCE_DELAYED = PipelineRequests(
             request
             for topic in (SCHEDULE_TOPIC, TIMER_TOPIC)
             for request in (
+                SentRequest(Code.GET_ROUTEINFO_BY_TOPIC, topic),
                 SentRequest(Code.GET_MAX_OFFSET, topic),
                 SentRequest(Code.GET_MIN_OFFSET, topic),
                 SentRequest(Code.PULL_MESSAGE, topic, LEDGER_GROUP),
