@@ -434,6 +434,19 @@ def test_dead_letters_are_listed_and_resent(rocket: Run, admin: Admin, topic: st
         assert rocket("dlq", "resend", *arguments, "--yes").failed(text, status=status)
 
 
+def test_a_dead_letter_that_cannot_be_resent_does_not_stop_the_others(
+    rocket: Run, admin: Admin, topic: str, failing: str
+) -> None:
+    bad = admin.send(Message.of(f"%DLQ%{failing}", TEXT))  # without its original topic
+    sent = admin.send(Message.of(f"%DLQ%{failing}", BINARY, properties={"RETRY_TOPIC": topic}))
+    until(lambda: len(admin.dead_letters(failing)) == 3)
+    said = rocket("dlq", "resend", failing, "--all", "--to-topic", "--yes")
+    assert (said.status, said.out) == (1, "Resent 2 dead letters to their topics, for all groups.\n")
+    assert f"{bad.msg_id}: Message {bad.msg_id} of topic '%DLQ%{failing}' has no record of its original" in said.err
+    said = rocket("dlq", "resend", failing, bad.msg_id, sent.msg_id, "--to-topic", "--yes", "--json")
+    assert (said.status, [row["msgId"] for row in said.json_lines]) == (1, [sent.msg_id])
+
+
 def test_groups_without_dead_letters(rocket: Run, admin: Admin) -> None:
     for arguments in (("dlq", "resend", "missing", "--all"), ("dlq", "list", "missing")):
         said = rocket(*arguments)

@@ -22,12 +22,13 @@ from spark_rocket.cli.connect import Link, complete_groups, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import Bar
 from spark_rocket.cli.verbs import VerbGroup
-from spark_rocket.errors import ClientError, TopicNotFoundError
+from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX
 from spark_rocket.units import count_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin
+    from spark_rocket.client.admin import Failures
     from spark_rocket.model import MessageExt
 
 _begin = click.option("--from", "begin", type=past, metavar="TIME", help="dead letters since this time")
@@ -105,7 +106,7 @@ def resend(
     exclusive({"ID": ids or None, "--all": is_all}, required=True)
     if ids and (begin is not None or end is not None):
         raise click.UsageError("--from and --to need --all.")
-    with link.admin() as admin:
+    with link.partial() as (admin, failed):
         chosen = [_dead_letter(admin, group, msg_id) for msg_id in dict.fromkeys(ids)]
         # With ids, brokers without these dead letters need not be available.
         count = len(chosen) if ids else _count(admin, group)
@@ -119,8 +120,11 @@ def resend(
         sent = 0
         try:
             with Bar(is_bytes=False, what="dead letters") as bar:
-                for message in chosen if ids else _dead_letters(admin, group, begin, end):
-                    result = admin.resend(message, group=None if to_topic else group)
+                found = iter(chosen) if ids else _dead_letters(admin, group, begin, end, failed)
+                for message, result in admin.resend_each(found, group=None if to_topic else group):
+                    if isinstance(result, RocketError):
+                        failed[message.msg_id] = result
+                        continue
                     sent += 1
                     bar(sent, count)
                     if as_json:
@@ -147,9 +151,15 @@ def _count(admin: Admin, group: str) -> int:
     return sum(one.messages for one in admin.dead_letter_topics() if one.group == group)
 
 
-def _dead_letters(admin: Admin, group: str, begin: int | None, end: int | None) -> Iterator[MessageExt]:
-    """Iterate over the present dead letters, without those that arrive during the iteration."""
-    for queue, (low, high) in admin.offsets(DLQ_PREFIX + group).items():
-        for message in admin.messages_between(queue, low, high):
-            if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):
-                yield message
+def _dead_letters(
+    admin: Admin, group: str, begin: int | None, end: int | None, failed: Failures
+) -> Iterator[MessageExt]:
+    """Iterate over the present dead letters, without those that arrive during the iteration, or until an error."""
+    topic = DLQ_PREFIX + group
+    try:
+        for queue, (low, high) in admin.offsets(topic).items():
+            for message in admin.messages_between(queue, low, high):
+                if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):
+                    yield message
+    except RocketError as error:  # those in flight are still counted
+        failed[topic] = error
