@@ -67,8 +67,8 @@ class Request(Promise[Any], Submitted):
         super().fail(error)
 
     def release(self) -> None:
-        """Release the permit, once."""
-        permit = self.__dict__.pop("permit", None)
+        """Release the permit, once: nothing comes between the load and the store (``promise``)."""
+        permit, self.permit = self.permit, None
         if permit is not None:
             permit()
 
