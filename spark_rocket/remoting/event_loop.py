@@ -60,13 +60,16 @@ class CallbackThread:
         self._idle = deque((None,))  # its only item is taken by the thread that runs the calls
         self._thread: threading.Thread | None = None
 
-    def submit(self, call: Callable[[], object]) -> None:
+    def submit(self, call: Callable[[], object]) -> bool:
+        """Run a call after those submitted before. Return False if there is no thread: the next call retries."""
         self._calls.put(call)
         if self._idle:
             try:
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
-            except RuntimeError:  # too many threads: retried by the next call
+            except RuntimeError:  # too many threads, or the interpreter's exit
                 logger.exception("no thread for the callbacks of %s", self._name)
+                return False
+        return True
 
     def is_current(self) -> bool:
         """Whether this is called on the thread."""
@@ -228,7 +231,7 @@ def _logged(call: Callable[[], object]) -> None:
         logger.exception("call on the event loop failed")
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may start it, too
 _current: LoopThread | None = None
 _abandoned: list[LoopThread] = []  # of the parent process: never closed here, because its sockets are the parent's
 
@@ -241,7 +244,10 @@ def loop_thread() -> LoopThread:
         with _lock:
             found = _current
             if found is None:
-                found = _current = LoopThread()
+                started = LoopThread()
+                found = _current = started if _current is None else _current
+                if found is not started:
+                    started.stop()
     return found
 
 
@@ -257,7 +263,7 @@ def is_loop_thread() -> bool:
 
 def _after_fork_in_child() -> None:
     global _lock, _current
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     if _current is not None:
         _abandoned.append(_current)
         _current = None

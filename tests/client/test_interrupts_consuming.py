@@ -51,6 +51,11 @@ def locked(request: RemotingCommand) -> RemotingCommand:
 
 @pytest.fixture
 def mq(mq: FakeCluster) -> FakeCluster:
+    return serve(mq)
+
+
+def serve(mq: FakeCluster) -> FakeCluster:
+    """Let the brokers respond to consumers and readers."""
     members: list[str] = []
 
     def join(request: RemotingCommand) -> RemotingCommand:

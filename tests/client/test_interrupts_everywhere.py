@@ -54,6 +54,11 @@ CALLS: dict[str, tuple[dict[str, Any], Callable[[Any], Any]]] = {
 
 @pytest.fixture
 def mq(mq: FakeCluster) -> FakeCluster:
+    return serve(mq)
+
+
+def serve(mq: FakeCluster) -> FakeCluster:
+    """Let the brokers respond to producers."""
     mq.everywhere(RequestCode.SEND_BATCH_MESSAGE, stored)
     mq.everywhere(RequestCode.END_TRANSACTION, says(0))
     return mq

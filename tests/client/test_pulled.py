@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import accumulate
 
 import pytest
@@ -27,6 +28,7 @@ class Rig:
             max_of_all=limits.get("all", 10_000),
             tags_of=lambda _: parse_tags(tags),
             has_room=lambda queue: self.roomy.append(queue.queue.queue_id),
+            lock=threading.RLock(),
         )
         self.queues = [ProcessQueue(MessageQueue("t", "b", i), 0) for i in (0, 1)]
 

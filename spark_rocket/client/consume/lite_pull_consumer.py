@@ -90,6 +90,7 @@ class LitePullConsumer(GroupConsumer):
             max_of_all=pull_threshold_for_all,
             tags_of=self._subscriptions.tags_of,
             has_room=self._has_room,
+            lock=self._queues.guard,
         )
         self._queues.marks = True
         self._wanted: list[MessageQueue] = []  # by assign()

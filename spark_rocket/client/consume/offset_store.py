@@ -5,15 +5,14 @@ in place of its client id, because a restarted process must find it. The group h
 instances do not share offsets. A new version is written to a temporary file, fsynced and renamed; the previous version
 becomes ``offsets.json.bak``.
 
-After a crash, offsets are up to five seconds old, so messages may be consumed again. Corresponds to
-RemoteBrokerOffsetStore and LocalFileOffsetStore.
+Thread-safety: ``commit`` and ``persist`` by one thread at a time, the others by all. After a crash, offsets are up to
+five seconds old, so messages may be consumed again. Corresponds to RemoteBrokerOffsetStore and LocalFileOffsetStore.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -110,19 +109,16 @@ class LocalOffsetStore(OffsetStore):
     def __init__(self, directory: Path, group: str) -> None:
         self.group = group
         self._path = directory / group / "offsets.json"
-        self._lock = threading.RLock()
         self._offsets: dict[MessageQueue, int] | None = None
         self._written: dict[MessageQueue, int] = {}
         self._unusable: list[str] = []
 
     def open(self) -> None:
         """Read the file. ClientError if there is one, but neither it nor its backup is usable."""
-        with self._lock:
-            self._load()
+        self._load()
 
     def read(self, queue: MessageQueue) -> int | None:
-        with self._lock:
-            return self._load().get(queue)
+        return self._load().get(queue)
 
     def has_any(self, queues: Iterable[MessageQueue]) -> bool:
         return any(self.read(queue) is not None for queue in queues)
@@ -130,21 +126,20 @@ class LocalOffsetStore(OffsetStore):
     def commit(
         self, offsets: Mapping[MessageQueue, int], seconds: float | None = None
     ) -> dict[MessageQueue, RocketError]:
-        with self._lock:
-            known = self._load()
-            known.update(offsets)
-            if known == self._written:
-                return {}
-            try:
-                self._write(known)
-            except OSError as error:
-                remedy = f"Check that {self._path} is writable."
-                return {
-                    queue: ClientError(f"Cannot store the offset {offset} of {queue}: {error}.", remedy=remedy)
-                    for queue, offset in offsets.items()
-                }
-            self._written = dict(known)
+        known = self._load()
+        known.update(offsets)
+        if known == self._written:
             return {}
+        try:
+            self._write(known)
+        except OSError as error:
+            remedy = f"Check that {self._path} is writable."
+            return {
+                queue: ClientError(f"Cannot store the offset {offset} of {queue}: {error}.", remedy=remedy)
+                for queue, offset in offsets.items()
+            }
+        self._written = dict(known)
+        return {}
 
     def _load(self) -> dict[MessageQueue, int]:
         if self._offsets is None:
@@ -156,8 +151,9 @@ class LocalOffsetStore(OffsetStore):
                     f"Cannot read the offsets of a broadcasting group: {' '.join(self._unusable)}",
                     remedy="Restore the file, or remove it to reset the group.",
                 )
-            self._offsets = offsets or {}
-            self._written = dict(self._offsets)
+            found = offsets or {}
+            self._offsets = found if self._offsets is None else self._offsets  # another thread may have read it
+            self._written = dict(found)
         return self._offsets
 
     def _read(self, path: Path) -> dict[MessageQueue, int] | None:

@@ -24,8 +24,9 @@ offset is *stale* and commits nothing any more.
 The last commit of a locked queue is retried a few times while the lock is valid, because the next owner starts there.
 
 Thread-safety: ``OwnedQueues`` all methods, ``QueueTable`` none. ``_lock`` guards the table and is never held while
-waiting for a server. ``_committing`` is held during commits, ``_locking`` during lock and unlock requests, so that no
-lock is acquired for a released queue. Order: _committing or _locking, then _lock.
+waiting for a server. ``_locking`` is held during lock and unlock requests, so that no lock is acquired for a released
+queue. Commits run on a thread of their own, one after the other. That thread and the holder of ``_locking`` wait for
+servers only, not for other locks: a signal handler that closes may wait for them, whatever it has interrupted.
 Corresponds to RebalanceImpl, RebalancePushImpl, AssignedMessageQueue and the pull tasks of DefaultLitePullConsumerImpl.
 """
 
@@ -35,7 +36,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
 from functools import partial
 
 from spark_rocket.client.consume.allocation import QueueShare
@@ -48,7 +48,8 @@ from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError, StateError
 from spark_rocket.model import MessageQueue
-from spark_rocket.remoting.client.promise import run_on
+from spark_rocket.remoting.client.promise import Promise, resolved, run_on, submitted
+from spark_rocket.remoting.client.request import LOOP_MARGIN_S
 from spark_rocket.remoting.event_loop import CallbackThread
 
 logger = logging.getLogger(__name__)
@@ -145,11 +146,13 @@ class OwnedQueues:
         self._offsets = offsets
         self._table = QueueTable()
         self._retry_pending = False
-        self._lock = threading.RLock()
+        self.guard = self._lock = threading.RLock()
+        """Guards the table, and what a receiver has of running queues: with two locks, a signal handler that closes
+        would wait for the one, and its holder for the other, which the interrupted code holds."""
         self._changed = threading.Condition(self._lock)
-        self._committing = threading.RLock()
         self._locking = threading.RLock()
         self._restarts = CallbackThread("rocket-restarts")
+        self._commits = CallbackThread("rocket-commits")
 
     # --- state ------------------------------------------------------------------------------------------------
 
@@ -224,21 +227,20 @@ class OwnedQueues:
     def _restart(self, offsets: Mapping[MessageQueue, int], *, commit: bool, of: ProcessQueue | None) -> None:
         gone: list[ProcessQueue] = []
         try:
-            with self._committing if commit else nullcontext():
-                with self._lock:
-                    if of is not None and of.state is not Ownership.RUNNING:
-                        return
-                    mine = {queue: offset for queue, offset in offsets.items() if queue in self._table.wanted}
-                    gone = [one for queue, offset in mine.items() for one in self._table.restart(queue, offset)]
-                    self._forget(gone)
-                    started = [self._table.wanted[queue] for queue in mine]
-                    for one in started:
-                        one.marked = one.start_offset if commit else None
-                if mine and commit:
-                    self._offsets.persist(mine)
+            with self._lock:
+                if of is not None and of.state is not Ownership.RUNNING:
+                    return
+                mine = {queue: offset for queue, offset in offsets.items() if queue in self._table.wanted}
+                gone = [one for queue, offset in mine.items() for one in self._table.restart(queue, offset)]
+                self._forget(gone)
+                started = [(self._table.wanted[queue], offset) for queue, offset in mine.items()]
+                for one, offset in started:
+                    one.marked = offset if commit else None
+                committed = self._submit(started if commit else [])
+            committed.result()
         finally:
             self._release(gone)
-        self._start_each(started)
+        self._start_each([one for one, _ in started])
 
     def correct(self, process_queue: ProcessQueue, offset: int) -> None:
         """Continue at the broker's offset after an invalid one, when no earlier message is to be returned."""
@@ -385,10 +387,17 @@ class OwnedQueues:
 
     # --- committing -------------------------------------------------------------------------------------------
 
-    def _offsets_to_commit(self, owned: Iterable[ProcessQueue]) -> dict[MessageQueue, int]:
+    def _found(self, owned: Iterable[ProcessQueue]) -> list[tuple[ProcessQueue, int]]:
+        """Return the offsets to commit."""
         if self.marks:
-            return {one.queue: one.marked for one in owned if one.marked is not None}
-        return {one.queue: self.receiver.position(one) for one in owned if one.has_begun and not one.stale}
+            return [(one, one.marked) for one in owned if one.marked is not None]
+        return [(one, self.receiver.position(one)) for one in owned if one.has_begun and not one.stale]
+
+    def _latest(self, found: list[tuple[ProcessQueue, int]]) -> dict[MessageQueue, int]:
+        """Return offsets that were found before; of marked ones, what is marked now."""
+        if self.marks:
+            return {one.queue: one.marked for one, _ in found if one.marked is not None}
+        return {one.queue: offset for one, offset in found}
 
     def mark(self) -> None:
         """Mark the positions of all queues for commit."""
@@ -403,59 +412,61 @@ class OwnedQueues:
         self._commit(owned)
 
     def _commit(self, owned: list[ProcessQueue]) -> None:
-        """Commit queues that have not ended in the meantime."""
-        with self._committing:
-            with self._lock:
-                offsets = self._offsets_to_commit(one for one in owned if one.state is not Ownership.ENDED)
-            if offsets:
-                self._offsets.persist(offsets)
+        with self._lock:
+            committed = self._submit(self._found(owned))
+        committed.result()
+
+    def _submit(self, found: list[tuple[ProcessQueue, int]]) -> Promise[None]:
+        """Commit offsets later. The lock is held since they were found, so that commits have the order of positions."""
+        return submitted(self._commits, partial(self._persist, found)) if found else resolved(None)
+
+    def _persist(self, found: list[tuple[ProcessQueue, int]]) -> None:
+        """Commit queues that have not ended, or restarted at another offset, in the meantime."""
+        owned = [(one, offset) for one, offset in found if one.state is not Ownership.ENDED and not one.stale]
+        self._offsets.persist(self._latest(owned))
 
     def _commit_last(self, gone: list[ProcessQueue]) -> None:
         """Commit queues before they are unlocked."""
-        left = self._offsets_to_commit(gone)
-        if not left:
-            return
+        with self._lock:
+            found = self._found(gone)
+        failed: dict[MessageQueue, RocketError] = {}
         until = time.monotonic() + LAST_COMMIT_SECONDS
-        failed: dict[MessageQueue, RocketError] = dict.fromkeys(left, late_commit())
-        try:
-            # The thread that commits may wait for this one, if that is a signal handler: not without a limit.
-            attempts = LAST_COMMIT_ATTEMPTS if self._committing.acquire(timeout=LAST_COMMIT_SECONDS) else 0
-            for attempt in range(attempts):
-                if attempt:
-                    time.sleep(COMMIT_RETRY_SECONDS)
-                failed = self._offsets.commit(left)
-                left = {queue: left[queue] for queue in failed}
-                locked = any(one.queue in left and not one.is_lock_expired() for one in gone)
-                if not locked or time.monotonic() > until:
-                    break
-        finally:
-            with suppress(RuntimeError):  # not acquired
-                self._committing.release()
-        for queue, error in failed.items():
-            logger.warning("offset %d of group %s in %s not committed: %s", left[queue], self._group, queue, error)
+        for attempt in range(LAST_COMMIT_ATTEMPTS if found else 0):
+            if attempt:
+                time.sleep(COMMIT_RETRY_SECONDS)
+            failed = submitted(self._commits, lambda: self._offsets.commit(self._latest(found))).result()  # noqa: B023
+            found = [(one, offset) for one, offset in found if one.queue in failed]
+            locked = any(not one.is_lock_expired() for one, _ in found)
+            if not locked or time.monotonic() > until:
+                break
+        for one, offset in found:
+            logger.warning(
+                "offset %d of group %s in %s not committed: %s", offset, self._group, one.queue, failed[one.queue]
+            )
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit these offsets, or all positions, and wait: in parallel, with one timeout. Raises the first error."""
         deadline = time.monotonic() + PERSIST_SECONDS
+        with self._lock:
+            found = self.positions() if offsets is None else offsets
+            committed = submitted(self._commits, partial(self._commit_now, found, deadline))
         try:
-            if not self._committing.acquire(timeout=PERSIST_SECONDS):  # a broker does not respond to a commit
-                raise late_commit()
-            offsets = self.positions() if offsets is None else offsets
-            failed = self._offsets.commit(offsets, max(0.0, deadline - time.monotonic()))
-            with self._lock:
-                for queue, offset in offsets.items():
-                    one = self._table.wanted.get(queue)
-                    if one is not None and queue not in failed:
-                        one.marked = offset
-        finally:
-            with suppress(RuntimeError):  # not acquired
-                self._committing.release()
+            failed = committed.result(PERSIST_SECONDS + LOOP_MARGIN_S)
+        except TimeoutError:  # a broker does not respond to earlier commits
+            raise late_commit() from None
         for error in failed.values():
             raise error
 
+    def _commit_now(self, offsets: Mapping[MessageQueue, int], deadline: float) -> dict[MessageQueue, RocketError]:
+        failed = self._offsets.commit(offsets, max(0.0, deadline - time.monotonic()))
+        for queue, offset in offsets.items():
+            one = self._table.wanted.get(queue)
+            if one is not None and queue not in failed:
+                one.marked = offset
+        return failed
+
     def committed(self, queue: MessageQueue) -> int | None:
-        with self._committing:
-            return self._offsets.read(queue)
+        return run_on(self._commits, partial(self._offsets.read, queue))
 
     # --- locks ------------------------------------------------------------------------------------------------
 

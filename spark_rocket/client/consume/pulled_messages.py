@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -64,6 +64,7 @@ class PulledMessages:
         max_of_all: int,
         tags_of: Callable[[str], TagExpression],
         has_room: Callable[[ProcessQueue], None],
+        lock: AbstractContextManager[object],
     ) -> None:
         self._pull_batch_size = pull_batch_size
         self._max_messages = max_messages
@@ -71,7 +72,7 @@ class PulledMessages:
         self._max_of_all = max_of_all
         self._tags_of = tags_of
         self._has_room = has_room
-        self._lock = threading.RLock()  # a signal handler may close what the interrupted code polls
+        self._lock = lock
         self._take_lock = threading.RLock()
         self._waiting: deque[Callable[[None], object]] = deque()  # polls
         self._pending: dict[ProcessQueue, _PulledQueue] = {}  # in the order of their turns

@@ -179,12 +179,11 @@ class ClientInstance:
 
         Instances of one name that differ in namespace or account have different ids: brokers push replies by it.
         """
-        if not self._client_id:
-            with _lock:
-                if not self._client_id:
-                    name = f"#{self.config.instance_name}" if self.config.instance_name else ""
-                    address = own_ip(self.config.name_servers[0])
-                    self._client_id = f"{address}@{os.getpid()}{name}#{os.urandom(4).hex()}"
+        if not self._client_id:  # without a lock, because the loop needs it, too
+            name = f"#{self.config.instance_name}" if self.config.instance_name else ""
+            address = own_ip(self.config.name_servers[0])
+            made = f"{address}@{os.getpid()}{name}#{os.urandom(4).hex()}"
+            self._client_id = self._client_id or made  # one step: of several threads the first one counts
         return self._client_id
 
     def next_key(self) -> str:

@@ -18,7 +18,8 @@ Remoting cannot withdraw a request. Cancelling a future only ignores the respons
 future and add a callback.
 
 If the client has a loop thread, :meth:`AsyncRemotingClient.connection` and ``is_connected`` may be used by any thread:
-the blocking client (``remoting_client.py``) is a facade over them. Nothing is stored on disk. Corresponds to
+the blocking client (``remoting_client.py``) is a facade over them. The loop alone opens connections, so there is no
+lock that interrupted code could hold. Nothing is stored on disk. Corresponds to
 org.apache.rocketmq.remoting.netty.NettyRemotingClient.
 """
 
@@ -27,7 +28,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -103,7 +103,6 @@ class AsyncRemotingClient:
         self._thread = thread
         self._target_of = target_of
         self._remedy = remedy
-        self._connecting = threading.RLock()
         self._connections: dict[str, RemotingConnection] = {}
         self._pushed: dict[RemotingConnection, set[ResponseFuture]] = {}
         self.is_closed = False
@@ -115,7 +114,6 @@ class AsyncRemotingClient:
     def leave_to_parent(self) -> None:
         """In a forked child: start without connections. Nothing here can fail, whatever has become of the TLS files."""
         connections, self._connections, self._pushed = self.connections, {}, {}
-        self._connecting = threading.RLock()
         for connection in connections:
             connection.leave_to_parent()
 
@@ -163,37 +161,43 @@ class AsyncRemotingClient:
         connection = self._connections.get(address)
         if connection is not None and connection.lost is None:
             return connection
-        with self._connecting:
-            if self.is_closed:
-                raise RemotingConnectError(f"The client is closed; the request to {address} was not sent.")
-            connection = self._connections.get(address)
-            if connection is not None and connection.lost is None:
-                return connection
-            if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
-                raise copy.copy(connection.lost)
-            thread = None if self._thread is None else self._thread()
-            connection = RemotingConnection(
-                asyncio.get_running_loop() if thread is None else thread.loop,
-                address,
-                min(self._connect_timeout, connect_timeout),
-                self._serve,
-                post=None if thread is None else thread.post,
-                callbacks=None if thread is None else CallbackThread(f"rocket-callbacks-{address}"),
-                max_frame_length=self._max_frame_length,
-                names=self._names,
-                tls=self._tls,
-                target=self._target_of(address),
-                remedy=self._remedy,
-            )
-            try:
-                connection.opened.when_settled(partial(self._connected, address))
-                connection.closed.when_settled(partial(self._lost, connection))
-                self._connections[address] = connection
-                connection.post(connection.open)
-            except BaseException as error:  # an interrupt
-                connection.lost = connection.lost or RemotingConnectError(f"No connection to {address}: {error!r}.")
-                raise
+        thread = None if self._thread is None else self._thread()
+        if thread is None or thread.is_current():
+            return self._connect(address, connect_timeout, thread)
+        return thread.run(self._connect_soon, address, connect_timeout, thread)
+
+    async def _connect_soon(self, address: str, connect_timeout: float, thread: LoopThread) -> RemotingConnection:
+        return self._connect(address, connect_timeout, thread)
+
+    def _connect(self, address: str, connect_timeout: float, thread: LoopThread | None) -> RemotingConnection:
+        """Open a connection, unless another caller just did. On the loop only, so there is one attempt."""
+        connection = self._connections.get(address)
+        if connection is not None and connection.lost is None:
             return connection
+        if self.is_closed:
+            raise RemotingConnectError(f"The client is closed; the request to {address} was not sent.")
+        if connection is not None and connection.lost is not None and time.monotonic() < connection.avoid_until:
+            raise copy.copy(connection.lost)
+        connection = RemotingConnection(
+            asyncio.get_running_loop(),
+            address,
+            min(self._connect_timeout, connect_timeout),
+            self._serve,
+            post=None if thread is None else thread.post,
+            callbacks=None if thread is None else CallbackThread(f"rocket-callbacks-{address}"),
+            max_frame_length=self._max_frame_length,
+            names=self._names,
+            tls=self._tls,
+            target=self._target_of(address),
+            remedy=self._remedy,
+        )
+        connection.opened.when_settled(partial(self._connected, address))
+        connection.closed.when_settled(partial(self._lost, connection))
+        connection.open()
+        self._connections[address] = connection
+        if self.is_closed:  # by another thread, which may not have seen this connection
+            connection.close("the client is closed", abort=True)
+        return connection
 
     async def _opened(self, connection: RemotingConnection, seconds: float) -> None:
         try:

@@ -172,20 +172,32 @@ def resolve_each(promises: Sequence[Promise[T]], values: Sequence[T]) -> None:
         promise._settle(value)
 
 
-def run_on(thread: CallbackThread, call: Callable[[], T]) -> T:
-    """Call on a thread, and wait for the result. An interrupt (Ctrl-C) ends the wait, not the call."""
-    if thread.is_current():
-        return call()
+def submitted(thread: CallbackThread, call: Callable[[], T]) -> Promise[T]:
+    """Call on a thread, after the calls submitted before, and return a promise of the result.
+
+    It is called at once if this is the thread, or if none can be started: at the interpreter's exit.
+    """
     promise: Promise[T] = Promise()
+    calls = deque((call,))
 
     def settle() -> None:
         try:
-            promise.resolve(call())
+            first = calls.pop()
+        except IndexError:  # called already, without the thread
+            return
+        try:
+            promise.resolve(first())
         except BaseException as error:
             promise.fail(error)
 
-    thread.submit(settle)
-    return promise.result()
+    if thread.is_current() or not thread.submit(settle):
+        settle()
+    return promise
+
+
+def run_on(thread: CallbackThread, call: Callable[[], T]) -> T:
+    """Call on a thread, and wait for the result. An interrupt (Ctrl-C) ends the wait, not the call."""
+    return submitted(thread, call).result()
 
 
 def as_future(promise: Future[T]) -> asyncio.Future[T]:
@@ -210,6 +222,13 @@ def as_future(promise: Future[T]) -> asyncio.Future[T]:
 
     (promise.when_settled if isinstance(promise, Promise) else promise.add_done_callback)(settled)
     return future
+
+
+def resolved(value: T) -> Promise[T]:
+    """Return a promise with a result."""
+    promise: Promise[T] = Promise()
+    promise.resolve(value)
+    return promise
 
 
 def failed(error: BaseException) -> Promise[T]:
