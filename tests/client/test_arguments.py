@@ -43,8 +43,8 @@ PACKAGE = {
     "ConsumeConcurrentlyContext", "ConsumeOrderlyContext", "AllocateStrategy", "TransactionListener",
 }  # fmt: skip
 """Results, enumerations and protocols: nothing that takes arguments of users."""
-SELECTORS = {"select_by_random", "select_by_sharding_key"}
-"""Passed to a producer, which calls them."""
+OF_SELECTORS = {("select_by_random", "arg"), ("select_by_sharding_key", "key")}
+"""Anything: ignored, or a key by its text."""
 INTERNAL = ("after_fork", "add_metrics", "may_block")
 """Called by the package alone."""
 
@@ -106,7 +106,7 @@ def test_seconds_are_not_taken_for_milliseconds(kind: type, function: FunctionTy
 def _functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in client.__all__:
         member = getattr(client, name)
-        if name in PACKAGE or name in SELECTORS or member in CLIENTS:
+        if name in PACKAGE or member in CLIENTS:
             continue
         if not inspect.isclass(member) or "__init__" in vars(member):
             yield name, member
@@ -124,7 +124,7 @@ FUNCTIONS = [
     pytest.param(function, name, id=f"{where}({name})")
     for where, function in _functions()
     for name in _arguments_of(function.__init__ if inspect.isclass(function) else function)
-    if name not in ("self", "options")
+    if name not in ("self", "options") and (where, name) not in OF_SELECTORS
 ]
 
 
@@ -134,6 +134,7 @@ def test_the_functions_are_found() -> None:
     assert found >= {
         "split_batch", "create_reply_message", "serve_client_metrics", "ClientConfig", "TlsSettings", "read_arrow",
         "AllocateByConfig", "AllocateByConsistentHash", "AllocateByMachineRoom", "AllocateMachineRoomNearby",
+        "select_by_random", "select_by_sharding_key",
     }  # fmt: skip
 
 
@@ -141,6 +142,13 @@ def test_the_functions_are_found() -> None:
 def test_functions_refuse_an_argument_of_a_wrong_type_by_name(function: Callable[..., Any], name: str) -> None:
     with pytest.raises(RocketError, match=rf"Invalid argument {name}: "):
         function(**{name: Wrong()})
+
+
+@pytest.mark.parametrize("select", [client.select_by_random, client.select_by_sharding_key])
+@pytest.mark.parametrize("queues", [[], [QUEUE, "b"], QUEUE])
+def test_selectors_need_queues(select: Callable[..., Any], queues: Any) -> None:
+    with pytest.raises(RocketError, match="Invalid argument queues: "):
+        select(queues, Message.of("orders", "x"))
 
 
 @pytest.mark.parametrize("name", ["body_format", "tags", "request_timeout", "lookup_keys", "no_such_option"])

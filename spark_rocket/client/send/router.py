@@ -28,6 +28,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypedDict
 
+from spark_rocket.arguments import checked, refuse
 from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import ClientError, RocketError
@@ -52,18 +53,30 @@ class QueueChoice(TypedDict, total=False):
     selector_arg: Any
 
 
+@checked
 def select_by_sharding_key(queues: Sequence[MessageQueue], message: Message, key: Any = None) -> MessageQueue:
     """Send messages with the same key (argument or ``__SHARDINGKEY``) to the same queue while the queues are unchanged.
 
     Chooses the same queue as Java's client: the absolute value of the hash, modulo the number of queues.
     """
+    return _by_sharding_key(_some(queues), message, key)
+
+
+def _by_sharding_key(queues: Sequence[MessageQueue], message: Message, key: Any) -> MessageQueue:
     text = message.properties.get(SHARDING_KEY, "") if key is None else str(key)
     return queues[abs(java_hash(text)) % len(queues)]
 
 
+@checked
 def select_by_random(queues: Sequence[MessageQueue], message: Message, arg: Any = None) -> MessageQueue:
     """Choose a random queue."""
-    return random.choice(queues)
+    return random.choice(_some(queues))
+
+
+def _some(queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+    if not queues:
+        raise refuse("queues", queues, "at least one queue")
+    return queues
 
 
 class FaultStrategy:
@@ -135,7 +148,7 @@ class Router:
             if selector is None:
                 if SHARDING_KEY not in first.properties:
                     return None
-                selector = select_by_sharding_key
+                selector = _by_sharding_key
             queue = selector(self._queues(first.topic, deadline, ordered=True), first, where.get("selector_arg"))
             if not isinstance(queue, MessageQueue):
                 raise ClientError(
