@@ -20,13 +20,13 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from spark_rocket.client.send.outgoing import Outgoing, batch_properties
 from spark_rocket.client.send.pipeline import Pipeline, Send, closed
 from spark_rocket.client.send.router import QueueChoice
 from spark_rocket.model import Message, MessageQueue, SendResult
-from spark_rocket.remoting.client.promise import Promise, resolve_each
+from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.event_loop import CallbackThread, is_loop_thread, loop_thread
 
 BATCH_MAX_BYTES = 32 * 1024
@@ -36,20 +36,64 @@ TOTAL_BATCH_MAX_BYTES = 32 * 1024 * 1024
 Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 
 
-class HeldMessage(NamedTuple):
-    """A message that a caller has handed over. One tuple, for the sake of the garbage collector."""
+class BatchResult(NamedTuple):
+    """The result of a batch. Those of its messages are made when they are asked for.
 
-    accumulator: Accumulator
-    key: Key
-    message: Message
-    unique_key: str
-    piece: bytes  # of the body of a batch
-    promise: Promise[SendResult]
-    timeout: float
-    deadline: float
+    If an application keeps the futures of many sends, the garbage collector looks at one object for each, not at three.
+    """
+
+    result: SendResult
+    keys: Sequence[str]
+    ids: Sequence[str]
+
+    def of(self, at: int) -> SendResult:
+        """Return the result of a message by its place in the batch."""
+        whole = self.result
+        return SendResult(whole.status, self.keys[at], self.ids[at], whole.queue, whole.queue_offset + at)
+
+
+class HeldMessage(Promise[SendResult]):
+    """A message that a caller has handed over, and the promise of its result."""
+
+    message: Message | None
+    _at = 0  # the place in the batch
+
+    def __init__(
+        self,
+        accumulator: Accumulator,
+        message: Message,
+        queue: MessageQueue | None,
+        wait: str | None,
+        unique_key: str,
+        piece: bytes,  # of the body of a batch
+        timeout: float,
+        deadline: float,
+    ) -> None:
+        self.accumulator = accumulator
+        self.message = message
+        self.queue = queue  # with ``wait`` and the topic its key, which is not kept: the collector would look at it
+        self.wait = wait
+        self.unique_key = unique_key
+        self.piece = piece
+        self.timeout = timeout
+        self.deadline = deadline
 
     def taken(self) -> None:
-        self.accumulator._collect(self)
+        assert self.message is not None
+        self.accumulator._collect((self.message.topic, self.queue, self.wait), self)
+
+    def succeed(self, batch: Any, at: int) -> None:
+        self._at = at
+        self.message, self.piece = None, b""  # the future may be kept
+        self._settle(batch)
+
+    def fail(self, error: BaseException) -> None:
+        self.message, self.piece = None, b""
+        super().fail(error)
+
+    def result(self, timeout: float | None = None) -> SendResult:
+        batch: Any = super().result(timeout)
+        return batch.of(self._at)  # type: ignore[no-any-return]
 
 
 @dataclass(slots=True, eq=False)
@@ -68,13 +112,13 @@ class BatchSend(Send):
 
     def __init__(self, accumulator: Accumulator, pipeline: Pipeline, key: Key, batch: MessageBatch) -> None:
         topic, queue, wait = key
-        _, _, messages, keys, pieces, self._promises, _, _ = zip(*batch.messages, strict=True)
-        out = Outgoing(
-            topic, b"".join(pieces), properties=batch_properties(wait), msg_id=",".join(keys), count=len(keys)
-        )
+        self._held = held = batch.messages
+        self._keys = [one.unique_key for one in held]
+        body = b"".join([one.piece for one in held])
+        out = Outgoing(topic, body, properties=batch_properties(wait), msg_id=",".join(self._keys), count=len(held))
+        messages = [one.message for one in held if one.message is not None]
         super().__init__(pipeline, out, messages, queue, batch.timeout, batch.deadline)
-        self.places = len(keys)
-        self._keys = keys
+        self.places = len(held)
         self._accumulator = accumulator
         self._size = batch.size
 
@@ -84,20 +128,16 @@ class BatchSend(Send):
         ids, keys = result.offset_msg_id.split(","), self._keys
         if len(ids) != len(keys):
             ids = [result.offset_msg_id] * len(keys)
-        status, queue, offset = result.status, result.queue, result.queue_offset
-        results = [SendResult(status, keys[at], ids[at], queue, offset + at) for at in range(len(keys))]
-        resolve_each(self._promises, results)
+        batch = BatchResult(result, keys, ids)
+        for at, one in enumerate(self._held):
+            one.succeed(batch, at)
 
     def _failed(self, error: Exception) -> None:
+        """Fail each message with a separate error: tracebacks are not shared."""
         self._accumulator.completed(self._size)
-        fail_each(self._promises, error)
-
-
-def fail_each(promises: Sequence[Promise[SendResult]], error: Exception) -> None:
-    """Fail promises with a separate error each: tracebacks are not shared."""
-    for promise in promises:
-        promise.fail(error)
-        error = copy.copy(error)
+        for one in self._held:
+            one.fail(error)
+            error = copy.copy(error)
 
 
 class Accumulator:
@@ -133,9 +173,9 @@ class Accumulator:
             in_flight.wait(lambda: self._fits(len(in_flight.handed)), deadline)
             if self._total + len(encoded) > self._total_max_bytes:
                 return None
-        promise: Promise[SendResult] = Promise()
-        in_flight.hand_over(HeldMessage(self, key, message, unique_key, encoded, promise, timeout, deadline))
-        return promise
+        held = HeldMessage(self, message, key[1], key[2], unique_key, encoded, timeout, deadline)
+        in_flight.hand_over(held)
+        return held
 
     def _fits(self, handed: int) -> bool:
         """Whether another message may be handed over, or the loop has taken all."""
@@ -158,11 +198,10 @@ class Accumulator:
         for key in list(self._batches):
             self._send(key)
 
-    def _collect(self, held: HeldMessage) -> None:
+    def _collect(self, key: Key, held: HeldMessage) -> None:
         if self._pipeline.closed:
-            held.promise.fail(closed())
+            held.fail(closed())
             return
-        key = held.key
         batch = self._batches.get(key)
         if batch is None:
             timer = loop_thread().loop.call_later(self._max_delay, self._send, key)
@@ -182,8 +221,9 @@ class Accumulator:
         batch.timer.cancel()
         send = BatchSend(self, self._pipeline, key, batch)
         self._in_flight.add(send)
-        pipeline, where = self._pipeline, QueueChoice(queue=key[1])
-        if self._preparing or pipeline.hooks is not None or pipeline.may_wait_for(batch.messages[0].message, where):
+        pipeline, where, first = self._pipeline, QueueChoice(queue=key[1]), batch.messages[0].message
+        assert first is not None
+        if self._preparing or pipeline.hooks is not None or pipeline.may_wait_for(first, where):
             self._preparing += 1
             self._thread.submit(lambda: loop_thread().post(partial(self._prepared, send.attempt())))
         else:

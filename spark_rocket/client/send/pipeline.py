@@ -254,6 +254,7 @@ class Send(Submitted):
 
     promise: Promise[SendResult]
     _first: Callable[[], object]  # the call that makes the first attempt
+    _pieces: Pieces = ()  # the encoded request of an attempt that was not sent yet
     places = 1
     mode = "async"
 
@@ -299,7 +300,9 @@ class Send(Submitted):
         in_flight = self._pipeline.in_flight
         in_flight.taken += self.places
         in_flight.add(self)
-        self._first()
+        first = self._first
+        del self._first  # a reference to itself: only the garbage collector would free it
+        first()
 
     def attempt(self) -> Callable[[], object]:
         """Prepare an attempt, and return the call that makes it. May block."""
@@ -326,13 +329,15 @@ class Send(Submitted):
             self.begin(pipeline.policy.request_timeout(max(0.001, deadline - now)), now)
             if self._retries > 0:  # use at most half of the time for connecting
                 self.connect_by = min(self.deadline, (self._begun + deadline) / 2)
-            return partial(self._launch, pipeline.instance.remoting.prepare(address, request, self))
+            self._pieces = pipeline.instance.remoting.prepare(address, request, self)
+            return self._launch
         except RocketError as error:
             return partial(self._attempted, None, error)
         except Exception as error:
             return partial(self.end, None, error)
 
-    def _launch(self, pieces: Pieces) -> None:
+    def _launch(self) -> None:
+        pieces, self._pieces = self._pieces, ()
         if self.connection is not None and self in self._pipeline.in_flight.sends:
             self.connection.send(self, pieces)
 
@@ -513,9 +518,9 @@ class SyncSend(Send):
     def close(self) -> None:
         self.fail(closed())
 
-    def _launch(self, pieces: Pieces) -> None:
+    def _launch(self) -> None:
         assert self.connection is not None
-        self.connection.post(partial(self.connection.send, self, pieces))
+        self.connection.post(partial(self.connection.send, self, self._pieces))
 
     def _retry(self, refresh: bool) -> None:
         self._next(refresh)
