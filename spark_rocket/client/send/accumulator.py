@@ -79,8 +79,7 @@ class HeldMessage(Promise[SendResult]):
         self.deadline = deadline
 
     def taken(self) -> None:
-        assert self.message is not None
-        self.accumulator._collect((self.message.topic, self.queue, self.wait), self)
+        self.accumulator._collect(self)
 
     def succeed(self, batch: Any, at: int) -> None:
         self._at = at
@@ -92,7 +91,9 @@ class HeldMessage(Promise[SendResult]):
         super().fail(error)
 
     def result(self, timeout: float | None = None) -> SendResult:
-        batch: Any = super().result(timeout)
+        batch = self._outcome
+        if type(batch) is not BatchResult:  # not settled yet, or failed
+            batch = super().result(timeout)
         return batch.of(self._at)  # type: ignore[no-any-return]
 
 
@@ -198,10 +199,12 @@ class Accumulator:
         for key in list(self._batches):
             self._send(key)
 
-    def _collect(self, key: Key, held: HeldMessage) -> None:
+    def _collect(self, held: HeldMessage) -> None:
         if self._pipeline.closed:
             held.fail(closed())
             return
+        assert held.message is not None
+        key = held.message.topic, held.queue, held.wait
         batch = self._batches.get(key)
         if batch is None:
             timer = loop_thread().loop.call_later(self._max_delay, self._send, key)
