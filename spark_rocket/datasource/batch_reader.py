@@ -10,9 +10,10 @@ pickled between them and therefore holds only values. Corresponds to KafkaBatch 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -38,14 +39,33 @@ def read_partition(partition: InputPartition, options: ReadOptions, columns: pa.
     if not isinstance(partition, TaskPartition):
         return iter(())
     settle_worker()
+    options = in_session(options)
     return hide_traceback_while(batch_tasks.read(partition.task, options, columns), options.namespace)
+
+
+def on_driver(options: ReadOptions) -> ReadOptions:
+    """Add what tasks must not find out for themselves: the time zone of the driver's machine, Spark's default."""
+    if options.body is None or options.body.time_zone is not None:
+        return options
+    from spark_rocket.datasource.time_zones import machine_zone
+
+    return replace(options, body=replace(options.body, default_zone=machine_zone()))
+
+
+def in_session(options: ReadOptions) -> ReadOptions:
+    """Add what only tasks see: the session's time zone, if the session sets one."""
+    context = TaskContext.get()
+    zone = context.getLocalProperty("spark.sql.session.timeZone") if context is not None else None
+    if options.body is None or not zone:
+        return options
+    return replace(options, body=replace(options.body, default_zone=zone))
 
 
 class RocketBatchReader(PickledByValue, DataSourceReader):
     """Plan and read a batch. It has no ``pushFilters``, because Spark would apply the filters to other scans too."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
+        self._options = options = on_driver(options)
         self._columns = columns_of(schema, options.body)
         projection_of(options, self._columns)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource.batch_reader import TaskPartition, read_partition
+from spark_rocket.datasource.batch_reader import TaskPartition, on_driver, read_partition
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Trigger
 from spark_rocket.datasource.plan.ranges import ranges_between
@@ -46,7 +46,7 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
     """Adapts the stream planner and the reading tasks to Spark's interface, except for ``latestOffset``."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options = options
+        self._options = options = on_driver(options)
         self._columns = columns_of(schema, options.body)
         projection_of(options, self._columns)
         self._planner: StreamPlanner | None = None

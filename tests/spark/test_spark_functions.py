@@ -112,6 +112,13 @@ DOCUMENTED: dict[str, Callable[[Case], bool]] = {
     ),
     "A time without colons (`2026-01-31T1200Z`); a time zone without seconds (`2026-01-31 12:00Z`); an offset of more "
     "than 18 hours": is_other_time,
+    "A number in a `timestamp` column that is outside of the years 0 to 9999 as seconds since 1970": lambda case: (
+        case.form == "json"
+        and case.kind == "timestamp"
+        and case.ours == INVALID
+        and bool(re.fullmatch(r"-?\d+", case.text))
+        and not -62_167_219_200 <= int(case.text) < 253_402_300_800
+    ),
     "A number in a string column": lambda case: (
         case.form == "json" and case.kind == "string" and case.ours == case.text.strip()
     ),

@@ -9,6 +9,7 @@ decoding            a decoder's result, and fast decoding of batches with bad re
 codecs              the decoder of a body format, and the columns that a format defines itself; text and variants
 json_reader,        JSON by Arrow's parser; bodies that it rejects, value by value
 json_values
+epoch_units         which numbers of JSON bodies count which unit since 1970
 csv_reader          CSV by Arrow's parser
 arrow_bodies        Arrow IPC streams, many rows per message
 avro, protobuf      by their own libraries, one message at a time

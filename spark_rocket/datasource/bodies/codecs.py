@@ -8,12 +8,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, Decoded, Decoder, OneByOneDecoder, reason
-from spark_rocket.datasource.bodies.json_values import STRICT, parse_value, variant_reader
+from spark_rocket.datasource.bodies.json_values import STRICT, Rules, parse_value, variant_reader
 from spark_rocket.datasource.bodies.nullability import all_nullable
 from spark_rocket.datasource.bodies.types import check_types
 from spark_rocket.datasource.column_types import VARIANT, same_types, type_name
 from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
-from spark_rocket.errors import SchemaError
+from spark_rocket.datasource.time_zones import Zone, zone_of
+from spark_rocket.errors import OptionError, SchemaError
 
 
 class TextDecoder:
@@ -72,13 +73,15 @@ def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
         )
     match form:
         case BodyFormat.JSON:
+            from spark_rocket.datasource.bodies.epoch_units import check_units
             from spark_rocket.datasource.bodies.json_reader import JsonDecoder
 
-            return JsonDecoder(fields)
+            check_units(settings.json_epoch_units, body)
+            return JsonDecoder(fields, Rules(_zone(settings), settings.json_quoted_values, settings.json_epoch_units))
         case BodyFormat.CSV:
             from spark_rocket.datasource.bodies.csv_reader import CsvDecoder
 
-            return CsvDecoder(fields, settings.csv_delimiter, settings.csv_escape)
+            return CsvDecoder(fields, settings.csv_delimiter, settings.csv_escape, _zone(settings))
         case BodyFormat.ARROW:
             from spark_rocket.datasource.bodies.arrow_bodies import ArrowDecoder
 
@@ -106,6 +109,17 @@ def decoder(settings: BodySettings, body: pa.Schema) -> Decoder:
         return TextDecoder(fields)
     name, variant_of = fields.names[0], variant_reader()
     return OneByOneDecoder(fields, lambda body: {name: variant_of(parse_value(body, STRICT))})
+
+
+def _zone(settings: BodySettings) -> Zone:
+    name = settings.time_zone or settings.default_zone
+    try:
+        return zone_of(name)
+    except ValueError:
+        raise OptionError(
+            f"the session's time zone {name} is unknown to Python.",
+            remedy="Set the option timeZone, for example to Asia/Shanghai, +08:00 or UTC.",
+        ) from None
 
 
 def check_known(body: pa.Schema, known: pa.Schema, option: str) -> None:

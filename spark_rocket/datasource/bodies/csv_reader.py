@@ -45,12 +45,12 @@ from spark_rocket.datasource.bodies.decoding import (
     reason,
     spans_of,
 )
-from spark_rocket.datasource.bodies.json_values import NUMBER, Convert, converter
+from spark_rocket.datasource.bodies.json_values import NUMBER, Convert, Rules, converter
+from spark_rocket.datasource.time_zones import UTC, Zone
 
 _MARK = b"\xef\xbb\xbf"
 _QUOTE = b'"'
 _MAX_DIGITS = 38
-_ZONE = r"(Z|:\S*[+-]\d\d(:?\d\d)?)$"
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 _BLANKS = "".join(map(chr, range(33)))  # what Java's String.trim removes
 # Values of floating-point numbers that are names: those of from_csv's options and of Java.
@@ -61,8 +61,9 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": 
 class CsvDecoder:
     """Decodes lines to the columns of ``fields``, in their order."""
 
-    def __init__(self, fields: pa.Schema, delimiter: str, escape: str) -> None:
+    def __init__(self, fields: pa.Schema, delimiter: str, escape: str, zone: Zone = UTC) -> None:
         self._fields = fields
+        self._zone = zone
         self._texts = pa.schema([(item.name, pa.string()) for item in fields])
         self._delimiter = delimiter.encode()
         self._quotes = _Quotes(delimiter, escape)
@@ -88,7 +89,9 @@ class CsvDecoder:
         doubtful |= (delimiters + 1 != len(self._fields)) & (quotes == 0)
         decoded = decode_together(bodies, self._texts, doubtful, self._prepare, self._one_by_one, small=1)
         bad = dict(decoded.bad)
-        columns = [_values(column, item, bad) for column, item in zip(decoded.columns, self._fields, strict=True)]
+        columns = [
+            _values(column, item, self._zone, bad) for column, item in zip(decoded.columns, self._fields, strict=True)
+        ]
         if len(bad) > len(decoded.bad):
             mask = np.zeros(len(bodies), np.bool_)
             mask[list(bad)] = True
@@ -181,13 +184,13 @@ def _count(data: np.ndarray[Any, np.dtype[np.uint8]], edges: I64, character: byt
     return found
 
 
-def _values(texts: pa.Array, item: pa.Field, bad: dict[int, str]) -> pa.Array:
+def _values(texts: pa.Array, item: pa.Field, zone: Zone, bad: dict[int, str]) -> pa.Array:
     """Convert a column. An invalid value becomes null, and its row is put into ``bad`` with the reason."""
     try:
-        return _cast(texts, item.type)
+        return _cast(texts, item.type, zone)
     except (ValueError, pa.ArrowException):
         pass
-    convert = _text_converter(item.type, item.name)
+    convert = _text_converter(item.type, item.name, zone)
     values = []
     for row, text in enumerate(texts.to_pylist()):
         try:
@@ -198,11 +201,11 @@ def _values(texts: pa.Array, item: pa.Field, bad: dict[int, str]) -> pa.Array:
     return pa.array(values, item.type)
 
 
-def _text_converter(kind: pa.DataType, name: str) -> Convert:
+def _text_converter(kind: pa.DataType, name: str, zone: Zone) -> Convert:
     """Return a converter for one value, with the rules of ``_cast`` or Spark."""
     types = pa.types
     if types.is_decimal(kind) or types.is_date32(kind) or types.is_timestamp(kind):
-        known = converter(kind, name)
+        known = converter(kind, name, Rules(zone=zone))
         return lambda text: known(text or None)
 
     def wrong(text: str, wanted: str) -> ColumnError:
@@ -232,12 +235,12 @@ def _text_converter(kind: pa.DataType, name: str) -> Convert:
     return convert
 
 
-def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(texts: pa.Array, kind: pa.DataType, zone: Zone) -> pa.Array:
     types = pa.types
     if types.is_decimal(kind):
         return _decimals(texts, kind)
     if types.is_timestamp(kind) and kind.tz is not None:
-        return _timestamps(texts, kind)
+        return zone.parse(texts, kind)
     if types.is_boolean(kind):
         known = pc.is_in(texts, value_set=pa.array([None, *_BOOLEANS], pa.string()))
         if not pc.all(known).as_py():
@@ -266,12 +269,3 @@ def _decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if longest > _MAX_DIGITS or any(pc.any(pc.match_substring(texts, letter)).as_py() for letter in "eE"):
         raise ValueError("a decimal number is long, or has an exponent")
     return texts.cast(pa.decimal256(76, kind.scale)).cast(kind)
-
-
-def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert ISO-8601 strings to timestamps; UTC if they have no zone."""
-    zoned = pc.match_substring_regex(texts, _ZONE)
-    null = pa.scalar(None, texts.type)
-    with_zone = pc.if_else(zoned, texts, null).cast(kind).cast(pa.int64())
-    without = pc.if_else(zoned, null, texts).cast(pa.timestamp(kind.unit)).cast(pa.int64())
-    return pc.coalesce(with_zone, without).cast(kind)

@@ -34,7 +34,8 @@ from spark_rocket.datasource.bodies.decoding import (
     reason,
     spans_of,
 )
-from spark_rocket.datasource.bodies.json_values import ABSENT, converter, parse_object
+from spark_rocket.datasource.bodies.epoch_units import times, unit_of
+from spark_rocket.datasource.bodies.json_values import ABSENT, AS_SPARK, Rules, converter, parse_object
 
 _BRACE = ord("{")
 # A number that may have an exponent of two digits, and an escape that may hide one.
@@ -44,11 +45,12 @@ _EXPONENT = r"""[\s":,\[][+-]?[0-9.]+[eE][+-]?[0-9][0-9]+[\s",}\]]|\\u00"""
 class JsonDecoder:
     """Decodes JSON objects to the columns of ``fields``."""
 
-    def __init__(self, fields: pa.Schema) -> None:
+    def __init__(self, fields: pa.Schema, rules: Rules = AS_SPARK) -> None:
         self._fields = fields
-        self._convert = {item.name: converter(item.type, item.name) for item in fields}
+        self._rules = rules
+        self._convert = {item.name: converter(item.type, item.name, rules) for item in fields}
         self._mark = secrets.token_hex(8)
-        readable = [_readable(item.type) for item in fields]
+        readable = [_readable(item.type, item.name, rules) for item in fields]
         self._by_arrow = all(kind is not None for kind in readable)
         self._has_decimals = any(_holds_decimals(item.type) for item in fields)
         if self._by_arrow:
@@ -94,7 +96,7 @@ class JsonDecoder:
             column = table.column(item.name)
             array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
             array.validate(full=True)  # the parser does not check that strings are UTF-8
-            columns.append(array if array.type.equals(item.type, check_metadata=True) else array.cast(item.type))
+            columns.append(_as(array, item.type, item.name, self._rules))
         return columns
 
     def _one_by_one(self, bodies: pa.Array) -> Decoded:
@@ -137,23 +139,56 @@ class JsonDecoder:
         return [pa.concat_arrays(part).take(pa.array(places)) for part in parts]
 
 
-def _readable(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type as which Arrow's JSON parser reads a column that is then cast; None if it cannot."""
+def _readable(kind: pa.DataType, path: str, rules: Rules) -> pa.DataType | None:
+    """Return the type as which Arrow's JSON parser reads a column for ``_as``; None if it cannot."""
     types = pa.types
-    if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
-        return pa.string()  # the parser drops zones from times that should have none; the cast rejects them
     if types.is_struct(kind):
-        inner = [_readable(kind.field(index).type) for index in range(kind.num_fields)]
+        inner = [_readable(item.type, f"{path}.{item.name}", rules) for item in kind]
         if not inner or any(one is None for one in inner):
             return None
         return pa.struct([kind.field(index).with_type(one) for index, one in enumerate(inner)])
     if types.is_list(kind):
-        item = _readable(kind.value_type)
+        item = _readable(kind.value_type, f"{path}.element", rules)
         return None if item is None else pa.list_(kind.value_field.with_type(item))
+    if _is_quoted(kind, path, rules):
+        return pa.string()
+    if types.is_date32(kind) or types.is_timestamp(kind):
+        if unit_of(rules.units, path, kind) is not None:
+            return pa.int64()
+        # The parser drops zones from times that should have none; the cast rejects them.
+        return kind if types.is_timestamp(kind) and kind.tz is not None and rules.zone.is_utc else pa.string()
     if types.is_decimal(kind):
         return pa.decimal256(38, kind.scale)  # scaling one cannot overflow; it is cast to ``kind`` afterwards
     plain = (types.is_boolean, types.is_integer, types.is_float32, types.is_float64, types.is_string)
-    return kind if any(check(kind) for check in plain) or types.is_timestamp(kind) else None
+    return kind if any(check(kind) for check in plain) else None
+
+
+def _is_quoted(kind: pa.DataType, path: str, rules: Rules) -> bool:
+    """Return whether the values of a column are expected as strings, which ``converter`` reads."""
+    types = pa.types
+    is_number = types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
+    return rules.quoted and (is_number or unit_of(rules.units, path, kind) is not None)
+
+
+def _as(array: pa.Array, kind: pa.DataType, path: str, rules: Rules) -> pa.Array:
+    """Convert a column from the type of ``_readable``. Raises if ``converter`` might read a value differently."""
+    types = pa.types
+    if array.type.equals(kind, check_metadata=True):
+        return array
+    if types.is_struct(kind):
+        members = [_as(array.field(at), item.type, f"{path}.{item.name}", rules) for at, item in enumerate(kind)]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=array.is_null())
+    if types.is_list(kind):
+        edges = array.offsets
+        items = _as(array.values, kind.value_type, f"{path}.element", rules)
+        return pa.ListArray.from_arrays(edges, items, type=kind, mask=array.is_null())
+    if _is_quoted(kind, path, rules):
+        read = converter(kind, path, rules)
+        return pa.array([read(text) for text in array.to_pylist()], kind)
+    if types.is_string(array.type) and types.is_timestamp(kind) and kind.tz is not None:
+        return rules.zone.parse(array, kind)
+    unit = unit_of(rules.units, path, kind)
+    return array.cast(kind) if unit is None else times(array, unit, kind)
 
 
 def _holds_decimals(kind: pa.DataType) -> bool:

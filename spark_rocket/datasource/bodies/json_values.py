@@ -1,7 +1,7 @@
 """Convert JSON values to Python values of a column's type, one by one: the complete rules for JSON bodies.
 
-The rules are those of Spark's ``from_json``, with the exceptions in ``docs/guides/typed-rows.md``. Numbers stay strings
-until their type is known, so that they lose no digits. Pure.
+The rules are those of Spark's ``from_json``, with the exceptions in ``docs/guides/typed-rows.md`` and what the options
+of JSON bodies add (``Rules``). Numbers stay strings until their type is known, so that they lose no digits. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import date, time
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
@@ -18,10 +19,27 @@ from typing import Any
 import pyarrow as pa
 
 from spark_rocket.datasource.bodies.decoding import BAD, BodyError, ColumnError, reason
+from spark_rocket.datasource.bodies.epoch_units import YEARS, micros, unit_of
 from spark_rocket.datasource.column_types import is_variant
+from spark_rocket.datasource.options.bodies import NO_UNITS, EpochUnit, EpochUnits
+from spark_rocket.datasource.time_zones import UTC, Zone
 from spark_rocket.extras import requires
 
 Convert = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the options of JSON bodies change."""
+
+    zone: Zone = UTC
+    """The zone of times without one."""
+    quoted: bool = False
+    """Whether strings may hold the numbers and booleans of their columns."""
+    units: EpochUnits = NO_UNITS
+
+
+AS_SPARK = Rules()
 
 
 class Number(str):
@@ -69,6 +87,7 @@ _MOMENT = re.compile(
 )
 _DAY = re.compile(r"\s*([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})(?:[T ].*|\s*)", re.ASCII | re.DOTALL)
 _EPOCH = date(1970, 1, 1).toordinal()
+_QUOTED_BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
 _DECIMALS = Context(prec=76, rounding=ROUND_HALF_UP)
 
@@ -121,9 +140,11 @@ def _name(value: Any) -> str:
     return names[type(value)]
 
 
-def converter(kind: pa.DataType, path: str) -> Convert:
+def converter(kind: pa.DataType, path: str, rules: Rules = AS_SPARK) -> Convert:
     """Return a converter of parsed values for ``pa.array(…, kind)``; errors name the column and the invalid value."""
-    convert, holds_null = _converter(kind, path), is_variant(kind)
+    convert, holds_null = _converter(kind, path, rules), is_variant(kind)
+    if rules.quoted:
+        convert = _unquoting(kind, convert)
 
     def checked(value: Any) -> Any:
         if value is ABSENT or (value is None and not holds_null):
@@ -138,12 +159,26 @@ def converter(kind: pa.DataType, path: str) -> Convert:
     return checked
 
 
-def _converter(kind: pa.DataType, path: str) -> Convert:
+def _unquoting(kind: pa.DataType, convert: Convert) -> Convert:
+    """Return a converter that also takes the number or boolean of a column as a string."""
+    types = pa.types
+    if types.is_boolean(kind):
+        return lambda value: convert(
+            value
+            if isinstance(value, Number) or not isinstance(value, str)
+            else _QUOTED_BOOLEANS.get(value.lower(), value)
+        )
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_date(kind) or types.is_timestamp(kind):
+        return lambda value: convert(Number(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value)
+    return convert
+
+
+def _converter(kind: pa.DataType, path: str, rules: Rules) -> Convert:
     types = pa.types
     if types.is_struct(kind):
         if is_variant(kind):
             return variant_reader()
-        members = {item.name: converter(item.type, f"{path}.{item.name}") for item in kind}
+        members = {item.name: converter(item.type, f"{path}.{item.name}", rules) for item in kind}
 
         def record_of(value: Any) -> dict[str, Any]:
             found = _dict(value)
@@ -151,10 +186,10 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
 
         return record_of
     if types.is_list(kind):
-        item = converter(kind.value_type, f"{path}.element")
+        item = converter(kind.value_type, f"{path}.element", rules)
         return lambda value: [item(one) for one in _list(value)]
     if types.is_map(kind):
-        item = converter(kind.item_type, f"{path}.value")
+        item = converter(kind.item_type, f"{path}.value", rules)
         return lambda value: [*{_whole(name): item(one) for name, one in _dict(value).items()}.items()]
     if types.is_integer(kind):
         bound = 1 << (kind.bit_width - 1)
@@ -164,7 +199,10 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
     if types.is_decimal(kind):
         return lambda value: _decimal(value, kind)
     if types.is_timestamp(kind):
-        return _naive_timestamp if kind.tz is None else _timestamp
+        return _timestamp_reader(kind, unit_of(rules.units, path, kind), rules.zone)
+    if types.is_date32(kind):
+        unit = unit_of(rules.units, path, kind)
+        return lambda value: _date(value) if unit is None or not isinstance(value, Number) else _epoch_days(value)
     return next(convert for check, convert in _PLAIN if check(kind))
 
 
@@ -273,17 +311,47 @@ def _binary(value: Any) -> bytes:
         raise _wrong(value, "base64") from None
 
 
-def _timestamp(value: Any) -> int:
-    """Return microseconds since 1970. Numbers are seconds; the default zone is UTC."""
-    if isinstance(value, Number):
-        return _integer(value, 1 << 43, pa.int64()) * 1_000_000
-    return _micros(value, _MOMENT.fullmatch(value) if isinstance(value, str) else None, "a timestamp")
+def _timestamp_reader(kind: pa.DataType, unit: EpochUnit | None, zone: Zone) -> Convert:
+    """Return a converter to microseconds since 1970. Numbers count ``unit``; without one they count seconds in a
+    timestamp, as in Spark, and are invalid in one without a zone."""
+    if kind.tz is None:
+
+        def naive(value: Any) -> int:
+            if isinstance(value, Number) and unit is not None:
+                return _epoch_micros(value, unit)
+            match = _MOMENT.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
+            has_zone = match is not None and match["zone"] is not None  # an error, as in Spark
+            return _micros(value, None if has_zone else match, "a timestamp without a zone")
+
+        return naive
+
+    def zoned(value: Any) -> int:
+        if isinstance(value, Number):
+            return _epoch_micros(value, unit or EpochUnit.SECONDS)
+        match = _MOMENT.fullmatch(value) if isinstance(value, str) else None
+        micros = _micros(value, match, "a timestamp")
+        return (
+            micros if zone.is_utc or (match is not None and match["zone"]) else _in_range(value, zone.instant(micros))
+        )
+
+    return zoned
 
 
-def _naive_timestamp(value: Any) -> int:
-    """Return microseconds since 1970 for a time without a zone. A zone is an error, as in Spark."""
-    match = _MOMENT.fullmatch(value) if isinstance(value, str) and not isinstance(value, Number) else None
-    return _micros(value, match if match is None or match["zone"] is None else None, "a timestamp without a zone")
+def _epoch_micros(value: Number, unit: EpochUnit) -> int:
+    found = micros(_integer(value, 1 << 63, pa.int64()), unit)
+    if found is None:
+        name = unit.name.lower()
+        raise _wrong(
+            value, f"within the years 0 to 9999 if it counts {name} since 1970: set jsonEpochUnits to its unit"
+        )
+    return found
+
+
+def _epoch_days(value: Number) -> int:
+    days = _integer(value, 1 << 63, pa.int64())
+    if days not in YEARS:
+        raise _wrong(value, "within the years 0 to 9999 if it counts days since 1970")
+    return days
 
 
 def _micros(value: Any, match: re.Match[str] | None, wanted: str) -> int:
@@ -300,6 +368,10 @@ def _micros(value: Any, match: re.Match[str] | None, wanted: str) -> int:
     seconds = days * 86_400 + clock.hour * 3600 + clock.minute * 60 + clock.second
     seconds -= (-1 if zone and zone[0] == "-" else 1) * (offset.hour * 3600 + offset.minute * 60)
     micros = seconds * 1_000_000 + int(f"{(fraction or '')[:6]:0<6}")
+    return _in_range(value, micros)
+
+
+def _in_range(value: Any, micros: int) -> int:
     if not -(1 << 63) <= micros < 1 << 63:
         raise _wrong(value, "within the years of timestamps")
     return micros
@@ -329,5 +401,4 @@ _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], Convert], ...] = (
     (pa.types.is_boolean, _boolean),
     (pa.types.is_string, _text),
     (pa.types.is_binary, _binary),
-    (pa.types.is_date32, _date),
 )

@@ -47,6 +47,29 @@ class AvroEncoding(Enum):
     CONFLUENT = "confluent"
 
 
+class EpochUnit(Enum):
+    """What a number in a column of type date or timestamp counts, since 1970."""
+
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+    DAYS = "days"
+
+
+@dataclass(frozen=True)
+class EpochUnits:
+    """The units of columns of type date or timestamp."""
+
+    default: tuple[EpochUnit, ...] = ()
+    """At most one for timestamps, and days for dates."""
+    columns: tuple[tuple[str, EpochUnit], ...] = ()
+    """Pairs of a column, or the end of a member's path, and its unit."""
+
+
+NO_UNITS = EpochUnits()
+
+
 @dataclass(frozen=True)
 class BodySettings:
     """All body options, for reads and writes."""
@@ -63,6 +86,12 @@ class BodySettings:
     protobuf_message: str = ""
     csv_delimiter: str = ","
     csv_escape: str = "\\"
+    time_zone: str | None = None
+    """The zone of times without one; None: ``default_zone``."""
+    default_zone: str = "UTC"
+    """Spark's session has another one (``batch_reader.py``)."""
+    json_quoted_values: bool = False
+    json_epoch_units: EpochUnits = NO_UNITS
     arrow_rows: int = 1000
 
 
@@ -90,6 +119,38 @@ def escape_character(option: str, text: str) -> str:
     if len(text) != 1 or not text.isascii() or text in "\r\n\0":
         raise bad_value(option, text, 'one ASCII character, such as \\ or "')
     return text
+
+
+def time_zone(option: str, text: str) -> str:
+    from spark_rocket.datasource.time_zones import zone_of
+
+    try:
+        return zone_of(text).name
+    except ValueError:
+        raise bad_value(option, text, "a time zone such as Asia/Shanghai, +08:00 or UTC") from None
+
+
+def epoch_units(option: str, text: str) -> EpochUnits:
+    """Parse ``ms, days, after.paid_at=us``."""
+    default: list[EpochUnit] = []
+    columns: dict[str, EpochUnit] = {}
+    for part in text.split(","):
+        name, mark, unit = (piece.strip() for piece in part.rpartition("="))
+        known = next((one for one in EpochUnit if one.value == unit), None)
+        is_repeated = (
+            name in columns
+            if mark
+            else known is not None and any((known is EpochUnit.DAYS) == (one is EpochUnit.DAYS) for one in default)
+        )
+        if known is None or is_repeated or bool(mark) != bool(name):
+            raise bad_value(
+                option, text, "units (s, ms, us, ns, days), each once or for a column: ms, days, paid_at=us"
+            )
+        if mark:
+            columns[name] = known
+        else:
+            default.append(known)
+    return EpochUnits(tuple(default), tuple(columns.items()))
 
 
 def _read(option: str, path: str) -> bytes:
@@ -126,6 +187,9 @@ _FIELDS = {
     "protobufMessage": "protobuf_message",
     "csvDelimiter": "csv_delimiter",
     "csvEscape": "csv_escape",
+    "timeZone": "time_zone",
+    "jsonQuotedValues": "json_quoted_values",
+    "jsonEpochUnits": "json_epoch_units",
     "arrowRowsPerMessage": "arrow_rows",
 }
 BODY_OPTIONS = frozenset({"bodyFormat", "badRecords", *_FIELDS})
@@ -163,6 +227,9 @@ def body_settings(
             f"option badRecordColumn requires badRecords=column, not badRecords={bad.value}.",
             remedy="Remove it, or set badRecords=column.",
         )
+    if values.is_given("timeZone") and form not in (BodyFormat.JSON, BodyFormat.CSV):
+        given, needed = f"bodyFormat={form.value}", "bodyFormat=json or csv"
+        raise error("BAD_OPTION.CONFLICT", case="BODY_FORMAT", option="timeZone", other=given, needed=needed)
     fields = {field: values[option] for option, field in _FIELDS.items() if option in values}
     settings = BodySettings(form, bad_records=bad, **fields)
     if settings.csv_delimiter == settings.csv_escape:

@@ -17,8 +17,10 @@ from spark_rocket.datasource.options.bodies import (
     avro_schema,
     delimiter,
     descriptor_file,
+    epoch_units,
     escape_character,
     metadata_columns,
+    time_zone,
 )
 from spark_rocket.datasource.options.connection import address_map, credentials_file, key_text, namespace_name, pem_file
 from spark_rocket.datasource.options.parsers import (
@@ -326,6 +328,19 @@ OPTIONS: tuple[Option, ...] = (
     Option("metadataColumns", READS, "list", metadata_columns, None,
            "The message columns in typed rows: `queueOffset, storeTimestamp as stored_at`, or `*` for all.",
            needs=("bodyFormat",)),
+    Option("timeZone", READS, "time zone", time_zone, None,
+           "The time zone of times without one in bodies, with `bodyFormat=json` or `csv`: `Asia/Shanghai`, `+08:00`. "
+           "Default: the session's time zone, as in `from_json`; without Spark, UTC.",
+           needs=("bodyFormat",)),
+    Option("jsonQuotedValues", READS, "boolean", boolean, "false",
+           "`true`: read numbers and booleans in quotation marks as what their column is: "
+           '`"7"`, `"true"`, and `"1"` and `"0"` as booleans. See [change data](../guides/typed-rows.md#change-data).',
+           needs=("bodyFormat=json",)),
+    Option("jsonEpochUnits", READS, "list", epoch_units, None,
+           "What numbers in columns of type date and timestamp count since 1970: `s`, `ms`, `us`, `ns`, and `days` for "
+           "dates; for all columns or for a column: `ms, days, paid_at=us`. See "
+           "[numbers as times](../guides/typed-rows.md#numbers-as-times).",
+           needs=("bodyFormat=json",)),
     Option("badRecords", READS, "`fail`, `null`, `column`, `drop`, `deadLetter`", one_of(BadRecords),
            BodySettings.bad_records.value,
            "The handling of [records that cannot be decoded](../guides/typed-rows.md#handle-invalid-records).",
