@@ -80,6 +80,7 @@ failover: export FAILOVER_ROUNDS ?= 30
 failover: $(STAMP)
 	@$(RUN) python -m pytest -s tests/cluster $(ARGS)
 
+chaos: export LONG = 1
 chaos: export PUSH_MEMBERS ?= 100
 chaos: $(STAMP)
 	@$(RUN) python -m pytest -s tests/client/test_push_chaos.py $(ARGS)

@@ -65,7 +65,7 @@ def own_cluster() -> Iterator[LocalCluster]:
         yield running
 
 
-@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("orderly", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool, figure: Callable[[str], None]) -> None:
     topic = own_cluster.create_topic("moving", QUEUES)
     seen, lock = RecordingListener(), threading.Lock()
@@ -131,7 +131,7 @@ def test_members_join_and_leave(own_cluster: LocalCluster, orderly: bool, figure
         assert sum(reader.committed_offset("movers", queue) or 0 for queue in queues) == sent
 
 
-@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("orderly", [pytest.param(False, marks=pytest.mark.long), True])
 def test_broker_and_name_server_restart_during_consumption(
     own_cluster: LocalCluster, orderly: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
