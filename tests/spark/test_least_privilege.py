@@ -29,11 +29,11 @@ def test_a_pipeline_with_exactly_the_declared_permissions(acl: str, spark: Spark
             cluster.create_group(group)
         with Producer("shop", name_server=cluster.name_server, **ROOT) as producer:
             producer.send([Message.of("orders", str(number)) for number in range(3)])
-        needed: dict[str, list[str]] = {}
+        needed: dict[str, set[str]] = {}
         for run in RUNS:
             if run.pipeline in (pipelines.READ, pipelines.STREAM, pipelines.EXACTLY_ONCE_STREAM):
                 for resource, action in permissions(run, acl):
-                    needed.setdefault(resource, []).append(action.capitalize())
+                    needed.setdefault(resource, set()).add(action.capitalize())
         account = cluster.set_account("pipeline-key", "pipel1ne-s3cr3t", needed)
         options = {"nameServer": cluster.name_server, "accessKey": account.access_key, "secretKey": account.secret_key}
         reading = {**options, "subscribe": "orders", "consumerGroup": READERS, "startingOffsets": "earliest"}
