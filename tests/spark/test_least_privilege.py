@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,7 +18,7 @@ from spark_rocket.testing import LocalCluster
 from tests.permissions.pipelines import READERS, RUNS
 from tests.permissions.test_least_privilege import permissions
 
-ROOT = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
+ROOT: dict[str, Any] = {"access_key": "root-key", "secret_key": "r00t-s3cr3t"}
 
 
 @pytest.mark.parametrize("acl", ["1.0", "2.0"])
