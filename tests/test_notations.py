@@ -290,7 +290,7 @@ def _parameters() -> Iterator[tuple[str, click.Parameter, Parse]]:
 
 def _options(kind: str) -> Iterator[tuple[str, Parse]]:
     for option in OPTIONS:
-        if option.type.startswith(kind):
+        if option.type.startswith(kind) and option.type != "time zone":
             yield f"option {option.name}", lambda text, option=option: option.parse(option.name, text)
 
 
