@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
-from spark_rocket.system import cores
+from spark_rocket.common.system import cores
 
 SECONDS = 2.0
 SIZE, CONNECTIONS = 128, 4

@@ -11,6 +11,7 @@ from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
 from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Producer, Reader
+from spark_rocket.common.system import keep_freed_memory
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.cluster import Cluster
@@ -22,7 +23,6 @@ from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.datasource.stream_offsets import StreamOffset
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.columns import decode_records
-from spark_rocket.system import keep_freed_memory
 
 MESSAGES = 500_000
 WIDE_QUEUES = 1000

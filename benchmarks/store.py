@@ -14,12 +14,12 @@ from typing import Any
 from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
+from spark_rocket.common.system import now_ms
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.layout import record_size
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.store import MessageStore, PutStatus, StoreConfig
-from spark_rocket.system import now_ms
 
 SIZE, PUTS, BATCHES = 128, 30_000, 200
 CPU_BATCHES, SPARK_BATCH = 25, 4_000

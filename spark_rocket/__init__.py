@@ -1,11 +1,17 @@
-"""RocketMQ topics in PySpark: a data source, a client and a RocketMQ-compatible name server and broker."""
+"""RocketMQ topics in PySpark: a data source, a client and a RocketMQ-compatible name server and broker.
+
+What users see: ``datasource`` (``format("rocket")``), ``arrow``, ``client``, ``cli`` (the command ``rocket``),
+``console``, ``testing``.
+The servers: ``namesrv``, ``broker`` with its ``store``, and ``proxy`` (gRPC), the latter two with ``acl``.
+The floor that all stand on: ``protocol`` (bytes), ``remoting`` (connections), ``common``, ``model``, ``errors``.
+"""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.version import __version__
+from spark_rocket.common.version import __version__
 
 if TYPE_CHECKING:
     from spark_rocket.arrow import read_arrow
@@ -19,7 +25,7 @@ def __getattr__(name: str) -> Any:
     if name in ("OptionInfo", "options"):
         return getattr(import_module("spark_rocket.datasource.options.listing"), name)
     if name == "read_arrow":
-        from spark_rocket.extras import requires
+        from spark_rocket.common.extras import requires
 
         with requires("read_arrow", "arrow"):
             return import_module("spark_rocket.arrow").read_arrow

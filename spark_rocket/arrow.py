@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from spark_rocket.arguments import checked
+from spark_rocket.common.arguments import checked
 from spark_rocket.datasource import batch_tasks
 from spark_rocket.datasource.batch_tasks import AnyTask
 from spark_rocket.datasource.column_types import usual

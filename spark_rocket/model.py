@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import cast
 
-from spark_rocket.arguments import check
+from spark_rocket.common.arguments import check
 from spark_rocket.errors import IllegalMessageError
 
 KEYS = "KEYS"

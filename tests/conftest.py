@@ -38,7 +38,7 @@ _SPARK = (
     {"flights", "connect", "package"},
 )
 _LONG = (
-    "tests/test_site.py",
+    "tests/repository/test_site.py",
     "tests/cluster/",
     "tests/proxy/",
     "tests/client/",

@@ -35,7 +35,7 @@ def main() -> None:
         print(f"{digest}  dist/{name}")
     if install:
         (wheel,) = DIST.glob("*.whl")
-        command = [sys.executable, "-m", "pytest", "-q", "-s", "-m", "long", "tests/test_install.py"]
+        command = [sys.executable, "-m", "pytest", "-q", "-s", "-m", "long", "tests/repository/test_install.py"]
         subprocess.run(command, cwd=ROOT, env={**os.environ, "LONG": "1", "WHEEL": str(wheel)}, check=True)
 
 

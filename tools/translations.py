@@ -1,7 +1,7 @@
 """The Chinese pages, and the English pages that they translate.
 
 ``x.zh.md`` translates ``x.md`` in the same folder; ``README.zh-CN.md`` translates the README. The last line of a
-translation has the hash of the English text that was translated, and ``tests/test_translations.py`` names translations
+translation has the hash of the English text that was translated, and the test ``test_translations`` names translations
 whose English page has changed since. ``make translated PAGES="docs/guides/faq.zh.md"`` stores the new hash after you
 have updated the translation; without PAGES it lists the outdated ones.
 """

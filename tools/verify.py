@@ -59,7 +59,7 @@ SUITES = (
     Suite(
         "long",
         "tests of a minute each",
-        {"ARGS": f"{_LONG} --ignore=tests/test_install.py"},
+        {"ARGS": f"{_LONG} --ignore=tests/repository/test_install.py"},
         {"ARGS": _LONG},
         takes=("DIFFERENCES_SEED", "DIFFERENCES_SCHEMAS"),
     ),

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from spark_rocket.acl.rules import OF_ACCOUNT, AclRules, read_file
+from spark_rocket.common.files import replace_file
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.files import replace_file
 from spark_rocket.protocol.wire.bodies.config import DataVersion, PlainAccessConfig
 from spark_rocket.protocol.wire.headers.admin import CreateAccessConfigRequestHeader
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RefusedError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 _log = logging.getLogger(__name__)

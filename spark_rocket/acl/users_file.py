@@ -6,7 +6,7 @@
 
 Apache's broker has the same content in RocksDB. Passwords are plain text, so only the broker's user may read the file.
 
-After a crash: the old or the new content, as :func:`~spark_rocket.files.replace_file` guarantees.
+After a crash: the old or the new content, as :func:`~spark_rocket.common.files.replace_file` guarantees.
 Thread-safety: one change at a time. Corresponds to LocalAuthenticationMetadataProvider and
 LocalAuthorizationMetadataProvider.
 """
@@ -17,8 +17,8 @@ import os
 from pathlib import Path
 
 from spark_rocket.acl.user_table import UserTable
+from spark_rocket.common.files import replace_file
 from spark_rocket.errors import ConfigError, ProtocolError, RefusedError
-from spark_rocket.files import replace_file
 from spark_rocket.protocol.wire.bodies.config import AclInfo, UserInfo
 from spark_rocket.protocol.wire.json import dumps_standard, loads_tolerant
 

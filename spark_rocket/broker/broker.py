@@ -30,13 +30,13 @@ from spark_rocket.broker.state.broker_stats import SAMPLE_SECONDS
 from spark_rocket.broker.state.client_manager import monotonic_ms
 from spark_rocket.broker.state.subscription_group_manager import SubscriptionGroupManager
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager
+from spark_rocket.common.extras import requires
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ProtocolError, StateError
-from spark_rocket.extras import requires
 from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import OverloadStats
 from spark_rocket.remoting.server.remoting_server import RemotingServer
-from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

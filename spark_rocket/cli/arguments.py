@@ -14,9 +14,9 @@ from typing import Any
 
 import click
 
-from spark_rocket.system import now_ms
-from spark_rocket.units import DURATION, SIZE, duration_ms, future_text, size_bytes, whole_number
-from spark_rocket.units import moment as parse_moment
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import DURATION, SIZE, duration_ms, future_text, size_bytes, whole_number
+from spark_rocket.common.units import moment as parse_moment
 
 PATH = click.Path(path_type=Path)
 _DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}", re.A)

@@ -17,9 +17,9 @@ import click
 
 import spark_rocket
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.extras import requires
+from spark_rocket.common.system import check_system
 from spark_rocket.errors import RocketError
-from spark_rocket.extras import requires
-from spark_rocket.system import check_system
 
 COMPLETE_VARIABLE = "_ROCKET_COMPLETE"
 _CLI = "spark_rocket.cli"

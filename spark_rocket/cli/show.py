@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli.text import print_table
+from spark_rocket.common.attributes import pick
 from spark_rocket.errors import RocketError, StateError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tables and a progress bar for the command line. ``spark_rocket.units`` formats values.
+"""Tables and a progress bar for the command line. ``spark_rocket.common.units`` formats values.
 
 Thread-safety: one thread.
 """
@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from spark_rocket.attributes import camel_case
-from spark_rocket.units import size_text
+from spark_rocket.common.attributes import camel_case
+from spark_rocket.common.units import size_text
 
 _MIN_BAR_BYTES = 64 << 20  # smaller stores have no progress bar
 

@@ -18,13 +18,13 @@ from concurrent.futures import Future
 from functools import partial, wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
-from spark_rocket.arguments import checked
 from spark_rocket.client.admin import Admin as _Admin
 from spark_rocket.client.consume.pull import PullOptions, PullResult
 from spark_rocket.client.consume.reader import Reader as _Reader
 from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.send.producer import Producer as _Producer
 from spark_rocket.client.send.router import QueueChoice
+from spark_rocket.common.arguments import checked
 from spark_rocket.model import Message, MessageQueue, SendResult
 from spark_rocket.remoting.client.promise import as_future
 

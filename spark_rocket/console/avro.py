@@ -17,8 +17,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
+from spark_rocket.common.extras import missing_extra
 from spark_rocket.errors import ProtocolError
-from spark_rocket.extras import missing_extra
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 MAX_TEXT_LENGTH = 256 << 10

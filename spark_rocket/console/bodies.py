@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.console.avro import CONTAINER
 from spark_rocket.console.avro_process import decode_avro
 from spark_rocket.errors import ProtocolError
+from spark_rocket.protocol.body_text import hex_lines, json_lines, text_of
 
 MAX_TEXT_LENGTH = 256 << 10
 MAX_HEX_BYTES = 4 << 10

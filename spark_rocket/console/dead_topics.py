@@ -16,10 +16,10 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from spark_rocket.attributes import pick
 from spark_rocket.client import Reader
 from spark_rocket.client.admin import Origin, QueueState, TopicKind, origin_of
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from spark_rocket.common.system import now_ms
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.system import now_ms
 
 Place = tuple[MessageQueue, int]
 """A queue and an offset."""

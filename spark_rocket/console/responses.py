@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.attributes import pick
+from spark_rocket.common.attributes import pick
 from spark_rocket.errors import (
     BrokerError,
     ClientError,

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Admin, TopicInfo, TopicKind
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.links import REQUEST_SECONDS, Links
 from spark_rocket.console.responses import Trouble, describe, failures_json
 from spark_rocket.console.series import Series

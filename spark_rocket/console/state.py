@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Set
 from dataclasses import dataclass, field, replace
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import (
     BrokerStatus,
     GroupHistory,
@@ -19,6 +18,7 @@ from spark_rocket.client.admin import (
     TopicKind,
     TopicState,
 )
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.responses import Trouble, describe
 from spark_rocket.console.series import Rate, Series
 from spark_rocket.errors import RocketError

@@ -7,7 +7,7 @@ need it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spark_rocket.extras import requires
+from spark_rocket.common.extras import requires
 
 if TYPE_CHECKING:
     from spark_rocket.datasource.query_errors import error_line

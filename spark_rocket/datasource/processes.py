@@ -25,8 +25,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from pyspark import cloudpickle
 
+from spark_rocket.common.extras import requires
 from spark_rocket.errors import RocketError
-from spark_rocket.extras import requires
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 
 P = ParamSpec("P")
@@ -75,7 +75,7 @@ def settle_worker() -> None:
     or more, 20 ms of CPU time, while a small task takes 5 ms. These objects live as long as the process, so they are
     excluded from collection. Freed memory stays in the process for the next large response.
     """
-    from spark_rocket.system import keep_freed_memory
+    from spark_rocket.common.system import keep_freed_memory
 
     keep_freed_memory()
     gc.freeze()

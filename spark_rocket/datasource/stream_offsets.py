@@ -43,9 +43,9 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any, TypeVar
 
+from spark_rocket.common.units import moment_text
 from spark_rocket.datasource.conditions import error
 from spark_rocket.model import MessageQueue
-from spark_rocket.units import moment_text
 
 V = TypeVar("V")
 

@@ -16,8 +16,8 @@ import json
 import shutil
 from pathlib import Path
 
+from spark_rocket.common.files import replace_file
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.files import replace_file
 from spark_rocket.protocol.requests import STATE_LIMITS
 from spark_rocket.protocol.requests.state import KV_ENTRIES
 from spark_rocket.protocol.wire.codes import ResponseCode

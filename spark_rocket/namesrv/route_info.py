@@ -38,8 +38,8 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RefusedError
-from spark_rocket.logs import RateLimited
 from spark_rocket.namesrv.topic_table import TopicLimits, TopicTable
 from spark_rocket.protocol.requests import STATE_LIMITS
 from spark_rocket.protocol.requests.state import BROKERS

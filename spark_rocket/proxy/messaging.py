@@ -26,8 +26,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RemotingTimeoutError, RemotingTooMuchRequestError, RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.messages.statuses import StatusError, status, status_code_of
 from spark_rocket.proxy.method_types import METHODS, MethodType

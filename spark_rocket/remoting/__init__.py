@@ -3,6 +3,6 @@
 Its objects belong to one event loop, except where a module says otherwise.
 """
 
-from spark_rocket.system import check_system
+from spark_rocket.common.system import check_system
 
 check_system()

@@ -22,8 +22,8 @@ from struct import Struct
 from struct import error as StructError
 from zlib import crc32
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import StoreError, StoreNotWritableError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import SCHEDULE_TOPIC
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import IPV6_HOST_SIZE, pack_host

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spark_rocket.common.units import duration_ms
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.durability import FlushDiskType
 from spark_rocket.protocol.setting import setting
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.units import duration_ms
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _MAX_LEVEL_MS = 10**17

@@ -28,7 +28,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from spark_rocket.logs import RateLimited
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.protocol.durability import durability
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.descriptors import ShortageError

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import StateError, StoreError, StoreNotWritableError
 from spark_rocket.store.appender import ArriveCallback, MessageAppender
 from spark_rocket.store.config import StoreConfig
@@ -37,7 +38,6 @@ from spark_rocket.store.recovery.replica import Replica
 from spark_rocket.store.results import GetMessageResult, QueryMessageResult
 from spark_rocket.store.retention import DiskUsage, Retention, readable_bytes
 from spark_rocket.store.store_lock import StoreLock, abort_path, write_abort
-from spark_rocket.system import now_ms
 
 _GRANT_PERMISSION = "Give the broker's user read and write permission there."
 _FREE_SPACE = "Free some space on that disk and restart the broker."

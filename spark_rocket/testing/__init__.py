@@ -15,7 +15,7 @@ __all__ = ["LocalCluster"]
 
 def __getattr__(name: str) -> object:
     if name == "LocalCluster":
-        from spark_rocket.extras import requires
+        from spark_rocket.common.extras import requires
 
         with requires("LocalCluster"):
             from spark_rocket.testing.cluster import LocalCluster

@@ -20,8 +20,8 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
+from tests.kit.ports import free_port
 from tests.kit.waiting import until
-from tests.ports import free_port
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="prlimit and /proc are Linux's"), pytest.mark.live]
 

@@ -29,8 +29,8 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire, bodies_of, held_by, held_pulls
 from tests.kit.brokers import served
 from tests.kit.clock import Clock
+from tests.kit.ports import free_port
 from tests.kit.waiting import until
-from tests.ports import free_port
 
 pytestmark = pytest.mark.live
 

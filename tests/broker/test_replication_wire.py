@@ -39,7 +39,7 @@ async def test_garbage_is_refused(replicas: Replicas, caplog: pytest.LogCaptureF
 async def test_connections_of_a_peer_do_not_fill_the_log(
     replicas: Replicas, caplog: pytest.LogCaptureFixture, raw: bytes
 ) -> None:
-    """Neither invalid reports nor incomplete ones; the next line counts the suppressed ones (tests/test_logs.py)."""
+    """Neither invalid reports nor incomplete ones; the next line counts the suppressed ones (see ``test_logs``)."""
     master = await replicas.master()
     fill(master, 10)
     for _ in range(30):

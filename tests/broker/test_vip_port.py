@@ -22,7 +22,7 @@ from spark_rocket.testing.certificates import CertificateAuthority, tls_of
 from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire
 from tests.kit.brokers import running
-from tests.ports import listening
+from tests.kit.ports import listening
 
 pytestmark = pytest.mark.live
 

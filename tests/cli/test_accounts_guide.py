@@ -10,7 +10,7 @@ import pytest
 
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run
-from tests.pages import ROOT
+from tests.kit.pages import ROOT
 
 pytestmark = pytest.mark.live
 

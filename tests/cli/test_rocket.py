@@ -27,7 +27,7 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing.network import Network
 from tests.broker.wire import Wire
 from tests.cli.conftest import Run
-from tests.ports import listening
+from tests.kit.ports import listening
 
 pytestmark = pytest.mark.live
 

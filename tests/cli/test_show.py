@@ -11,8 +11,8 @@ import pytest
 
 from spark_rocket.cli import show
 from spark_rocket.cli.show import Column
+from spark_rocket.common.units import duration_text, second_text
 from spark_rocket.errors import RemotingTimeoutError, StateError
-from spark_rocket.units import duration_text, second_text
 
 ROWS = [
     {"topic": "orders", "messages": 12, "brokers": ["a", "b"], "order": True},

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from spark_rocket.cli.text import Bar
+from spark_rocket.common.units import moment_text, size_text
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store import StoreConfig
-from spark_rocket.units import moment_text, size_text
 from tests import golden
 from tests.cli.conftest import Run
 from tests.store.helpers import opened, put, small

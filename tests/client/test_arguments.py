@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from spark_rocket import client
-from spark_rocket.arguments import check, hints_of
 from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer, aio
 from spark_rocket.client.consume.pull import pull_request
 from spark_rocket.client.consume.subscriptions import Subscriptions
+from spark_rocket.common.arguments import check, hints_of
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties

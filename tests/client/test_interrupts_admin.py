@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from spark_rocket.arguments import hints_of
 from spark_rocket.client import Admin, Reader
 from spark_rocket.client.admin import GroupState
 from spark_rocket.client.core.lifecycle import ServiceState
+from spark_rocket.common.arguments import hints_of
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from tests.client import test_interrupts_consuming as consuming

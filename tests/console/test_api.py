@@ -15,12 +15,12 @@ import httpx
 import pytest
 
 from spark_rocket.client import Producer, Reader
+from spark_rocket.common.system import now_ms
 from spark_rocket.console import serve
 from spark_rocket.console.sampler import Sampler
 from spark_rocket.model import TRACE_TOPIC, Message, MessageQueue
 from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceType, encode_trace_data, trace_keys
 from spark_rocket.remoting.tls.settings import TlsSettings
-from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import running_consumer
 from tests.console.conftest import SCRIPT, Console, Page, eventually, page_of

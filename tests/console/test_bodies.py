@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.console.avro import avro_text
 from spark_rocket.console.bodies import MAX_TEXT_LENGTH, preview, show
+from spark_rocket.protocol.body_text import hex_lines, json_lines, text_of
 
 CALM = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 

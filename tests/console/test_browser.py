@@ -11,11 +11,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
+from spark_rocket.common.units import moment, moment_text
 from spark_rocket.console.passwords import hashed
 from spark_rocket.errors import RemotingConnectError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
-from spark_rocket.units import moment, moment_text
 from tests.console.conftest import SCRIPT, Console, Page, eventually, spark_dead_letters
 from tests.kit import browser
 

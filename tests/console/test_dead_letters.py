@@ -11,12 +11,12 @@ import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.client.consume.pull import PullResult
+from spark_rocket.common.system import now_ms
 from spark_rocket.console import dead_topics
 from spark_rocket.console.api.dead import MAX_READING
 from spark_rocket.errors import ClientError, RemotingTimeoutError
 from spark_rocket.model import BAD_RECORD_PROPERTIES, Message, MessageQueue
 from spark_rocket.remoting.client.promise import Promise, failed
-from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.client.pushing import AGAIN, running_consumer
 from tests.console.conftest import REASON, Page, eventually, page_of, spark_dead_letters

@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.cli import main
 from spark_rocket.testing import LocalCluster
-from tests.pages import ROOT, examples, run_commands
+from tests.kit.pages import ROOT, examples, run_commands
 
 pytestmark = pytest.mark.live
 

@@ -16,12 +16,12 @@ from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.client_manager import monotonic_ms
 from spark_rocket.client import Admin, Producer
+from spark_rocket.common.system import now_ms
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.store.tools.check import check_store
-from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire

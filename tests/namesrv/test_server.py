@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.common.files import replace_file
 from spark_rocket.errors import ConfigError, RefusedError
-from spark_rocket.files import replace_file
 from spark_rocket.namesrv import kv_config
 from spark_rocket.namesrv.large_registrations import LargeRegistrations
 from spark_rocket.namesrv.name_server import NameServer

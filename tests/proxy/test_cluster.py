@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.common.system import now_ms
 from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.methods.sending import queue_of_group
 from spark_rocket.remoting.client.remoting_client import RemotingClient
-from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.waiting import until

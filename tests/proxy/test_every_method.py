@@ -18,6 +18,7 @@ import pytest
 
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.acl.user_table import User
+from spark_rocket.common.system import now_ms
 from spark_rocket.protocol.auth import Credentials, authorization_of
 from spark_rocket.protocol.requests.needs import Pair
 from spark_rocket.proxy import definitions
@@ -29,7 +30,6 @@ from spark_rocket.proxy.messages.statuses import StatusError
 from spark_rocket.proxy.method_types import METHODS
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.proxy.transport.message_bytes import Batch
-from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.acl.grants import ALICE, FORGED, ROOT, UNKNOWN, Accounts, Grants, Users
 from tests.cost.rpcs import plausible

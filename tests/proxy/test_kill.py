@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from spark_rocket.client import Reader
+from spark_rocket.common.system import now_ms
 from spark_rocket.proxy import definitions
-from spark_rocket.system import now_ms
 from spark_rocket.testing import LocalCluster
 from tests.proxy.caller import Caller, resource
 from tests.proxy.outgoing import Type, message, send, sent

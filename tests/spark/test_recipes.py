@@ -18,7 +18,7 @@ from spark_rocket.cli import main
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
-from tests.pages import ROOT, Prompt, examples, run_commands, with_name_server
+from tests.kit.pages import ROOT, Prompt, examples, run_commands, with_name_server
 from tests.spark.conftest import Rocket
 from tests.spark.sessions import needs
 

@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import started
-from tests.pages import Example, commands, examples
+from tests.kit.pages import Example, commands, examples
 
 pytestmark = pytest.mark.live
 

@@ -22,8 +22,8 @@ import logging
 
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.state.client_manager import ClientInfo
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError, RemotingTimeoutError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.ids import decode_offset_msg_id
 from spark_rocket.protocol.wire.bodies.consumer import GetConsumerStatusBody

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.send_targets import SendTargets, check_size
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RefusedError, RemotingError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.ids import encode_offset_msg_id
 from spark_rocket.protocol.record.properties import decode_properties, encode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

@@ -38,8 +38,8 @@ from contextlib import suppress
 from typing import cast
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.ha import TRANSFER_SIZE, ReportDecoder, encode_header
 from spark_rocket.remoting.address import format_address, format_peer

@@ -33,6 +33,7 @@ from contextlib import suppress
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.replication.master_connection import HEAD_BYTES, MasterConnection, ReconnectError
+from spark_rocket.common.units import moment_text
 from spark_rocket.errors import RocketError, StateError, StoreError
 from spark_rocket.protocol.ids import unpack_host
 from spark_rocket.protocol.record.record import scan_record
@@ -41,7 +42,6 @@ from spark_rocket.remoting.tls.contexts import client_tls
 from spark_rocket.remoting.tls.problems import problem_of
 from spark_rocket.store.message_store import MessageStore
 from spark_rocket.store.recovery.replica import Replica
-from spark_rocket.units import moment_text
 
 _log = logging.getLogger(__name__)
 _CONNECT_TIMEOUT_S = 5.0

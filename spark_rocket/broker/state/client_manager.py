@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RefusedError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.requests.state import CONSUMERS, PRODUCERS, SUBSCRIPTIONS
 from spark_rocket.protocol.wire.bodies.client import BROADCASTING, ConsumerData, SubscriptionData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

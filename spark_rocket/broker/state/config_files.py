@@ -28,8 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from spark_rocket.common.files import replace_file, sync_directory
 from spark_rocket.errors import ConfigError, ProtocolError
-from spark_rocket.files import replace_file, sync_directory
 from spark_rocket.protocol.java_properties import edit_properties
 from spark_rocket.protocol.wire.json import dumps_fastjson, loads_tolerant
 

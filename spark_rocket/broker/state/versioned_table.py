@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from spark_rocket.broker.steps import in_steps
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RefusedError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.bodies.config import DataVersion
 from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.json import dumps_fastjson

@@ -42,8 +42,8 @@ from spark_rocket.broker.transactions.half_messages import (
     given_up_half,
     op_body,
 )
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RefusedError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
 from spark_rocket.protocol.record.properties import find_property

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import PATH, exclusive, json_option, yes_option
 from spark_rocket.cli.commands import acl_users
@@ -26,8 +25,9 @@ from spark_rocket.cli.commands.acl_users import HIDDEN, allow, deny, of_mode, on
 from spark_rocket.cli.connect import Link, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import second_text
 from spark_rocket.errors import ClientError
-from spark_rocket.units import second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import bundle, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_brokers, connection
 from spark_rocket.cli.show import Column
+from spark_rocket.common.attributes import pick
 from spark_rocket.errors import ClientError
 
 if TYPE_CHECKING:

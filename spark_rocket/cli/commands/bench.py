@@ -24,8 +24,8 @@ from spark_rocket.cli.arguments import byte_size, json_option, seconds, whole
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.units import count_text, size_text
 from spark_rocket.errors import RocketError
-from spark_rocket.units import count_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import ConsumeConcurrentlyContext, ConsumeConcurrentlyStatus

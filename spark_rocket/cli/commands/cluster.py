@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, watch_option
 from spark_rocket.cli.connect import Link, cluster_option, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel, percent_text
 from spark_rocket.cli.verbs import VerbGroup
-from spark_rocket.system import now_ms
-from spark_rocket.units import count_text, duration_text, second_text
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import count_text, duration_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client.admin import BrokerStatus

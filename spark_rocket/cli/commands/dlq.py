@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import exclusive, json_option, moment, past, whole, yes_option
 from spark_rocket.cli.commands import message as messages
@@ -22,9 +21,10 @@ from spark_rocket.cli.connect import Link, complete_groups, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import Bar
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import count_text, second_text
 from spark_rocket.errors import ClientError, RocketError, TopicNotFoundError
 from spark_rocket.model import DLQ_PREFIX
-from spark_rocket.units import count_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

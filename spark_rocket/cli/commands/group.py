@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import all_option, json_option, watch_option, whole, yes_option
 from spark_rocket.cli.commands.cluster import MEMBER
@@ -22,9 +21,10 @@ from spark_rocket.cli.connect import Link, cluster_option, complete_groups, comp
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.text import camel
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import count_text, duration_text, second_text
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
-from spark_rocket.units import count_text, duration_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

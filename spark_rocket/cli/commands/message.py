@@ -18,7 +18,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import (
     PATH,
@@ -37,9 +36,10 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import count_text, moment_text
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import TOOLS_PRODUCER_GROUP, TRACE_TOPIC
-from spark_rocket.units import count_text, moment_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Producer

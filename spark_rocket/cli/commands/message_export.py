@@ -21,8 +21,8 @@ from spark_rocket.cli.arguments import PATH, moment, past, settings, whole
 from spark_rocket.cli.commands.bench import Rates
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.text import Bar
-from spark_rocket.extras import requires
-from spark_rocket.units import count_text
+from spark_rocket.common.extras import requires
+from spark_rocket.common.units import count_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

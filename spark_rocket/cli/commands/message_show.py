@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
-from spark_rocket.body_text import hex_lines, json_lines, text_of
 from spark_rocket.cli import show
-from spark_rocket.units import count_text, moment_text, size_text
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import count_text, moment_text, size_text
+from spark_rocket.protocol.body_text import hex_lines, json_lines, text_of
 
 if TYPE_CHECKING:
     from spark_rocket.model import MessageExt

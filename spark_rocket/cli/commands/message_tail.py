@@ -26,8 +26,8 @@ from spark_rocket.cli.arguments import exclusive, json_option, past, whole
 from spark_rocket.cli.commands import message_show
 from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_topics, connection
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import RocketError
-from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, PullResult, Reader

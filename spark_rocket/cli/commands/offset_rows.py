@@ -12,9 +12,9 @@ from spark_rocket.cli import show
 from spark_rocket.cli.commands.offset_target import in_namespace
 from spark_rocket.cli.connect import Link
 from spark_rocket.cli.show import Column
+from spark_rocket.common.units import count_text
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX
-from spark_rocket.units import count_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader

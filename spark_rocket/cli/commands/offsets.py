@@ -30,8 +30,8 @@ from spark_rocket.cli.commands.offset_target import TARGETS, OffsetTarget, only_
 from spark_rocket.cli.commands.sinks import ledger, sinks
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.units import moment_text
 from spark_rocket.errors import ClientError
-from spark_rocket.units import moment_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import json_option, whole
 from spark_rocket.cli.commands import message_show
@@ -19,8 +18,9 @@ from spark_rocket.cli.commands.message_show import body_option
 from spark_rocket.cli.connect import Link, complete_groups, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import count_text, size_text
 from spark_rocket.errors import ClientError
-from spark_rocket.units import count_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

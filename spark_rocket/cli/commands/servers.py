@@ -25,9 +25,9 @@ from spark_rocket.cli.connect import Link, complete_brokers, connection, connect
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel, percent_text
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import count_text, duration_text, second_text, size_text
 from spark_rocket.errors import BrokerError, ClientError, RocketError
-from spark_rocket.system import now_ms
-from spark_rocket.units import count_text, duration_text, second_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -17,8 +17,8 @@ from spark_rocket.cli.commands.sink_place import given_place, queue_of
 from spark_rocket.cli.connect import Link, complete_topics, connection
 from spark_rocket.cli.show import Column
 from spark_rocket.cli.text import camel
+from spark_rocket.common.units import count_text, second_text
 from spark_rocket.errors import RocketError, TopicNotFoundError
-from spark_rocket.units import count_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin, Reader

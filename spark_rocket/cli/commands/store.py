@@ -27,8 +27,8 @@ import click
 from spark_rocket.cli.arguments import PATH, limit, moment, number, past, store_directory
 from spark_rocket.cli.text import Bar, camel, print_table
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.units import moment_text, size_text
 from spark_rocket.errors import ConfigError, StateError
-from spark_rocket.units import moment_text, size_text
 
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_rocket.attributes import pick
 from spark_rocket.cli import show
 from spark_rocket.cli.arguments import all_option, bundle, json_option, watch_option, whole, yes_option
 from spark_rocket.cli.connect import Link, cluster_option, complete_topics, connection
 from spark_rocket.cli.show import Column, Table
 from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.units import count_text, second_text
 from spark_rocket.errors import BrokerError, RocketError, TopicNotFoundError
 from spark_rocket.protocol.wire.codes import PERM_READ, PERM_WRITE
-from spark_rocket.units import count_text, second_text
 
 if TYPE_CHECKING:
     from spark_rocket.client import Admin

@@ -20,12 +20,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spark_rocket.common.system import keep_freed_memory
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.address import is_loopback
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource, Monitor
 from spark_rocket.remoting.tls.contexts import server_tls
 from spark_rocket.remoting.tls.settings import TlsMode, TlsSettings
-from spark_rocket.system import keep_freed_memory
 
 if TYPE_CHECKING:
     from spark_rocket.broker.state.broker_config import BrokerConfig

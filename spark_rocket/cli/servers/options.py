@@ -31,7 +31,7 @@ class LogOptions:
 
     def set_up(self, *names: str) -> None:
         """Set up logging of a process with these servers. ConfigError if the options are invalid."""
-        from spark_rocket.logs import setup_logging
+        from spark_rocket.common.logs import setup_logging
 
         setup_logging(
             levels=self.log_level,

@@ -28,7 +28,7 @@ from spark_rocket.cli.servers.foreground import (
     tls_line,
 )
 from spark_rocket.cli.servers.options import BrokerOptions
-from spark_rocket.logs import log_start
+from spark_rocket.common.logs import log_start
 from spark_rocket.remoting.http.monitor import MetricsExporterType, MetricsSource
 from spark_rocket.remoting.name_server_list import check_addresses
 from spark_rocket.remoting.server.remoting_server import run

@@ -20,7 +20,7 @@ from spark_rocket.cli.servers.foreground import (
     tls_line,
 )
 from spark_rocket.cli.servers.options import ServerOptions
-from spark_rocket.logs import fields
+from spark_rocket.common.logs import fields
 from spark_rocket.namesrv.name_server import NameServer, NameServerMetrics
 from spark_rocket.remoting.server.remoting_server import run
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsSettings

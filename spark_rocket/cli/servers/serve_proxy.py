@@ -27,8 +27,8 @@ from spark_rocket.cli.servers.foreground import (
     start_monitor,
 )
 from spark_rocket.cli.servers.options import SETTINGS_VARIABLE, ProxyOptions
+from spark_rocket.common.logs import log_start
 from spark_rocket.errors import ConfigError
-from spark_rocket.logs import log_start
 from spark_rocket.proxy.metrics import ProxyMetrics
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.proxy.server import ProxyServer

@@ -20,10 +20,10 @@ from spark_rocket.client.core.client_config import (
     SECURITY_TOKEN_VARIABLE,
     find_credentials,
 )
+from spark_rocket.common.extras import pip_install
 from spark_rocket.console.settings import DEFAULT_PORT as CONSOLE_PORT
 from spark_rocket.console.settings import PASSWORD_VARIABLE
 from spark_rocket.errors import ConfigError
-from spark_rocket.extras import pip_install
 from spark_rocket.proxy.proxy_config import DEFAULT_PORT, ProxyConfig
 
 _NO_PROXY = -1

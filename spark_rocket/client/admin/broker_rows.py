@@ -1,7 +1,7 @@
 """Brokers as an :class:`Admin` reports them: their place, state, settings and statistics.
 
 Values that are never changed; the command line, the console and Spark's views only render them
-(``spark_rocket.attributes``). Times are ms since 1970, sizes bytes, rates per second; other units are in the name. A
+(``common.attributes``). Times are ms since 1970, sizes bytes, rates per second; other units are in the name. A
 row of what several brokers have is made from those that respond; ``Failures`` has the errors of the others.
 Corresponds to org.apache.rocketmq.remoting.protocol.body.{KVTable, BrokerStatsData}.
 """

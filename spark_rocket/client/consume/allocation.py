@@ -27,15 +27,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from spark_rocket.arguments import checked_class
 from spark_rocket.client.consume.group_members import GroupMembers
 from spark_rocket.client.consume.listeners import ConsumeFromWhere, MessageQueueListener
 from spark_rocket.client.consume.offset_store import OffsetStore
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.common.arguments import checked_class
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ClientError, TopicNotFoundError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
-from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 

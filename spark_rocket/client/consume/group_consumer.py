@@ -31,6 +31,7 @@ from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.lifecycle import Client
 from spark_rocket.client.core.validators import check_group
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL
@@ -45,7 +46,6 @@ from spark_rocket.protocol.wire.bodies.consumer import (
 )
 from spark_rocket.remoting.client.promise import run_on
 from spark_rocket.remoting.event_loop import CallbackThread
-from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypedDict, TypeVar
 
-from spark_rocket.arguments import check_filter
+from spark_rocket.common.arguments import check_filter
+from spark_rocket.common.extras import requires
 from spark_rocket.errors import ProtocolError, RunTooLargeError
-from spark_rocket.extras import requires
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace

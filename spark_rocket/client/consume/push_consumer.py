@@ -49,8 +49,8 @@ from spark_rocket.client.consume.services import PullDecoder, SendBack, ServiceP
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.core.trace import ConsumeTraceHook, TraceDispatcher
 from spark_rocket.client.send.producer import trace_producer
+from spark_rocket.common.extras import requires
 from spark_rocket.errors import StateError
-from spark_rocket.extras import requires
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
 from spark_rocket.protocol.record.messages import decode_messages
 from spark_rocket.protocol.wire.bodies.client import CONSUME_PASSIVELY

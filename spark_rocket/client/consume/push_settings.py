@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from spark_rocket.arguments import check
 from spark_rocket.client.consume.concurrently import ConsumeConcurrently
 from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.listeners import BatchListener, ConcurrentListener, OrderlyListener
@@ -19,6 +18,7 @@ from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.services import DEFAULT_MAX_RECONSUME_TIMES, FlowControl, ServiceParts
 from spark_rocket.client.core.validators import check_range
+from spark_rocket.common.arguments import check
 from spark_rocket.errors import ClientError
 
 BACKLOG_MSGS = 512

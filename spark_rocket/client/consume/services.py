@@ -32,6 +32,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import RETRY_TOPIC, PullResult, batches_of, messages_of, show_origin
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import RocketError
 from spark_rocket.model import AUTO_CREATE_TOPIC_KEY, DELAY, RETRY_PREFIX, MessageExt, MessageQueue
 from spark_rocket.protocol.record.properties import encode_properties
@@ -40,7 +41,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.remoting.address import format_address
-from spark_rocket.system import now_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spark_rocket.arguments import check_filter
 from spark_rocket.client.core.validators import check_topic
+from spark_rocket.common.arguments import check_filter
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ProtocolError, SubscriptionRefusedError
 from spark_rocket.protocol.filter.sql92 import parse_sql92
 from spark_rocket.protocol.filter.tags import SUB_ALL, TYPE_SQL92, TYPE_TAG, TagExpression, parse_tags
 from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.codes import ResponseCode
-from spark_rocket.system import now_ms
 
 
 class Subscriptions:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from spark_rocket.arguments import checked, checked_class
 from spark_rocket.client.core.address_map import ADDRESS_MAP_VARIABLE, NO_ADDRESS_MAP, AddressMap
+from spark_rocket.common.arguments import checked, checked_class
 from spark_rocket.errors import ConfigError, NameServerUnreachableError
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace

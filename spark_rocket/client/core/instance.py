@@ -23,6 +23,7 @@ from spark_rocket.client.core.membership import Membership
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.responses import error_of, proxy_error
 from spark_rocket.client.core.routes import Routes, RouteTable
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import (
     ClientError,
     RemotingConnectError,
@@ -39,7 +40,6 @@ from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.client.request import Request
 from spark_rocket.remoting.event_loop import CallbackThread, loop_thread
-from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from enum import Enum
 from types import FunctionType
 from typing import Any
 
-from spark_rocket.arguments import Arguments, checked
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.client.core.short_names import short_arguments
+from spark_rocket.common.arguments import Arguments, checked
 from spark_rocket.errors import StateError
 from spark_rocket.protocol.namespace import Namespace
 from spark_rocket.remoting.exposition import Exposition

@@ -22,8 +22,8 @@ import asyncio
 import threading
 from typing import Self
 
-from spark_rocket.arguments import checked
 from spark_rocket.client.core.lifecycle import living_clients
+from spark_rocket.common.arguments import checked
 from spark_rocket.errors import ConfigError
 from spark_rocket.remoting.exposition import (
     CONTENT_TYPE,

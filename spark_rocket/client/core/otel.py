@@ -27,8 +27,8 @@ from opentelemetry import propagate, trace
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
 from spark_rocket.client.core.hooks import ConsumeMessageContext
+from spark_rocket.common.version import __version__
 from spark_rocket.model import DELAY, SHARDING_KEY, TRAN_MSG, Message, SendResult
-from spark_rocket.version import __version__
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from spark_rocket.arguments import Arguments
+from spark_rocket.common.arguments import Arguments
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.namespace import Namespace
 

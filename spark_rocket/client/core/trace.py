@@ -23,8 +23,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from spark_rocket.client.core.hooks import ConsumeMessageContext, SendContext, SendHook
+from spark_rocket.common.logs import RateLimited
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import DELAY, TRACE_TOPIC, TRAN_MSG, Message, SendStatus
 from spark_rocket.protocol.message_trace import (
     DELAY_MSG,
@@ -37,7 +38,6 @@ from spark_rocket.protocol.message_trace import (
     encode_trace_data,
     trace_keys,
 )
-from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 _often = RateLimited(logger, 60.0)

@@ -17,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
-from spark_rocket.arguments import checked
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.client.core.routes import DEFAULT_TOPIC_QUEUES
 from spark_rocket.client.core.validators import check_topic_to_send
+from spark_rocket.common.arguments import checked
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ClientError, IllegalMessageError, MessageTooLargeError
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
@@ -46,7 +47,6 @@ from spark_rocket.protocol.record.properties import MAX_PROPERTIES_LENGTH, PROPE
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageResponseHeader
-from spark_rocket.system import now_ms
 
 #: Bytes of a stored message beside its body and properties, with UNIQ_KEY, WAIT and what brokers add.
 STORED_OVERHEAD = FIXED_SIZE + 64 + 96

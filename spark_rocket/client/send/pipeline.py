@@ -36,6 +36,7 @@ from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import STORED_CODES, Outgoing
 from spark_rocket.client.send.router import FaultStrategy, QueueChoice, Router
 from spark_rocket.client.send.stats import SendStats
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import (
     ClientError,
     MessageTooLargeError,
@@ -47,7 +48,6 @@ from spark_rocket.errors import (
     RocketError,
     StateError,
 )
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import Message, MessageQueue, SendResult, SendStatus
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise

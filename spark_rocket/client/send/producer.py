@@ -51,8 +51,8 @@ from spark_rocket.client.send.router import (
     select_by_sharding_key,
 )
 from spark_rocket.client.send.stats import SendStats, add_send_stats
+from spark_rocket.common.extras import requires
 from spark_rocket.errors import ClientError, StateError
-from spark_rocket.extras import requires
 from spark_rocket.model import WAIT, Message, MessageExt, MessageQueue, SendResult
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.ids import RecallMessageHandle

@@ -20,12 +20,13 @@ import uuid
 from concurrent.futures import CancelledError, Future
 from functools import partial
 
-from spark_rocket.arguments import checked
 from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.client.send.outgoing import REPLY
+from spark_rocket.common.arguments import checked
+from spark_rocket.common.logs import RateLimited
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ClientError, RemotingConnectError, RequestTimeoutError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import (
     CLUSTER,
     CORRELATION_ID,
@@ -44,7 +45,6 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import ReplyMessageRequestHeader
 from spark_rocket.remoting.address import parse_address
 from spark_rocket.remoting.client.promise import Promise
-from spark_rocket.system import now_ms
 
 logger = logging.getLogger(__name__)
 _often = RateLimited(logger)

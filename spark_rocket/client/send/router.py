@@ -28,9 +28,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypedDict
 
-from spark_rocket.arguments import checked, refuse
 from spark_rocket.client.core.deadlines import left
 from spark_rocket.client.core.instance import ClientInstance
+from spark_rocket.common.arguments import checked, refuse
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.filter.tags import java_hash

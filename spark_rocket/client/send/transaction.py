@@ -46,8 +46,8 @@ from spark_rocket.client.core.trace import decided
 from spark_rocket.client.core.validators import check_group, check_topic
 from spark_rocket.client.send.producer import Producer
 from spark_rocket.client.send.request_reply import register_and_wait
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ClientError, RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import (
     AUTO_CREATE_TOPIC_KEY,
     DELAY,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import AccessMode, BrokerAccounts, Failures, default_perms
 from spark_rocket.client.admin.base import record_failure
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed
 from spark_rocket.console.responses import Refused, failures_json
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PlainAccessConfig, UserInfo

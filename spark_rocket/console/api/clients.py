@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Failures, is_system_group
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.api.context import ApiContext, ApiRequest, page_of, place
 from spark_rocket.console.responses import Refused, Trouble, describe, failures_json
 from spark_rocket.console.secrets import shown

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from spark_rocket.attributes import pick
 from spark_rocket.client import Admin
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.links import Links
 from spark_rocket.console.passwords import LoginSession
 from spark_rocket.console.request_limits import MAX_INT, ROUTE_LIMITS, RouteLimit, integer

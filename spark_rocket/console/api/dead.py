@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import DeadLetterTopic, TopicKind, origin_of
 from spark_rocket.client.consume.pull import PullResult, PullStatus, messages_of
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.api.context import ApiContext, ApiRequest, place
 from spark_rocket.console.api.messages import only
 from spark_rocket.console.dead_topics import DeadTopics

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import QueueProgress
+from spark_rocket.common.attributes import pick
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import future_text
 from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed, page_of, place
 from spark_rocket.console.responses import Refused
 from spark_rocket.console.sampler import GROUPS
 from spark_rocket.console.state import GroupRecord, queue_label
 from spark_rocket.errors import ClientError
 from spark_rocket.model import RETRY_PREFIX, MessageQueue
-from spark_rocket.system import now_ms
-from spark_rocket.units import future_text
 
 _COLUMNS = ("name", "kind", "members", "lag", "rate", "topics")
 _DRAWN = 8  # queues

@@ -14,8 +14,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import origin_of
+from spark_rocket.common.attributes import pick
 from spark_rocket.console import bodies
 from spark_rocket.console.api.context import ApiContext, ApiRequest, attachment, place
 from spark_rocket.console.avro import can_avro

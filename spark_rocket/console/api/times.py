@@ -10,10 +10,10 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import moment
 from spark_rocket.console.api.context import ApiRequest
 from spark_rocket.console.responses import Refused
-from spark_rocket.system import now_ms
-from spark_rocket.units import moment
 
 
 class _UnknownZone(tzinfo):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import Failures
 from spark_rocket.client.admin.base import record_failure
+from spark_rocket.common.attributes import pick
 from spark_rocket.console.api.context import ApiContext, ApiRequest, confirmed, page_of, place
 from spark_rocket.console.responses import Refused, failures_json
 from spark_rocket.console.sampler import TOPIC, TOPICS

@@ -31,11 +31,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_rocket.common.extras import pip_install
 from spark_rocket.datasource.bodies.decoding import BAD, BodyError, library_text, reason
 from spark_rocket.datasource.column_types import TIMESTAMP, TIMESTAMP_NTZ, list_of, type_name
 from spark_rocket.datasource.options.bodies import AvroEncoding, BodySettings
 from spark_rocket.errors import OptionError, ProtocolError, SchemaError, StateError
-from spark_rocket.extras import pip_install
 from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 _HEADER = b"\xc3\x01"

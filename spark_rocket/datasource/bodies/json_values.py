@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_rocket.common.extras import requires
 from spark_rocket.datasource.bodies.decoding import BAD, BodyError, ColumnError, reason
 from spark_rocket.datasource.bodies.epoch_units import YEARS, micros, unit_of
 from spark_rocket.datasource.column_types import is_variant
 from spark_rocket.datasource.options.bodies import NO_UNITS, EpochUnit, EpochUnits
 from spark_rocket.datasource.time_zones import UTC, Zone
-from spark_rocket.extras import requires
 
 Convert = Callable[[Any], Any]
 

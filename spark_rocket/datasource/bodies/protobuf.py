@@ -16,11 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_rocket.common.extras import pip_install
 from spark_rocket.datasource.bodies.decoding import BAD, BodyError, library_text
 from spark_rocket.datasource.column_types import TIMESTAMP, list_of
 from spark_rocket.datasource.options.bodies import BodySettings
 from spark_rocket.errors import OptionError, SchemaError, StateError
-from spark_rocket.extras import pip_install
 
 _WELL_KNOWN = ("timestamp", "duration", "any", "wrappers", "struct", "empty", "field_mask")
 _TIMESTAMP = "google.protobuf.Timestamp"

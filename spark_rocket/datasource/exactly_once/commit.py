@@ -30,6 +30,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC
 
+from spark_rocket.common.units import moment_text
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.content import Content
 from spark_rocket.datasource.exactly_once.lanes import lanes_of
@@ -41,7 +42,6 @@ from spark_rocket.datasource.exactly_once.sink_brokers import Brokers, Timing
 from spark_rocket.datasource.write.send import choose_queue
 from spark_rocket.errors import DataLossError
 from spark_rocket.model import SendResult, SendStatus
-from spark_rocket.units import moment_text
 
 log = logging.getLogger("spark_rocket.datasource")
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import future_text
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Compression, Guarantee, Position, Start, Values
 from spark_rocket.datasource.options.table import OPTIONS, Scope
 from spark_rocket.datasource.stream_offsets import format_time
-from spark_rocket.system import now_ms
-from spark_rocket.units import future_text
 
 
 def check_needs(values: Values) -> None:

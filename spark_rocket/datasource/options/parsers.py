@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from spark_rocket.common.system import now_ms
+from spark_rocket.common.units import DURATION, SIZE, Moment, are_seconds, duration_ms, moment, size_bytes, whole_number
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.stream_offsets import from_tree, no_duplicates, parse_offsets_option
 from spark_rocket.errors import ConfigError, OptionError, ProtocolError
@@ -31,8 +33,6 @@ from spark_rocket.model import (
 from spark_rocket.protocol.filter.tags import parse_tags
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.remoting.name_server_list import parse_name_servers
-from spark_rocket.system import now_ms
-from spark_rocket.units import DURATION, SIZE, Moment, are_seconds, duration_ms, moment, size_bytes, whole_number
 
 Parser = Callable[[str, str], object]
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from spark_rocket.common.units import Moment
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.parsers import Fallback, LookUp, Position, Start, Strategy, Values
 from spark_rocket.model import MessageQueue
-from spark_rocket.units import Moment
 
 
 def topics_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:

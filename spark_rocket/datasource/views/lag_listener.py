@@ -48,14 +48,14 @@ from spark_rocket.client.admin.catch_up import CatchUp
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
+from spark_rocket.common.extras import requires
+from spark_rocket.common.units import duration_text
 from spark_rocket.datasource.query_errors import error_line
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset
 from spark_rocket.errors import OffsetsError, RocketError
-from spark_rocket.extras import requires
 from spark_rocket.model import READER_GROUP, MessageQueue
 from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.protocol.record.record import view_record
-from spark_rocket.units import duration_text
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily

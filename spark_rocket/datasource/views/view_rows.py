@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_rocket.attributes import pick
 from spark_rocket.client.admin import (
     Admin,
     Failures,
@@ -27,6 +26,7 @@ from spark_rocket.client.admin import (
     TopicKind,
 )
 from spark_rocket.client.core.address_map import AddressMap
+from spark_rocket.common.attributes import pick
 from spark_rocket.datasource.options.connection import connecting
 from spark_rocket.datasource.options.options import ViewOptions
 from spark_rocket.datasource.options.parse import parse_read_options

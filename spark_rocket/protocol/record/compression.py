@@ -13,8 +13,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
+from spark_rocket.common.extras import pip_install
 from spark_rocket.errors import ProtocolError
-from spark_rocket.extras import pip_install
 from spark_rocket.protocol.buffers import Buffer
 
 MAX_BODY_LENGTH = 256 << 20  # far above any broker's message limit (4 MiB), harmless for a reader

@@ -18,8 +18,8 @@ import logging
 from spark_rocket.acl.policies import USER_PREFIX
 from spark_rocket.acl.user_table import MAX_KEY_CHARACTERS, User, UserTable
 from spark_rocket.client.core.cache import Cache
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import BrokerError, ProtocolError, RefusedError, RemotingError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.bodies.config import AclInfo, UserInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand

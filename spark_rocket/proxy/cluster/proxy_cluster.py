@@ -20,8 +20,9 @@ from spark_rocket.client.core.availability import Unavailable
 from spark_rocket.client.core.cache import FRESH_SECONDS, Cache
 from spark_rocket.client.core.name_servers import NameServers
 from spark_rocket.client.core.routes import TopicRoute
+from spark_rocket.common.logs import RateLimited
+from spark_rocket.common.system import now_ms
 from spark_rocket.errors import ClientError, ProtocolError, RemotingConnectError, RemotingError, RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.buffers import Buffer
@@ -34,7 +35,6 @@ from spark_rocket.remoting import failures
 from spark_rocket.remoting.client.async_client import AsyncRemotingClient, ResponseFuture
 from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.settings import TlsSettings
-from spark_rocket.system import now_ms
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log, 60.0)

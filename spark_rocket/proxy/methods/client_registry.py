@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import access_key_of
 from spark_rocket.protocol.filter.tags import MAX_EXPRESSION_CHARACTERS, TYPE_SQL92, TYPE_TAG
 from spark_rocket.protocol.wire.bodies.client import CONSUME_ACTIVELY, CONSUME_PASSIVELY, ConsumerData, SubscriptionData

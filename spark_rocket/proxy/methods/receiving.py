@@ -34,8 +34,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RemotingError
-from spark_rocket.logs import RateLimited
 from spark_rocket.model import TAGS
 from spark_rocket.protocol.wire.bodies.config import SubscriptionGroupConfig
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

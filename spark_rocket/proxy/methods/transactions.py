@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_rocket.logs import RateLimited
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.protocol.record.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from spark_rocket.protocol.record.record import view_record
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode

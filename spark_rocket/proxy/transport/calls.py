@@ -26,7 +26,7 @@ from urllib.parse import unquote
 
 import grpc
 
-from spark_rocket.logs import RateLimited
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
 from spark_rocket.proxy.transport.proxy_context import Authenticate, GrpcCode, Rpc, RpcError

@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import cast
 
-from spark_rocket.logs import RateLimited
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.proxy.transport.limits import GrpcLimits
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.tls.problems import HANDSHAKE

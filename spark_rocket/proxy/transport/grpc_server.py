@@ -32,7 +32,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from spark_rocket.logs import RateLimited
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.proxy.transport.calls import Calls
 from spark_rocket.proxy.transport.credentials import server_credentials
 from spark_rocket.proxy.transport.front import DESCRIPTORS, Front

@@ -24,8 +24,8 @@ from collections import Counter
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.overload import Limits, OverloadStats, refuse

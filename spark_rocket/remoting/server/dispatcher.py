@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TypeAlias
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ProtocolError, RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.buffers import Buffer
 from spark_rocket.protocol.requests import RequestType
 from spark_rocket.protocol.wire.command import RemotingCommand

@@ -31,7 +31,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
-from spark_rocket.logs import RateLimited
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.protocol.requests import RequestType
 from spark_rocket.protocol.wire.frame import MAX_FRAME_LENGTH
 from spark_rocket.remoting.address import format_address

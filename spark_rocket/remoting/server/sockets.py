@@ -19,8 +19,8 @@ import socket
 import sys
 from typing import Protocol
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ConfigError
-from spark_rocket.logs import RateLimited
 from spark_rocket.remoting.address import format_address
 
 _often = RateLimited(logging.getLogger(__name__))

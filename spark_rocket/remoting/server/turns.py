@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter
 
+from spark_rocket.common.system import cores
 from spark_rocket.remoting.server.request_queue import TURN_S
-from spark_rocket.system import cores
 
 _BUSY_GAP_S = 250e-6
 """Reads at shorter intervals mean a peer that waits for each response, or many peers."""

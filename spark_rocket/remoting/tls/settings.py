@@ -44,7 +44,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from spark_rocket.arguments import checked_class
+from spark_rocket.common.arguments import checked_class
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties
 

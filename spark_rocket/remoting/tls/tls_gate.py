@@ -32,8 +32,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import RocketError
-from spark_rocket.logs import RateLimited
 from spark_rocket.remoting.address import format_peer
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.problems import HANDSHAKE, Problem, problem_of, refusal_of

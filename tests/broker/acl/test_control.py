@@ -16,8 +16,8 @@ from spark_rocket.acl.rules import AclRules
 from spark_rocket.broker.acl.plain_access_control import PlainAccessControl
 from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.errors import ConfigError
-from spark_rocket.logs import RateLimited
 from spark_rocket.protocol.auth import Credentials, RequestSigner
 from spark_rocket.protocol.requests import BROKER_REQUESTS
 from spark_rocket.protocol.requests.needs import PlainAccess

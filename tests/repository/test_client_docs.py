@@ -22,7 +22,7 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = pytest.mark.live
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 GUIDE, REFERENCE = DOCS / "guides" / "python-client.md", DOCS / "reference" / "client.md"
 _PROSE = re.sub(r"^```.*?^```", "", REFERENCE.read_text(encoding="utf-8"), flags=re.M | re.S)
 

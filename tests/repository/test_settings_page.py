@@ -26,7 +26,7 @@ from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.tls.settings import CONFIG_FILE, TlsSettings
 from spark_rocket.store.config import StoreConfig
 
-PAGE = (Path(__file__).parents[1] / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
 
 Cells = tuple[str, ...]
 """Type, default, values."""

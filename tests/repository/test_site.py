@@ -22,7 +22,7 @@ from tests.kit.sampling import sample, sampled
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 REDIRECTS: dict[str, dict[str, str]] = yaml.safe_load((ROOT / "docs" / "redirects.yml").read_text(encoding="utf-8"))
 OLD_PAGES = {
     "architecture",

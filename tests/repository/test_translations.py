@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT, examples
+from tests.kit.pages import ROOT, examples
 from tools.translations import is_current, mark_as_current, source, translations
 
 PAGES = [str(page.relative_to(ROOT)) for page in translations()]

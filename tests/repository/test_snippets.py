@@ -19,7 +19,7 @@ from spark_rocket.cli import main
 from spark_rocket.cli.main import rocket
 from spark_rocket.testing import LocalCluster
 from tests.cli.test_rocket import found, started
-from tests.pages import PAGES, ROOT, RUN, Prompt, commands, examples
+from tests.kit.pages import PAGES, ROOT, RUN, Prompt, commands, examples
 
 pytestmark = pytest.mark.live
 
@@ -32,11 +32,15 @@ ELSEWHERE = {
             *("from-kafka", "from-rocketmq-spark"),
         )
     },
-    **dict.fromkeys(("docs/guides/python-client.md", "docs/reference/client.md"), "tests/test_client_docs.py"),
+    **dict.fromkeys(
+        ("docs/guides/python-client.md", "docs/reference/client.md"), "tests/repository/test_client_docs.py"
+    ),
     "docs/guides/getting-started.md": "tests/spark/test_recipes.py",
     **dict.fromkeys(("docs/guides/accounts.md", "docs/guides/permissions.md"), "tests/cli/test_accounts_guide.py"),
     "docs/guides/arrow.md": "tests/datasource/test_arrow_guide.py",
-    **{page: "tests/test_translations.py" for page in PAGES if page.endswith(".zh.md")},  # the code is the same
+    **{
+        page: "tests/repository/test_translations.py" for page in PAGES if page.endswith(".zh.md")
+    },  # the code is the same
     "docs/guides/testing.md": "tests/testing/test_guide.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"

@@ -17,9 +17,9 @@ from spark_rocket.remoting.http.monitor import MONITOR_METRICS
 from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 
 DASHBOARD = json.loads(
-    (Path(__file__).parents[1] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[2] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
 )
-_GUIDE = (Path(__file__).parents[1] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
+_GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
 _TABLES = (METRICS, NAMESRV_METRICS, PROXY_METRICS, OVERLOAD_METRICS, MONITOR_METRICS)
 KNOWN = {metric.name: metric for table in _TABLES for metric in table}
 VARIABLES = {one["name"] for one in DASHBOARD["templating"]["list"]} | {"__rate_interval"}

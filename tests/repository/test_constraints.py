@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINES = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 VERSIONS = {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in LINES)}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

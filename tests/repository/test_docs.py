@@ -17,7 +17,7 @@ from spark_rocket.proxy import definitions
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMPATIBILITY = (ROOT / "docs" / "reference" / "compatibility.md").read_text(encoding="utf-8")
 _ROWS = [
     (code, name, "partial" if note.startswith("partial") else "supported")

@@ -1,7 +1,7 @@
 """Run the ``rocket`` command or a script in a Python with only the packages of the core, whatever is installed.
 
-python -m tests.core_only rocket topic list
-python -m tests.core_only script CODE
+python -m tests.kit.core_only rocket topic list
+python -m tests.kit.core_only script CODE
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from spark_rocket.extras import EXTRAS
+from spark_rocket.common.extras import EXTRAS
 
 BLOCKED = {*EXTRAS, "uvloop", "py4j"}
 

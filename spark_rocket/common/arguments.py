@@ -21,8 +21,8 @@ from functools import wraps
 from numbers import Integral, Real
 from typing import Any, Protocol, TypeVar, Union, get_args, get_origin
 
+from spark_rocket.common.units import are_seconds
 from spark_rocket.errors import ClientError
-from spark_rocket.units import are_seconds
 
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])

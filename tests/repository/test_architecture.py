@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "spark_rocket"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}

@@ -14,7 +14,7 @@ import pytest
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.live
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SAID = "spark_rocket does not support Windows"
 
 #: The libraries are imported first, since they ask for the system as well.

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_rocket import logs
+from spark_rocket.common import logs
+from spark_rocket.common.logs import JsonFormatter, RateLimited, TextFormatter, fields, log_start, mask, setup_logging
 from spark_rocket.errors import ConfigError
-from spark_rocket.logs import JsonFormatter, RateLimited, TextFormatter, fields, log_start, mask, setup_logging
 
 KEPT = ("spark_rocket", "spark_rocket.store", "spark_rocket.broker")
 

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_rocket.cli import arguments
-from spark_rocket.datasource.options.table import OPTIONS
-from spark_rocket.units import (
+from spark_rocket.common.units import (
     CLOCK_SKEW_MS,
     Moment,
     count_text,
@@ -26,6 +25,7 @@ from spark_rocket.units import (
     size_text,
     whole_number,
 )
+from spark_rocket.datasource.options.table import OPTIONS
 
 BY_NAME = {option.name: option for option in OPTIONS}
 NOW = 1_800_000_000_000

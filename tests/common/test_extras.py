@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from spark_rocket.common.extras import EXTRAS, missing_extra, requires
 from spark_rocket.errors import ConfigError, MissingExtraError
-from spark_rocket.extras import EXTRAS, missing_extra, requires
 from spark_rocket.testing import LocalCluster
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DISTRIBUTIONS = {
     "grpc": "grpcio",
     "grpc_health": "grpcio-health-checking",
@@ -50,7 +50,7 @@ def test_other_import_errors_pass() -> None:
 
 
 def core_only(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.core_only", *arguments]
+    command = [sys.executable, "-m", "tests.kit.core_only", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
 
 

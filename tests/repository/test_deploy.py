@@ -24,7 +24,7 @@ from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live
 
-DEPLOY = Path(__file__).parents[1] / "deploy"
+DEPLOY = Path(__file__).parents[2] / "deploy"
 KUBERNETES = sorted(set((DEPLOY / "kubernetes").glob("*.yaml")) - {DEPLOY / "kubernetes" / "kustomization.yaml"})
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_rocket.attributes import camel_case, pick
 from spark_rocket.client.admin import QueueState
+from spark_rocket.common.attributes import camel_case, pick
 from spark_rocket.model import MessageQueue
 
 ROW = QueueState(MessageQueue("t", "a", 3), 5, 9, 0)

@@ -22,7 +22,7 @@ from spark_rocket.testing import LocalCluster
 
 pytestmark = [pytest.mark.long, pytest.mark.live]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 IMPORT_ALL = """
 import importlib, importlib.util, pkgutil, sys
