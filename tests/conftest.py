@@ -34,7 +34,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 _SPARK = (
     {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "reuse", "lookup", "exactly_once"},
     {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"}
-    | {"access_control", "addresses", "differences", "spark_functions", "tls"},
+    | {"access_control", "addresses", "differences", "spark_functions", "tls"}
+    | {"least_privilege", "local_times", "namespace"},
     {"flights", "connect", "package"},
 )
 _LONG = (
