@@ -45,7 +45,17 @@ ELSEWHERE = {
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
         for name in (
-            *("dead-letters", "enrich", "exactly-once", "parquet-delta", "replay", "scheduled", "state", "stream-join"),
+            *(
+                "dead-letters",
+                "enrich",
+                "exactly-once",
+                "lakes",
+                "parquet-delta",
+                "replay",
+                "scheduled",
+                "state",
+                "stream-join",
+            ),
         )
     },
 }

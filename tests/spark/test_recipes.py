@@ -89,6 +89,7 @@ _WATERMARKS = needs(HAS_READ_LIMITS, "4.2", "a run that ends writes what waits f
     "recipe",
     [
         *("parquet-delta", "enrich", "exactly-once", "replay", "dead-letters", "scheduled"),
+        pytest.param("lakes", marks=pytest.mark.classic("the recipe takes the query's ID from the SparkContext")),
         *(pytest.param(name, marks=_WATERMARKS) for name in ("stream-join", "state")),
     ],
 )

@@ -1,0 +1,1 @@
+"""Recipes that write into lakes, killed at each of their steps."""
