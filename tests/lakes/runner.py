@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.pages import examples
+from tests.kit.pages import examples
 
 COLUMNS = pa.schema([("id", pa.int64()), ("item", pa.string()), ("price", pa.float64())])
 PAGE = "docs/recipes/lakes.md"

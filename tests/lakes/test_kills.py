@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.kit.object_store import CutError, Hook, ObjectStore, nothing, object_store
-from tests.pages import ROOT
+from tests.kit.pages import ROOT
 
 pytestmark = pytest.mark.live
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from jobs.changes import COLUMNS, read_changes, run
 from jobs.changes_publish import FORMATS, Orders, canal, messages, publish
 from spark_rocket.datasource.capabilities import HAS_READ_LIMITS
-from tests.pages import ROOT, examples, with_name_server
+from tests.kit.pages import ROOT, examples, with_name_server
 from tests.spark.conftest import Rocket
 from tests.spark.sessions import needs
 
