@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import (
+    Admin,
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
     LitePullConsumer,
@@ -110,3 +111,9 @@ def test_a_full_name_is_that_of_the_short_one(
     case: Callable[[dict[str, Any]], None], connecting: dict[str, Any]
 ) -> None:
     case(connecting)
+
+
+def test_an_argument_too_many_is_refused_as_without_a_namespace() -> None:
+    for namespace in ("", INSTANCE):
+        with Admin("127.0.0.1:9", namespace=namespace) as admin, pytest.raises(TypeError, match="positional"):
+            admin.topics(TOPIC)  # type: ignore[call-arg]  # what is tested

@@ -28,9 +28,11 @@ def short_arguments(
     namespace: Namespace, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments:
     """Return the arguments of a method, with names without the namespace."""
-    named = zip(_parameters(method), args, strict=False)
+    names = _parameters(method)
+    named = zip(names, args, strict=False)
+    short = tuple(_short(value, name in NAME_ARGUMENTS, namespace) for name, value in named)
     return (
-        tuple(_short(value, name in NAME_ARGUMENTS, namespace) for name, value in named),
+        short + args[len(names) :],  # those too many, for the method's own TypeError
         {name: _short(value, name in NAME_ARGUMENTS, namespace) for name, value in kwargs.items()},
     )
 
