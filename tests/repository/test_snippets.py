@@ -42,6 +42,7 @@ ELSEWHERE = {
         page: "tests/repository/test_translations.py" for page in PAGES if page.endswith(".zh.md")
     },  # the code is the same
     "docs/guides/testing.md": "tests/testing/test_guide.py",
+    "docs/recipes/change-data.md": "tests/spark/test_change_data.py",
     **{
         f"docs/recipes/{name}.md": "tests/spark/test_recipes.py"
         for name in (

@@ -28,6 +28,8 @@ TRANSLATED = {
             "typed-rows",
         )
     ),
+    "docs/recipes/change-data.zh.md",
+    "docs/recipes/lakes.zh.md",
 }
 
 
