@@ -45,6 +45,7 @@ NAMES = (
 
 
 _OWN = {"topics", "consumerOffset", "subscriptionGroup", "delayOffset", "consumerOrderInfo", "messageRequestMode"}
+_OWN |= {"timercheck", "timermetrics"}
 
 
 def tree(directory: Path) -> set[str]:

@@ -150,6 +150,7 @@ class _Brokers:
     broker_users = UserAdmin.broker_users
     delete_account_of = AccountAdmin.delete_account_of
     namespace = NO_NAMESPACE
+    prepares_arguments = False
 
     def __init__(self) -> None:
         self.accounts = [PlainAccessConfig("root-key", admin=True), PlainAccessConfig("alice-key")]

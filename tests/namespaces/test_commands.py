@@ -37,7 +37,7 @@ COMMANDS: dict[str, str] = {
     "bench send": f"{T} --count 1 --seconds 1",
     "broker clean": "broker-a topics --yes",
     "broker config": "broker-a",
-    "broker drain": "broker-a --yes",
+    "broker drain": "broker-a --yes --quiet 1",
     "broker ha": "broker-a",
     "broker runtime": "broker-a",
     "broker timers": "broker-a",

@@ -232,7 +232,7 @@ def test_the_search_finds_words_of_both_languages(address: str, driver: Any) -> 
     found = "return [...document.querySelectorAll('.md-search-result__link')].map(link => link.href).slice(0, 5)"
     for words, expected in (
         ("时区", "faq.zh.html#"),
-        ("消费堆积", "faq.zh.html#"),
+        ("消费堆积", "backlog.zh.html#"),
         ("精确一次", "exactly-once.zh.html#"),
         ("time zone", "faq.html#"),
     ):

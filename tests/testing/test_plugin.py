@@ -57,5 +57,11 @@ def test_the_plugin_imports_few_modules() -> None:
         "print(sorted(name for name in new if name.startswith('spark_rocket.') or '.' not in name))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    modules = ["spark_rocket", "spark_rocket.testing", "spark_rocket.testing.plugin", "spark_rocket.common.version"]
+    modules = [
+        "spark_rocket",
+        "spark_rocket.common",
+        "spark_rocket.common.version",
+        "spark_rocket.testing",
+        "spark_rocket.testing.plugin",
+    ]
     assert done.stdout.strip() == str(modules)
