@@ -1,7 +1,7 @@
 """Report what Spark's executors run, which addresses they can reach and whether they can read, for ``rocket doctor``.
 
 The probe is pickled by value and needs only the standard library: a worker without this package or pyarrow can run it.
-Where the package is installed, it pulls a message as a task of a pipeline does. Corresponds to nothing in RocketMQ.
+Where the package is installed, it pulls a message as a task of a pipeline does.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Errors: Spark prints the complete traceback of a data source's error, and the er
 names the option, queue or topic and the remedy, so its traceback is only logged, at DEBUG. Names in its
 message have no namespace. Other errors stay as they are.
 
-Safe from any thread. Corresponds to nothing in RocketMQ.
+Safe from any thread.
 """
 
 from __future__ import annotations

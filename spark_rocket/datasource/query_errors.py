@@ -4,7 +4,7 @@ Spark prints the error of a Python source with Python's and Java's traces, in th
 and in ``query.exception()``. The line ``spark_rocket.errors.RecordError: [BAD_RECORD] message orders/broker-a/0 at 17
 …`` is always complete: condition, topic, queue, offset, column, value and remedy (``processes.py`` drops the rest).
 
-Pure, without PySpark. Corresponds to nothing in RocketMQ.
+Pure, without PySpark.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ written. Two rules decide whose options a writer sees:
 A table or view that names both a topic to read and the ``topic`` to write supports both. Each direction ignores the
 options of the other and the columns that only brokers set.
 
-Pure. Corresponds to nothing in RocketMQ.
+Pure.
 """
 
 from __future__ import annotations

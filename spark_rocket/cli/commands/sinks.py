@@ -1,7 +1,6 @@
 """``rocket offsets sinks`` and ``rocket offsets ledger``: exactly-once writes, and the place of their ledger.
 
 Exit status: 0 success, 1 failure, duplicates or a ledger without a clear place, 2 invalid command line.
-Corresponds to nothing in RocketMQ.
 """
 
 from __future__ import annotations

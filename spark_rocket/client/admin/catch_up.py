@@ -3,7 +3,7 @@
 The estimate assumes that messages arrive and are read at the mean rates of the last ``WINDOW_SECONDS``: it divides the
 lag by its decrease per second. There is no estimate from one observation, nor while the lag does not decrease.
 
-Not thread-safe. Corresponds to nothing in RocketMQ.
+Not thread-safe.
 """
 
 from __future__ import annotations

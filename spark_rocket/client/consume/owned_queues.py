@@ -420,6 +420,9 @@ class OwnedQueues:
         """Commit offsets later. The lock is held since they were found, so that commits have the order of positions."""
         return submitted(self._commits, partial(self._persist, found)) if found else resolved(None)
 
+    def _commit_latest(self, found: list[tuple[ProcessQueue, int]]) -> dict[MessageQueue, RocketError]:
+        return self._offsets.commit(self._latest(found))
+
     def _persist(self, found: list[tuple[ProcessQueue, int]]) -> None:
         """Commit queues that have not ended, or restarted at another offset, in the meantime."""
         owned = [(one, offset) for one, offset in found if one.state is not Ownership.ENDED and not one.stale]
@@ -434,7 +437,7 @@ class OwnedQueues:
         for attempt in range(LAST_COMMIT_ATTEMPTS if found else 0):
             if attempt:
                 time.sleep(COMMIT_RETRY_SECONDS)
-            failed = submitted(self._commits, lambda: self._offsets.commit(self._latest(found))).result()  # noqa: B023
+            failed = submitted(self._commits, partial(self._commit_latest, found)).result()
             found = [(one, offset) for one, offset in found if one.queue in failed]
             locked = any(not one.is_lock_expired() for one, _ in found)
             if not locked or time.monotonic() > until:

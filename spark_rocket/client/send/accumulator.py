@@ -94,7 +94,7 @@ class HeldMessage(Promise[SendResult]):
         batch = self._outcome
         if type(batch) is not BatchResult:  # not settled yet, or failed
             batch = super().result(timeout)
-        return batch.of(self._at)  # type: ignore[no-any-return]
+        return batch.of(self._at)  # type: ignore[no-any-return]  # settled with a BatchResult
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,7 @@ A decision records it, so that another write under the same name is noticed. The
 each topic with their ids. A repeated write has the same digest if it computes the same rows in the same partitions;
 queues do not matter. It is only reported: a query may compute other rows when it is repeated.
 
-Pure. Corresponds to nothing in RocketMQ.
+Pure.
 """
 
 from __future__ import annotations

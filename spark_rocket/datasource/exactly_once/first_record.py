@@ -1,6 +1,6 @@
 """The place of a ledger, and its id: that of the first record of its queue that has one.
 
-Functions of one driver's process. Corresponds to nothing in RocketMQ.
+Functions of one driver's process.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ the given queue, never used, alone       it becomes the ledger: its first record
 Then each broker of the staging topic gets a message, so that each of them tells of the ledger. Neither topic is
 created. What remains unknown: a place that changes while all brokers with used queues of both topics are unavailable.
 
-Functions of one driver's process. Corresponds to nothing in RocketMQ.
+Functions of one driver's process.
 """
 
 from __future__ import annotations

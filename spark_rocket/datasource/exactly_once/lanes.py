@@ -15,7 +15,7 @@ are in none of them.
 Reading back takes one bit of memory for each row number of the lane's partitions; lanes of delayed rows keep these bits
 while they are published.
 
-Pure; a lane belongs to one thread. Corresponds to nothing in RocketMQ.
+Pure; a lane belongs to one thread.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ The UNIQ_KEY of a row is that of ``write.row_encoder``, whose first ten bytes ar
 of an at-least-once write of the same query, and another one for delayed rows, because a delayed row is stored again in
 its target queue when it is delivered.
 
-Values and pure functions. Corresponds to nothing in RocketMQ.
+Values and pure functions.
 """
 
 from __future__ import annotations

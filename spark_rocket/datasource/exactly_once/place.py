@@ -24,7 +24,7 @@ registered.
 
 With ``ledgerBroker`` the place is given (``given_place.py``).
 
-Functions of one driver's process. Corresponds to nothing in RocketMQ.
+Functions of one driver's process.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ member          what
 other           of DONE: figures for people: ``blocks``, ``rows``, ``bytes``, ``published``, ``duplicates``, ``ms``
 ==============  ========================================================================================================
 
-Pure; without the parts of the sink that need PySpark. Corresponds to nothing in RocketMQ.
+Pure; without the parts of the sink that need PySpark.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Earlier versions had a group for each query (``former_group``): queue 0 had the 
 adopted in these steps, each of which can be the last one: write both registers, with ``former`` set; read the batch
 back; remove the group; write the batch without ``former``.
 
-Not thread-safe. Corresponds to nothing in RocketMQ.
+Not thread-safe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The last epoch of every query that writes exactly once, as the ledger has it.
 
 Reads the ledger from its first message to its end, and staged parts of manifests, by pulls alone. Changes nothing and
-does not import PySpark. The newest epoch of a query is that of its highest batch. Corresponds to nothing in RocketMQ.
+does not import PySpark. The newest epoch of a query is that of its highest batch.
 """
 
 from __future__ import annotations

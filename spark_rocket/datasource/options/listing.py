@@ -1,7 +1,7 @@
 """``spark_rocket.options()``: the options of ``format("rocket")`` as values, for users and for ``rocket options``.
 
 It also lists the options of Spark's Kafka source and of rocketmq-spark: with the option to use here, or with the reason
-why none is needed. Pure. Corresponds to nothing in RocketMQ.
+why none is needed. Pure.
 """
 
 from __future__ import annotations

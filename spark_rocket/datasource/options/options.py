@@ -4,7 +4,7 @@ A field of an option has no default here: that is in ``table.py``. Names of topi
 with the namespace: so plans, checkpoints and the ledger of the exactly-once sink do not depend on the option
 ``namespace``. Columns (``schema.Projection``) and errors (``processes.py``) have the names without it.
 
-They are pickled for the executors. Immutable, so safe from any thread. Corresponds to nothing in RocketMQ.
+They are pickled for the executors. Immutable, so safe from any thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The errors of unknown options: the name used here for options of other connectors, and the nearest name for typos.
 
-``docs/guides/from-kafka.md`` lists the same names. Pure. Corresponds to nothing in RocketMQ.
+``docs/guides/from-kafka.md`` lists the same names. Pure.
 """
 
 from __future__ import annotations

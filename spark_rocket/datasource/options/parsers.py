@@ -1,7 +1,7 @@
 """Parsers for option values, and the typed values that they return.
 
 A parser takes an option's documented name and its text. It returns the value or raises OptionError with the option,
-the text and the expected form. Pure, except that relative times count from now. Corresponds to nothing in RocketMQ.
+the text and the expected form. Pure, except that relative times count from now.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Messages that were deleted before the range cannot be compared. With ``tags`` or
 broker selects are compared; it selects a duplicate if it selects the original. For a compressed body only the CRC is
 compared. No Python code runs per row.
 
-Belongs to one task and thread. Corresponds to nothing in RocketMQ.
+Belongs to one task and thread.
 """
 
 from __future__ import annotations

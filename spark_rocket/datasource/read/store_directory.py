@@ -18,7 +18,7 @@ incomplete records                   an error with file and offset, or skipped (
 
 Planning holds a shared lock on the store. Each task reads one span of one file (``store.tools.span``) and decodes it in
 columns. Records are selected by topic, time and position before they are decoded. No other module of the data source
-uses the store. Tasks hold only values: Spark pickles them. Corresponds to nothing in RocketMQ.
+uses the store. Tasks hold only values: Spark pickles them.
 """
 
 from __future__ import annotations
