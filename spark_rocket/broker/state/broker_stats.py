@@ -37,12 +37,13 @@ SAMPLE_SECONDS = 10
 MINUTE, HOUR, DAY = range(3)
 _INTERVALS = (1, 60, 360)  # of a window's samples, in SAMPLE_SECONDS
 _RETAINED = (7, 7, 25)  # number of samples that a window retains
-_NO_COUNTS = (0, 0, 0)
 
 Key: TypeAlias = tuple[str, str]
 """Topic and group; the group is empty for a topic, both are empty for the broker."""
-_Sample: TypeAlias = dict[Key, tuple[int, int, int]]  # messages, bytes, messages sent back
+_Counts: TypeAlias = tuple[int, int, int]  # messages, bytes, messages sent back
+_Sample: TypeAlias = dict[Key, _Counts]
 
+_NO_COUNTS: _Counts = (0, 0, 0)
 BROKER: Key = ("", "")
 MESSAGES, BYTES, SEND_BACKS = range(3)
 
@@ -90,7 +91,7 @@ def _weight(counts: GroupCounts) -> int:
 
 
 class BrokerRates(NamedTuple):
-    """BrokerRates per second, over three windows each.
+    """Rates per second, over three windows each.
 
     ``puts``: messages stored; ``found``, ``missed``, ``total``: pulls with messages, without, and both;
     ``transferred``: messages delivered.
@@ -284,11 +285,16 @@ class StatsWindows:
 
     def window(self, key: Key, column: int, which: int = MINUTE) -> Window:
         """A column's sum over one of the three windows."""
+        old, new, seconds = self._between(key, which)
+        return Window(new[column] - old[column], seconds, new[MESSAGES] - old[MESSAGES])
+
+    def _between(self, key: Key, which: int) -> tuple[_Counts, _Counts, int]:
+        """The counts at the begin and at the end of a window, and its seconds."""
         begun, first = self._retained[which][0]
         old, new = first.get(key, _NO_COUNTS), self._last.get(key, _NO_COUNTS)
         if new[MESSAGES] < old[MESSAGES]:
             old = _NO_COUNTS  # recreated since then: counts from 0
-        return Window(new[column] - old[column], (self._count - begun) * SAMPLE_SECONDS, new[MESSAGES] - old[MESSAGES])
+        return old, new, (self._count - begun) * SAMPLE_SECONDS
 
     # --- over a minute, for 202, 208 and /metrics ---------------------------------------------------------------
 
@@ -303,8 +309,11 @@ class StatsWindows:
 
     def of_group(self, group: str, topic: str) -> tuple[float, float, int]:
         """Messages and bytes per second that a group got from a topic, and the number of messages that it sent back."""
-        key = (topic, group)
-        if self._retained[MINUTE][0][1].get(key) is self._last.get(key):  # unchanged, as most of very many pairs
+        old, new, seconds = self._between((topic, group), MINUTE)
+        if old is new:  # as those of most of very many pairs
             return 0.0, 0.0, 0
-        messages, size, send_backs = (self.window(key, column) for column in (MESSAGES, BYTES, SEND_BACKS))
-        return messages.per_second, size.per_second, send_backs.sum
+        return (
+            (new[MESSAGES] - old[MESSAGES]) / seconds,
+            (new[BYTES] - old[BYTES]) / seconds,
+            new[SEND_BACKS] - old[SEND_BACKS],
+        )
