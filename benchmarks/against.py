@@ -1,8 +1,9 @@
 """Today's benchmarks on this tree and on another commit, by turns: `make bench ARGS='--against REV --only wire'`.
 
-Each side is a process, `python -m benchmarks.against NAME`, that prepares a benchmark once and measures it when asked
-to. The sides alternate and begin by turns, so other load affects both. The other side runs the benchmarks of this tree
-with the product of the commit, in a directory of its own. A benchmark that needs what the commit does not have fails.
+Each side is a process, `python -m benchmarks.against MODULE NAME`, that prepares a benchmark once and measures it when
+asked to. The sides alternate and begin by turns, so other load affects both. The other side runs the benchmarks of this
+tree with the product of the commit, in a directory of its own. It imports one module of benchmarks: one whose module
+needs what the commit does not have fails, and no other.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ class Comparison:
 class Side:
     """A process that measures one benchmark with the packages of a directory."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, entry: Benchmark, directory: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.against", name],
+            [sys.executable, "-m", "benchmarks.against", entry.prepare.__module__, entry.name],
             cwd=directory,
             env={**os.environ, "PYTHONPATH": str(directory)},
             stdin=subprocess.PIPE,
@@ -91,7 +92,7 @@ def product_of(revision: str) -> Iterator[Path]:
 
 def compare(entry: Benchmark, other: Path, runs: int) -> Comparison:
     """Measure both sides ``runs`` times, after a warm-up."""
-    with Side(entry.name, other) as before, Side(entry.name, ROOT) as now:
+    with Side(entry, other) as before, Side(entry, ROOT) as now:
         measured: dict[Side, list[float]] = {before: [], now: []}
         for turn in range(runs + 1):
             for side in (before, now) if turn % 2 else (now, before):
@@ -107,8 +108,8 @@ def summarise(entry: Benchmark, before: list[float], now: list[float]) -> Compar
     )
 
 
-def main(name: str) -> None:
-    import_module("benchmarks.__main__")  # registers all benchmarks
+def main(module: str, name: str) -> None:
+    import_module(module)  # registers its benchmarks
     with os.fdopen(os.dup(1), "w") as output, Lab() as lab:
         os.dup2(2, 1)  # what libraries print is no measurement
         pair = REGISTRY[name].prepare(lab, name.rpartition(".")[2])
@@ -117,4 +118,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -14,7 +14,6 @@ from typing import Any
 from benchmarks import frames
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
-from spark_rocket.common.system import now_ms
 from spark_rocket.model import Message
 from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.layout import record_size
@@ -28,6 +27,10 @@ GET_BYTES = 4 * 1024 * 1024
 BACKLOG, BACKLOG_QUEUES = 200_000, 8
 TOPIC = "bench"
 BORN = ("127.0.0.1", 50_000)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 @contextmanager
