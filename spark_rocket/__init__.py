@@ -1,9 +1,11 @@
 """RocketMQ topics in PySpark: a data source, a client and a RocketMQ-compatible name server and broker.
 
-What users see: ``datasource`` (``format("rocket")``), ``arrow``, ``client``, ``cli`` (the command ``rocket``),
-``console``, ``testing``.
-The servers: ``namesrv``, ``broker`` with its ``store``, and ``proxy`` (gRPC), the latter two with ``acl``.
-The floor that all stand on: ``protocol`` (bytes), ``remoting`` (connections), ``common``, ``model``, ``errors``.
+============  ========================================================================================================
+the product   ``datasource``: ``format("rocket")`` of Spark; ``arrow``: the same topics without Spark
+beside it     ``client`` for Python programs, ``cli`` (the command ``rocket``), ``console``, ``testing`` for pytest
+the servers   ``namesrv``, ``broker`` with its ``store``, ``proxy`` (gRPC); ``acl``: accounts of broker and proxy
+the floor     ``protocol`` (bytes), ``remoting`` (connections), ``common``, ``model``, ``errors``: all others use it
+============  ========================================================================================================
 """
 
 from __future__ import annotations

@@ -164,3 +164,14 @@ def test_the_strings_of_a_script() -> None:
 
 def test_all_scripts_are_read() -> None:
     assert {Path(path).name for path in SCRIPTS} >= {"main.js", "language.js", "chinese.js", "overview.js"}
+
+
+def test_no_scripts_import_one_another_in_a_circle() -> None:
+    pattern = re.compile(r'(?:from|import)\s*\(?"(\.[^"]+)"')
+    imports = {path: {(path.parent / name).resolve() for name in pattern.findall(path.read_text())} for path in SCRIPTS}
+    assert all(path.is_file() for found in imports.values() for path in found)
+    rest = dict(imports)
+    while leaves := [path for path, found in rest.items() if not found & set(rest)]:
+        for path in leaves:
+            del rest[path]
+    assert not rest, sorted(path.name for path in rest)

@@ -23,6 +23,16 @@ def test_the_modules_that_are_named_exist() -> None:
     assert not missing, sorted(missing)
 
 
+def test_the_first_pages_name_every_package() -> None:
+    """The package's docstring names all of them, README's picture those that take part in a message's way."""
+    docstring = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text())) or ""
+    assert set(re.findall(r"``([a-z_]+)``", docstring)) - {"rocket"} == PACKAGES | {"arrow", "model", "errors"}
+    for picture in ("overview.svg", "overview.zh.svg"):
+        folders = (ROOT / "docs" / "images" / picture).read_text().partition("monospace")[2].partition("</g>")[0]
+        named = set(re.findall(r"[a-z]+", " ".join(re.findall(r">([^<]+)</text>", folders))))
+        assert named & PACKAGES == PACKAGES - {"acl", "cli", "console", "testing"}
+
+
 def _exists(name: str) -> bool:
     path = PACKAGE.joinpath(*name.split("."))
     module = path.parent.with_suffix(".py")  # of a function or class

@@ -1,8 +1,8 @@
 // Users of brokers with ACL 2.0 and their permissions: a section of the page of accounts.
 import { post, remove } from "../api.js";
+import { confirmChanges, finished, HIDDEN, OWN, select, small, worded } from "../changes.js";
 import { h } from "../dom.js";
 import { button, choice, confirmName, dialog, field, note, section, Table } from "../parts.js";
-import { confirmChanges, finished, HIDDEN, OWN, select, small, worded } from "./accounts.js";
 import { tr } from "../language.js";
 
 const ACTION_NAMES = { All: tr`All`, Pub: tr`Pub`, Sub: tr`Sub`, Create: tr`Create`, Update: tr`Update`, Delete: tr`Delete`, Get: tr`Get`, List: tr`List` };
