@@ -31,9 +31,9 @@ from functools import cache
 from pathlib import Path
 
 from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.common.system import give_memory_back
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from spark_rocket.remoting.server.memory import give_memory_back
 from spark_rocket.remoting.server.overload import OTHER, OVERLOAD, REJECTED, Limits, Queue
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.remoting.server.sockets import connections_possible

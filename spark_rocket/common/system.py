@@ -1,4 +1,4 @@
-"""The operating system: supported systems, the clock, available cores, and memory reuse of the C library.
+"""The operating system: supported systems, the clock, available cores, and the C library's memory.
 
 Supported are Linux and macOS. Windows lacks system calls that connections and files need: ``poll``, ``flock``, timeouts
 of blocking sends, ``fork``.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import cache
 
 from spark_rocket.errors import StateError
@@ -49,11 +50,25 @@ def keep_freed_memory() -> bool:
     each time, and every page costs a page fault: some microseconds per page on a virtual machine, which was three
     quarters of a broker's work with large pulls. With these settings it reuses up to 64 MiB of mapped pages.
     """
+    mallopt = _allocator("mallopt")
+    if mallopt is None:
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the operating system; without effect if the C library does not support it."""
+    trim = _allocator("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
+def _allocator(name: str) -> Callable[..., int] | None:
+    """Return a function of glibc's allocator; None elsewhere (macOS, musl). Python has no other way to it."""
     import ctypes
 
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError, TypeError):  # not glibc: macOS, musl, Windows
-        return False
-    mallopt.argtypes, mallopt.restype = (ctypes.c_int, ctypes.c_int), ctypes.c_int
-    return bool(mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError, TypeError):
+        return None
+    return function

@@ -29,6 +29,7 @@ from typing import Any
 
 from spark_rocket.client.core.client_config import MAX_MESSAGE_SIZE
 from spark_rocket.common.logs import RateLimited
+from spark_rocket.common.system import give_memory_back
 from spark_rocket.errors import ProtocolError, RemotingConnectError, RocketError
 from spark_rocket.protocol.auth import access_key_of
 from spark_rocket.protocol.filter.tags import MAX_EXPRESSION_CHARACTERS, TYPE_SQL92, TYPE_TAG
@@ -44,7 +45,6 @@ from spark_rocket.proxy.method_types import MAX_TOPICS
 from spark_rocket.proxy.methods.grpc_client import CommandStream, GrpcClient
 from spark_rocket.proxy.methods.settings import merged_settings
 from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, RpcError
-from spark_rocket.remoting.server.memory import give_memory_back
 
 _log = logging.getLogger(__name__)
 _often = RateLimited(_log)

@@ -47,7 +47,9 @@ KEEPS_DESCRIPTORS = sys.version_info < (3, 13)
 
 _IS_LINUX = sys.platform == "linux"
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module of Python 3.11 has no name for it
-_libc = ctypes.CDLL(None, use_errno=True)  # CDLL releases the interpreter lock during the call
+# By ctypes, which releases the interpreter lock during a call: mmap.flush() and mmap.madvise() hold it while the kernel
+# writes or touches pages. The os module has no syncfs().
+_libc = ctypes.CDLL(None, use_errno=True)
 _TOUCH_BYTES = 1 << 20  # per call: other threads cannot map or unmap anything meanwhile
 _MS_SYNC = 4
 _msync = _libc.msync

@@ -47,7 +47,7 @@ from spark_rocket.store.tools.view import Progress, StoreView, ViewedFiles, View
 TEMPORARY = "rebuild.tmp"
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None, use_errno=True)  # by ctypes, since os.rename() cannot exchange two names (renameat2)
 
 
 @dataclass(frozen=True, slots=True)
