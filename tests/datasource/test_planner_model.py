@@ -27,9 +27,8 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan import planner as module
-from spark_rocket.datasource.plan.planner import StreamPlanner
+from spark_rocket.datasource.plan.planner import Begun, Memory, StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
-from spark_rocket.datasource.plan.step import Begun, Context, Memory, Planned, choose_ends, find_starts
 from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError, RemotingConnectError
 from spark_rocket.model import MessageQueue
@@ -258,21 +257,24 @@ def test_a_query_that_continues_after_losses(events: list[tuple[object, ...]]) -
 @given(st.lists(HARMLESS | HARMFUL, max_size=25))
 def test_a_step_is_a_function(events: list[tuple[object, ...]]) -> None:
     """Each half of a step is repeated with the same memory, and has the same result."""
+    find_starts, choose_ends = StreamPlanner.find_starts, StreamPlanner.choose_ends
+
+    def starts(planner: StreamPlanner, previous: StreamOffset | None, memory: Memory, now: float) -> Begun:
+        first, again = (find_starts(planner, previous, memory, now) for _ in range(2))
+        assert first == again
+        return again
+
+    def ends(
+        planner: StreamPlanner, begun: Begun, now: float, limit: int | None, *, is_limited: bool
+    ) -> tuple[StreamOffset | None, Memory]:
+        first, again = (choose_ends(planner, begun, now, limit, is_limited=is_limited) for _ in range(2))
+        assert first == again
+        assert first[0] is None or again[0] is None or first[0].to_json() == again[0].to_json()
+        return again
+
     with pytest.MonkeyPatch.context() as patch:
-
-        def starts(context: Context, previous: StreamOffset | None, memory: Memory, now: float) -> Begun:
-            first, again = (find_starts(context, previous, memory, now) for _ in range(2))
-            assert first == again
-            return again
-
-        def ends(context: Context, begun: Begun, now: float, limit: int | None, *, is_limited: bool) -> Planned:
-            first, again = (choose_ends(context, begun, now, limit, is_limited=is_limited) for _ in range(2))
-            assert first == again
-            assert first.end is None or again.end is None or first.end.to_json() == again.end.to_json()
-            return again
-
-        patch.setattr(module, "find_starts", starts)
-        patch.setattr(module, "choose_ends", ends)
+        patch.setattr(StreamPlanner, "find_starts", starts)
+        patch.setattr(StreamPlanner, "choose_ends", ends)
         world = World({"failOnDataLoss": "false"})
         happen(world, events)
         world.finish()
