@@ -84,22 +84,15 @@ class RocketDataSource(PickledByValue, DataSource):
 
     @hide_traceback
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
-        from spark_rocket.datasource.capabilities import HAS_READ_LIMITS, check_limits
         from spark_rocket.datasource.options.parse import parse_read_options
         from spark_rocket.datasource.options.table import Scope
         from spark_rocket.datasource.read.projection import warn_of_names
+        from spark_rocket.datasource.stream import stream_reader
         from spark_rocket.datasource.tables import options_to_read, plain
 
         options = parse_read_options(options_to_read(self._to_read(self.options), schema), Scope.READ_STREAM)
-        check_limits(options)
         warn_of_names(options, schema.names)
-        if HAS_READ_LIMITS:
-            from spark_rocket.datasource.stream_limits import LimitedStreamReader
-
-            return LimitedStreamReader(options, plain(schema))
-        from spark_rocket.datasource.stream import PlainStreamReader
-
-        return PlainStreamReader(options, plain(schema))
+        return stream_reader(options, plain(schema))
 
     @hide_traceback
     def writer(self, schema: StructType, overwrite: bool) -> RocketWriter:

@@ -5,13 +5,14 @@
 * ``latestOffset(start)`` proves that all messages before ``start`` are processed, so it commits the consumer group's
   offsets there. ``commit`` does so too, but Spark calls it only when it plans the next batch. ``stop`` is not called
   reliably; nothing depends on it.
-* Spark 4.0 and 4.1 call ``latestOffset`` without a start: ``PlainStreamReader``. Later versions pass it, and a
-  limit: ``stream_limits.py``.
+* Spark 4.2 and newer pass a start and a limit to ``latestOffset``: ``LimitedStreamReader``, with lag in the progress
+  and AvailableNow. Spark 4.0 and 4.1 pass neither: ``PlainStreamReader``.
 * An offset without new information is returned unchanged, as the same text: Spark compares text.
 * Queues that appear later begin at their first message. Queues whose broker is unavailable keep their position.
 
 One object in one driver process per query, called from one thread. After a crash only the checkpoint counts; the
-group's offsets on the broker are only for monitoring tools. Corresponds to KafkaMicroBatchStream in Spark.
+group's offsets on the broker are only for monitoring tools. Corresponds to KafkaMicroBatchStream and
+SupportsAdmissionControl in Spark.
 """
 
 from __future__ import annotations
@@ -25,19 +26,31 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_rocket.datasource.batch_reader import TaskPartition, on_driver, read_partition
+from spark_rocket.datasource.capabilities import HAS_READ_LIMITS, check_limits
+from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Trigger
 from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
 from spark_rocket.datasource.read.projection import projection_of
 from spark_rocket.datasource.spark_schema import columns_of
-from spark_rocket.datasource.stream_offsets import initial_offset, parse_stream_offset, starts_of
+from spark_rocket.datasource.stream_offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
 from spark_rocket.errors import StateError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_rocket.datasource.plan.planner import StreamPlanner
+
+if TYPE_CHECKING or HAS_READ_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+_NO_LIMIT = 2**62
 
 log = logging.getLogger("spark_rocket.datasource")
 
@@ -89,6 +102,35 @@ class RocketStreamReader(PickledByValue, DataSourceStreamReader):
         offset = parse_stream_offset(end)
         if offset is not None:
             self.planner.commit(offset)
+
+
+if TYPE_CHECKING or HAS_READ_LIMITS:
+
+    class LimitedStreamReader(RocketStreamReader, SupportsTriggerAvailableNow):
+        """A reader whose batches can be limited."""
+
+        def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+            """Return one limit for all limits: Spark cannot express several at once. Trigger.Once overrides it."""
+            options = self._options
+            if not options.limits and options.min_offsets_per_trigger is None:
+                return ReadAllAvailable()
+            return ReadMaxRows(options.max_offsets_per_trigger or _NO_LIMIT)
+
+        @hide_traceback
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            if self._options.trigger is Trigger.PROCESSING_TIME:
+                raise error("BAD_OPTION.TRIGGER")
+            self.planner.pin()
+
+        @hide_traceback
+        def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:  # noqa: N802
+            is_limited = isinstance(limit, ReadMaxRows)
+            max_records = limit.max_rows if isinstance(limit, ReadMaxRows) and limit.max_rows < _NO_LIMIT else None
+            return self.end_after(start, max_records, is_limited=is_limited)
+
+        def reportLatestOffset(self) -> dict[str, object] | None:  # noqa: N802
+            seen = self.planner.latest_seen()
+            return StreamOffset(seen).to_json() if seen else None
 
 
 class PlainStreamReader(RocketStreamReader):
@@ -144,3 +186,9 @@ class PlainStreamReader(RocketStreamReader):
             )
         self._reached = end
         return [] if start == end else super().partitions(start, end)
+
+
+def stream_reader(options: ReadOptions, schema: StructType) -> RocketStreamReader:
+    """Return the reader for the installed Spark. OptionError for limits that it cannot apply."""
+    check_limits(options)
+    return LimitedStreamReader(options, schema) if HAS_READ_LIMITS else PlainStreamReader(options, schema)

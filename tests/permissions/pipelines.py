@@ -28,8 +28,7 @@ from spark_rocket.datasource.options.parse import parse_write_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.source import RocketDataSource
 from spark_rocket.datasource.spark_schema import SOURCE_SCHEMA
-from spark_rocket.datasource.stream import RocketStreamReader
-from spark_rocket.datasource.stream_limits import LimitedStreamReader
+from spark_rocket.datasource.stream import LimitedStreamReader, RocketStreamReader
 from spark_rocket.datasource.stream_offsets import initial_offset
 from spark_rocket.datasource.views.views import VIEWS
 from spark_rocket.datasource.write.row_encoder import Block

@@ -72,7 +72,7 @@ def test_the_module_that_spark_imports_by_itself_is_light_and_never_raises() -> 
 
 def test_a_streams_source_starts_without_pandas() -> None:
     """Every streaming query starts a process for it. pyarrow imports pandas when a value is made an array of."""
-    modules = "spark_rocket.datasource.stream_limits, spark_rocket.datasource.write.writer"
+    modules = "spark_rocket.datasource.stream, spark_rocket.datasource.write.writer"
     run = _python("-c", f"import sys, {modules}; print('pandas' in sys.modules)")
     assert (run.returncode, run.stdout.strip()) == (0, "False"), run.stdout + run.stderr
 
