@@ -31,9 +31,12 @@ SOURCE_SCHEMA = spark_schema(MESSAGE_SCHEMA)
 
 def columns_of(schema: StructType, body: BodySettings | None, use: str = "READ") -> pa.Schema:
     """Return the Arrow schema of a Spark schema. SchemaError for the first type that Spark does not convert."""
-    for field in schema.fields:
-        _check(field.dataType, field.name, owner_of(body), use)
-    return arrow_schema(schema)
+    try:
+        return arrow_schema(schema)
+    except PySparkException:
+        for field in schema.fields:
+            _check(field.dataType, field.name, owner_of(body), use)
+        raise
 
 
 def _check(kind: DataType, path: str, owner: str, use: str) -> None:
