@@ -11,16 +11,17 @@ from collections.abc import Collection, Iterator, Mapping
 
 from benchmarks.lab import Lab
 from benchmarks.registry import Pair, benchmark
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.planner import StreamPlanner
-from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.plan.tasks import Task
 from spark_rocket.datasource.stream_offsets import Positions, StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 
 QUEUES, BROKERS = 256, 4
 BACKLOG = 2_000_000_000
@@ -47,8 +48,8 @@ class StoredBacklog:
     def topics(self) -> list[str]:
         return ["events"]
 
-    def route(self, topic: str) -> Route:
-        return Route(tuple(self.ends))
+    def route(self, topic: str) -> TopicRoute:
+        return TopicRoute("events", tuple(self.ends), (), {}, {}, TopicRouteData())
 
     def brokers(self) -> Collection[str]:
         return {queue.broker_name for queue in self.ends}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from spark_rocket.datasource.plan.queues import Route
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.errors import BrokerError, RemotingConnectError, RocketError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
+from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 
 
 def q(queue_id: int, topic: str = "orders", broker: str = "broker-a") -> MessageQueue:
     return MessageQueue(topic, broker, queue_id)
+
+
+def route_of(topic: str, readable: tuple[MessageQueue, ...], unreadable: frozenset[str] = frozenset()) -> TopicRoute:
+    return TopicRoute(topic, readable, (), {}, {}, TopicRouteData(), unreadable=unreadable)
 
 
 class FakeQueues:
@@ -40,12 +45,12 @@ class FakeQueues:
     def brokers(self) -> set[str]:
         return {queue.broker_name for queue in self.spans} | self.without_topics
 
-    def route(self, topic: str) -> Route:
+    def route(self, topic: str) -> TopicRoute:
         unreadable = frozenset(broker for of, broker in self.unreadable if of == topic)
         if topic not in self.topics() and not unreadable:
             raise TopicNotFoundError(f"Topic {topic!r} does not exist.")
         readable = tuple(q for q in self.spans if q.topic == topic and q.broker_name not in unreadable)
-        return Route(readable, unreadable)
+        return route_of(topic, readable, unreadable)
 
     def configured(self) -> dict[str, tuple[str, ...]]:
         return self.ordered

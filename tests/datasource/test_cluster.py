@@ -14,7 +14,6 @@ from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan import cluster
 from spark_rocket.datasource.plan.cluster import Cluster
-from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.errors import (
     BrokerError,
@@ -25,10 +24,9 @@ from spark_rocket.errors import (
     SubscriptionRefusedError,
 )
 from spark_rocket.model import Message, MessageQueue
-from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
-from tests.datasource.fakes import q
+from tests.datasource.fakes import q, route_of
 
 T = TypeVar("T")
 
@@ -109,7 +107,7 @@ def test_support_for_a_filter_is_checked_once() -> None:
 
     class Refusing:
         def route(self, topic: str) -> TopicRoute:
-            return TopicRoute(topic, (q(0, topic),), (), {}, {}, TopicRouteData())
+            return route_of(topic, (q(0, topic),))
 
         def configured_brokers(self) -> dict[str, frozenset[str]]:
             return {}
@@ -120,7 +118,7 @@ def test_support_for_a_filter_is_checked_once() -> None:
                 raise SubscriptionRefusedError("no SQL92 here")
 
     requests._reader = Refusing()  # type: ignore[assignment]
-    assert requests.route("a") == requests.route("a") == Route((q(0, "a"),))
+    assert requests.route("a").readable == requests.route("a").readable == (q(0, "a"),)
     with pytest.raises(SubscriptionRefusedError):
         requests.route("b")
     assert asked == [("a", "p > 1"), ("b", "p > 1")]

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pytest
 
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.parsers import matching
 from spark_rocket.datasource.options.table import Scope
 from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.planner import StreamPlanner
-from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError, OffsetsError, OptionError, TopicNotFoundError
-from tests.datasource.fakes import FakeQueues, q
+from tests.datasource.fakes import FakeQueues, q, route_of
 
 PATTERN = {"subscribePattern": "orders-.*"}
 
@@ -309,8 +309,8 @@ def test_a_deleted_topic_with_a_cached_route_ends_at_0() -> None:
         def topics(self) -> list[str]:
             return ["payments"]
 
-        def route(self, topic: str) -> Route:
-            return Route((q(0),))
+        def route(self, topic: str) -> TopicRoute:
+            return route_of(topic, (q(0),))
 
     queues = CachedRoute(q0=(0, 0))
     with pytest.raises(DataLossError, match=r"TOPIC_DELETED.*topic orders does not exist.*orders/broker-a/0 at 9"):

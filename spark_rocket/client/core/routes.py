@@ -64,6 +64,8 @@ class TopicRoute:
     data: TopicRouteData
     ordered: tuple[MessageQueue, ...] = ()  # the queues for ordered messages
     lacks_masters: bool = False  # of some of them
+    unreadable: frozenset[str] = frozenset()
+    """Brokers that have the topic but no readable queue of it, because of its permission or queue count."""
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, known: TopicRoute | None = None) -> TopicRoute:
@@ -93,13 +95,10 @@ class TopicRoute:
             retained = [queue for queue in known.ordered if queue.broker_name not in there]
             ordered = sorted(ordered + retained[: MAX_ROUTE_QUEUES - len(ordered)]) if retained else ordered
         lacks_masters = any(queue.broker_name not in masters for queue in ordered)
-        return cls(topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(ordered), lacks_masters)
-
-    @property
-    def unreadable(self) -> frozenset[str]:
-        """Brokers that have the topic but no readable queue of it, because of its permission or queue count."""
-        there = {queues.broker_name for queues in self.data.queue_datas if self.brokers.get(queues.broker_name)}
-        return frozenset(there - {queue.broker_name for queue in self.readable})
+        unreadable = frozenset(name for name in there if brokers[name]) - {queue.broker_name for queue in readable}
+        return cls(
+            topic, tuple(readable), tuple(writable), brokers, masters, data, tuple(ordered), lacks_masters, unreadable
+        )
 
 
 def order_queues(topic: str, text: str) -> list[MessageQueue]:

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from spark_rocket.client.consume.commits import commit_each
 from spark_rocket.client.consume.reader import UNAVAILABLE_ERRORS, Reader
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.options.options import ReadOptions
-from spark_rocket.datasource.plan.queues import Route
 from spark_rocket.datasource.readers import explained, reader_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline, is_retriable
 from spark_rocket.datasource.stream_offsets import Positions
@@ -51,12 +51,12 @@ class Cluster:
         self.from_slaves: dict[MessageQueue, int] = {}
         """The queues whose end a slave reported last, with that end."""
 
-    def route(self, topic: str) -> Route:
+    def route(self, topic: str) -> TopicRoute:
         found = self._ask(lambda reader: reader.route(topic), f"to find {topic}")
         if self._sql_filter is not None and topic not in self._filtered:
             self._reader.check_filter(topic, self._sql_filter)
             self._filtered.add(topic)
-        return Route(found.readable, found.unreadable)
+        return found
 
     def configured(self) -> dict[str, frozenset[str]]:
         """Request ORDER_TOPIC_CONFIG once per query: brokers that join later are in the checkpoint."""

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.loss_policy import LossPolicy
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import matching
-from spark_rocket.datasource.plan.queues import Queues, Route
+from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.stream_offsets import Positions, format_positions, format_queues, some
 from spark_rocket.errors import DataLossError, RocketError, TopicNotFoundError
@@ -32,7 +33,7 @@ from spark_rocket.model import MessageQueue
 class FoundQueues:
     """The routes and queues at one time."""
 
-    routes: Mapping[str, Route]
+    routes: Mapping[str, TopicRoute]
     wanted: tuple[MessageQueue, ...]
     missing: dict[str, TopicNotFoundError]
     """Topics to read that no name server knows."""
@@ -42,7 +43,7 @@ class FoundQueues:
     @cached_property
     def queues(self) -> frozenset[MessageQueue]:
         """All readable queues of the topics, selected by the options or not."""
-        return frozenset(queue for route in self.routes.values() for queue in route.queues)
+        return frozenset(queue for route in self.routes.values() for queue in route.readable)
 
     @cached_property
     def brokers(self) -> set[tuple[str, str]]:
@@ -78,14 +79,14 @@ class QueueSelection:
         if self._pattern is not None:
             there = {*self._queues.topics(), *self._queues.configured()}
             topics = sorted({*matching(self._pattern, there, self._options.namespace), *known})
-        routes: dict[str, Route] = {}
+        routes: dict[str, TopicRoute] = {}
         missing: dict[str, TopicNotFoundError] = {}
         for topic in topics:
             try:
                 routes[topic] = self._queues.route(topic)
             except TopicNotFoundError as reason:
                 missing[topic] = reason
-        wanted = tuple(queue for route in routes.values() for queue in route.queues if self.has(queue))
+        wanted = tuple(queue for route in routes.values() for queue in route.readable if self.has(queue))
         return FoundQueues(routes, wanted, missing)
 
     def readable(self, topics: Iterable[str]) -> set[MessageQueue]:
@@ -93,7 +94,7 @@ class QueueSelection:
         found: set[MessageQueue] = set()
         for topic in topics:
             with suppress(TopicNotFoundError):
-                found.update(self._queues.route(topic).queues)
+                found.update(self._queues.route(topic).readable)
         return found
 
     def complete(self, loss: LossPolicy, positions: Positions = MappingProxyType({})) -> FoundQueues:
@@ -152,7 +153,7 @@ class QueueSelection:
     def _check_readable(self, found: FoundQueues) -> None:
         for topic, route in found.routes.items():
             closed = [broker for broker in sorted(route.unreadable) if self._is_expected(topic, broker)]
-            if route.unreadable and not route.queues:
+            if route.unreadable and not route.readable:
                 closed = sorted(route.unreadable)
             if closed:
                 raise error("BAD_OFFSETS.NOT_READABLE", topic=topic, brokers=", ".join(closed))

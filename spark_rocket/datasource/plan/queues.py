@@ -6,22 +6,12 @@ An interface without state.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.datasource.stream_offsets import Positions
 from spark_rocket.errors import RocketError
 from spark_rocket.model import MessageQueue
-
-
-@dataclass(frozen=True)
-class Route:
-    """A topic's current route, from the name servers."""
-
-    queues: tuple[MessageQueue, ...]
-    """The readable queues."""
-    unreadable: frozenset[str] = frozenset()
-    """Brokers that have the topic, but no readable queue of it."""
 
 
 class Queues(Protocol):
@@ -38,7 +28,7 @@ class Queues(Protocol):
     def topics(self) -> list[str]:
         """Return all topics known to the name server, except those named after clusters and brokers."""
 
-    def route(self, topic: str) -> Route:
+    def route(self, topic: str) -> TopicRoute:
         """Request the route without a cache. TopicNotFoundError if no name server knows the topic."""
 
     def brokers(self) -> Collection[str] | None:
