@@ -13,6 +13,7 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.queue_locks import QueueLocks
+from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.errors import RemotingTimeoutError, RocketError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, LockBatchResponseBody
@@ -22,7 +23,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from tests.client.consuming import ManualTimer
 
 Q = [MessageQueue("t", "b", number) for number in range(4)]
-SETTINGS = PullSettings(32, None, 32, "*", None, must_lock=False)
+SETTINGS = PullSettings(32, None, 32, must_lock=False)
 
 
 class Brokers:
@@ -63,13 +64,13 @@ class Owner:
         self.brokers_of_group, self.client_id = brokers, client_id
         self.call_later = ManualTimer()
         self.greeted = 0
-        self.settings: PullSettings | None = SETTINGS
         self.pulls: list[tuple[MessageQueue, int]] = []
         self.held: set[ProcessQueue] = set()
         this: Any = self
         self.members = self.routes = self.remoting = this
         self.share = QueueShare("g", lambda: this, this, this, strategy, where, timestamp_ms)
-        self.queues = OwnedQueues("g", lambda: this, self.share, this, this, lambda _: self.settings)
+        self.queues = OwnedQueues("g", lambda: this, self.share, this, this, lambda _: Filter())
+        self.queues.pull_settings = SETTINGS
         self.queues.receiver = this
         self.queues.marks = marks
         if orderly:

@@ -11,11 +11,12 @@ import pytest
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult
 from spark_rocket.client.consume.puller import Puller, PullSettings, pause_after
+from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.errors import BrokerError, RemotingTimeoutError
 from spark_rocket.protocol.wire.codes import ResponseCode
 from tests.client.consuming import ManualTimer, found, nothing, queue_at
 
-SETTINGS = PullSettings(32, None, 32, "a", None, must_lock=False)
+SETTINGS = PullSettings(32, None, 32, must_lock=False)
 
 
 class World:
@@ -25,7 +26,8 @@ class World:
 
     def __init__(self) -> None:
         self.call_later = ManualTimer()
-        self.settings: PullSettings | None = SETTINGS
+        self.pull_settings = SETTINGS
+        self.filter: Filter | None = Filter("a")
         self.asked: list[tuple[int, str]] = []
         self.committed: list[int | None] = []
         self.pending: list[Future[PullResult]] = []
@@ -45,8 +47,8 @@ class World:
     def is_full(self, _: ProcessQueue) -> bool:
         return self.full
 
-    def pull_settings(self, _: str) -> PullSettings | None:
-        return self.settings
+    def filter_of(self, _: str) -> Filter | None:
+        return self.filter
 
     def correct(self, puller: Puller, offset: int) -> None: ...
 
@@ -58,22 +60,22 @@ class World:
 
 
 def test_a_response_to_an_outdated_pull_is_ignored() -> None:
-    """The messages that it skipped may match the new settings."""
+    """The messages that it skipped may match the new filter."""
     world = World()
     world.start()
-    world.settings = replace(SETTINGS, tags="a || b")
+    world.filter = Filter("a || b")
     world.pending[0].set_result(found([5]))
     world.pending[1].set_result(nothing(6))
     assert world.asked == [(0, "a"), (0, "a || b"), (6, "a || b")]
     assert world.received == [6]
 
 
-def test_equal_settings_keep_pulls_and_none_ends_them() -> None:
+def test_an_equal_filter_keeps_pulls_and_none_ends_them() -> None:
     world = World()
     world.start()
-    world.settings = replace(SETTINGS)
+    world.filter = Filter("a")
     world.pending[0].set_result(found([5]))
-    world.settings = None
+    world.filter = None
     world.pending[1].set_result(found([6]))
     assert world.asked == [(0, "a"), (6, "a")]
     assert world.received == [6]
@@ -82,7 +84,7 @@ def test_equal_settings_keep_pulls_and_none_ends_them() -> None:
 def test_a_restart_discards_the_held_pull() -> None:
     world = World()
     world.start()
-    world.settings = replace(SETTINGS, tags="a || b")
+    world.filter = Filter("a || b")
     world.puller.pull()
     assert world.asked == [(0, "a"), (0, "a || b")]
     world.pending[0].set_result(found([5]))
@@ -123,7 +125,7 @@ def test_room_is_reported_once() -> None:
 
 def test_an_interval_between_pulls_with_messages() -> None:
     world = World()
-    world.settings = replace(SETTINGS, interval=0.5)
+    world.pull_settings = replace(SETTINGS, interval=0.5)
     world.start()
     world.pending[0].set_result(found([5]))
     assert (world.received, len(world.asked)) == ([6], 1)

@@ -23,9 +23,8 @@ from spark_rocket.client.consume.listeners import (
 )
 from spark_rocket.client.consume.offset_store import make_offset_store
 from spark_rocket.client.consume.owned_queues import OwnedQueues
-from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.reader import Reader
-from spark_rocket.client.consume.subscriptions import Subscriptions
+from spark_rocket.client.consume.subscriptions import Filter, Subscriptions
 from spark_rocket.client.consume.tool_requests import handle_tool_requests
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.instance import ClientInstance
@@ -106,7 +105,7 @@ class GroupConsumer(Client, ABC):
             consume_from_where,
             consume_timestamp_ms,
         )
-        self._queues = OwnedQueues(group, self.instance, self._share, self._reader, self._offsets, self._pull_settings)
+        self._queues = OwnedQueues(group, self.instance, self._share, self._reader, self._offsets, self._filter_of)
         self._queue_listener = message_queue_listener
         self.rebalances = 0
         self._balancing = threading.RLock()  # so that a rebalance does not take a topic that was just left
@@ -203,9 +202,9 @@ class GroupConsumer(Client, ABC):
                 self._queues.own((), topic, mark=self.auto_commit)
             self.instance().members.send_heartbeats()
 
-    @abstractmethod
-    def _pull_settings(self, topic: str) -> PullSettings | None:
-        """Return the settings of pulls; None if the topic is not subscribed."""
+    def _filter_of(self, topic: str) -> Filter | None:
+        """Return the filter of pulls; None if the topic is not subscribed."""
+        return self._subscriptions.filter_of(topic)
 
     # --- as a member of the instance --------------------------------------------------------------------------
 

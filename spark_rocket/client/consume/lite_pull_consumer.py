@@ -36,10 +36,10 @@ from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import DEFAULT_MAX_MSGS
 from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.client.consume.puller import PullSettings
+from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.client.core.validators import check_range
 from spark_rocket.errors import ClientError, QueueNotFoundError, StateError
 from spark_rocket.model import MessageExt, MessageQueue
-from spark_rocket.protocol.filter.tags import SUB_ALL
 from spark_rocket.protocol.wire.bodies.client import CONSUME_ACTIVELY
 from spark_rocket.protocol.wire.bodies.consumer import ConsumerRunningInfo
 
@@ -93,6 +93,12 @@ class LitePullConsumer(GroupConsumer):
             lock=self._queues.guard,
         )
         self._queues.marks = True
+        self._queues.pull_settings = PullSettings(
+            max_msgs=pull_batch_size,
+            max_bytes=MAX_PULL_BYTES if pull_batch_size > DEFAULT_MAX_MSGS else None,
+            backlog_msgs=pull_batch_size,
+            must_lock=False,
+        )
         self._wanted: list[MessageQueue] = []  # by assign()
         self._joined = False
 
@@ -340,16 +346,8 @@ class LitePullConsumer(GroupConsumer):
             self._joined = True
             self._persist_periodically()
 
-    def _pull_settings(self, topic: str) -> PullSettings:
-        tags, sql = self._subscriptions.expression_of(topic) or (SUB_ALL, None)
-        return PullSettings(
-            max_msgs=self._pull_batch_size,
-            max_bytes=MAX_PULL_BYTES if self._pull_batch_size > DEFAULT_MAX_MSGS else None,
-            backlog_msgs=self._pull_batch_size,
-            tags=tags,
-            sql=sql,
-            must_lock=False,
-        )
+    def _filter_of(self, topic: str) -> Filter:
+        return self._subscriptions.filter_of(topic) or Filter()  # by assign(): all messages
 
     def _has_room(self, process_queue: ProcessQueue) -> None:
         """Continue pulling on another thread: it may have to connect first, which must not delay a poll."""

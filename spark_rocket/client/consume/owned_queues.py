@@ -45,6 +45,7 @@ from spark_rocket.client.consume.process_queue import Ownership, ProcessQueue
 from spark_rocket.client.consume.puller import Puller, PullReceiver, PullSettings
 from spark_rocket.client.consume.queue_locks import QueueLocks
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.client.core.instance import ClientInstance
 from spark_rocket.errors import RemotingError, RocketError, StateError
 from spark_rocket.model import MessageQueue
@@ -119,12 +120,13 @@ class QueueTable:
 
 
 class OwnedQueues:
-    """The queues of one consumer. ``pull_settings`` returns None for a topic without a subscription.
+    """The queues of one consumer. ``filter_of`` returns None for a topic without a subscription.
 
     ``locks``: None except in ordered consumption. ``marks``: only marked positions are committed, not all of them.
     """
 
     receiver: PullReceiver
+    pull_settings: PullSettings
 
     def __init__(
         self,
@@ -133,11 +135,11 @@ class OwnedQueues:
         share: QueueShare,
         reader: Reader,
         offsets: OffsetStore,
-        pull_settings: Callable[[str], PullSettings | None],
+        filter_of: Callable[[str], Filter | None],
     ) -> None:
         self.instance = instance
         self.reader = reader
-        self.pull_settings = pull_settings
+        self.filter_of = filter_of
         self.locks: QueueLocks | None = None
         self.marks = False
         self.suspended = False

@@ -7,8 +7,8 @@ messages                they go to the consume service; the next pull follows im
 no (matching) messages  the next pull at the offset that the broker returned; it is committed when all earlier messages
                         are consumed
 offset out of range     the queue is dropped; 10 s later the broker's offset is committed and the queue continues there
-outdated settings       the same offset is pulled again, because skipped messages may match now; after a change of the
-                        settings, ``pull`` replaces a long poll in flight
+outdated filter         the same offset is pulled again, because skipped messages may match now; after a change of the
+                        filter, ``pull`` replaces a long poll in flight
 an error                retry after 3 s, also for SYSTEM_BUSY; FLOW_CONTROL after 20 ms
 a full batch            there is a backlog: the next pull requests more messages, if the settings allow it
 no pull was sent        queue full: when it has room again, at the latest after 50 ms; paused: after 1 s; not locked
@@ -35,6 +35,7 @@ from typing import Protocol
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.client.consume.reader import Reader
+from spark_rocket.client.consume.subscriptions import Filter
 from spark_rocket.errors import RocketError, StateError
 from spark_rocket.protocol.wire.codes import ResponseCode
 
@@ -79,7 +80,7 @@ class PullReceiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """The settings of pulls of a topic; with a backlog, the next pull requests ``backlog_msgs`` messages.
+    """The settings of a consumer's pulls; with a backlog, the next pull requests ``backlog_msgs`` messages.
 
     ``interval``: seconds between a response with messages and the next pull.
     """
@@ -87,8 +88,6 @@ class PullSettings:
     max_msgs: int
     max_bytes: int | None
     backlog_msgs: int
-    tags: str
-    sql: str | None
     must_lock: bool
     interval: float = 0.0
 
@@ -98,11 +97,12 @@ class PullSource(Protocol):
 
     reader: Reader
     receiver: PullReceiver
+    pull_settings: PullSettings
     suspended: bool
 
     @property
-    def pull_settings(self) -> Callable[[str], PullSettings | None]:
-        """Returns the settings of the next pull of a topic; None stops its pulls."""
+    def filter_of(self) -> Callable[[str], Filter | None]:
+        """Returns the filter of the next pull of a topic; None stops its pulls."""
 
     def call_later(self, seconds: float, task: Callable[[], object]) -> None: ...
 
@@ -125,20 +125,20 @@ class Puller:
         self._waiting_for_room = False
 
     def pull(self) -> None:
-        """Start pulling, or restart with new settings: the response of a pull in flight is ignored."""
+        """Start pulling, or restart with a new filter: the response of a pull in flight is ignored."""
         with self._response_lock, self._lock:  # a response being processed is finished first
             self._turn += 1
             self._waiting_for_room = False
             turn = self._turn
         self._pull(turn)
 
-    def _settings(self) -> PullSettings | None:
-        return self._source.pull_settings(self.process_queue.queue.topic)
+    def _filter(self) -> Filter | None:
+        return self._source.filter_of(self.process_queue.queue.topic)
 
     def _pull(self, turn: int) -> None:
         """Send a pull now, or later if the queue is paused, not locked or full."""
-        process_queue, settings = self.process_queue, self._settings()
-        if process_queue.dropped or settings is None or turn != self._turn:
+        process_queue, settings, wanted = self.process_queue, self._source.pull_settings, self._filter()
+        if process_queue.dropped or wanted is None or turn != self._turn:
             return
         process_queue.last_pull = time.monotonic()
         if self._source.suspended or process_queue.paused:
@@ -154,14 +154,14 @@ class Puller:
                     self.next_offset,
                     max_msgs=settings.backlog_msgs if self._backlog else settings.max_msgs,
                     max_bytes=settings.max_bytes or (BACKLOG_BYTES if self._backlog else None),
-                    tags=settings.tags,
-                    sql=settings.sql,
+                    tags=wanted.tags,
+                    sql=wanted.sql,
                     suspend_ms=SUSPEND_MS,
                     timeout=PULL_TIMEOUT_S,
                 )
             except StateError:  # closed in the meantime
                 return
-            pending.add_done_callback(lambda response: self._done(turn, settings, response))
+            pending.add_done_callback(lambda response: self._done(turn, wanted, response))
 
     def has_room(self) -> None:
         """Continue if pulling was waiting for room in the queue."""
@@ -188,15 +188,15 @@ class Puller:
             self._waiting_for_room = False
         self._pull(turn)
 
-    def _done(self, turn: int, settings: PullSettings, response: Future[PullResult]) -> None:
+    def _done(self, turn: int, wanted: Filter, response: Future[PullResult]) -> None:
         with self._response_lock:
             if turn != self._turn:
                 return
-            goes_on = self._process(turn, settings, response)
+            goes_on = self._process(turn, wanted, response)
         if goes_on:
             self._pull(turn)
 
-    def _process(self, turn: int, settings: PullSettings, response: Future[PullResult]) -> bool:
+    def _process(self, turn: int, wanted: Filter, response: Future[PullResult]) -> bool:
         """Process a response; return whether the next pull follows immediately."""
         process_queue = self.process_queue
         try:
@@ -212,7 +212,7 @@ class Puller:
             return False
         process_queue.pull_seconds = time.monotonic() - process_queue.last_pull
         process_queue.broker_end = found.max_offset
-        if settings != self._settings():
+        if wanted != self._filter():
             return True
         if found.status is PullStatus.OFFSET_ILLEGAL:
             if not found.from_master:  # a slave that lags behind has outdated offsets
@@ -229,6 +229,7 @@ class Puller:
             process_queue.stale = process_queue.dropped = True
             self._source.call_later(CORRECTION_DELAY_S, lambda: self._source.correct(process_queue, found.next_offset))
             return False
+        settings = self._source.pull_settings
         before, self.next_offset = self.next_offset, found.next_offset
         self._backlog = (
             settings.backlog_msgs > settings.max_msgs

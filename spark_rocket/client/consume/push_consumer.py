@@ -42,7 +42,6 @@ from spark_rocket.client.consume.listeners import (
 from spark_rocket.client.consume.orderly import ConsumeBatches, ConsumeOrderly
 from spark_rocket.client.consume.process_queue import ProcessQueue
 from spark_rocket.client.consume.pull import show_origin
-from spark_rocket.client.consume.puller import PullSettings
 from spark_rocket.client.consume.push_settings import PushOptions, PushSettings, split_options
 from spark_rocket.client.consume.queue_locks import RENEW_SECONDS, QueueLocks
 from spark_rocket.client.consume.services import PullDecoder, SendBack, ServiceParts
@@ -89,6 +88,7 @@ class PushConsumer(GroupConsumer):
         super().__init__(group, **of_group)
         is_clustering = self.message_model is MessageModel.CLUSTERING
         self._settings = PushSettings(listener, orderly, batches, is_clustering, **settings)
+        self._queues.pull_settings = self._settings.pull_settings
         self.hooks = ConsumeHooks(group)
         self.tracer: TraceDispatcher | None = None
         if enable_msg_trace:
@@ -260,10 +260,6 @@ class PushConsumer(GroupConsumer):
         decoder = PullDecoder(self._subscriptions, self.hooks)
         parts = ServiceParts(decoder, self.hooks, self._queues, send_back, instance.call_later)
         return settings.make_service(parts, self._queues.count_of)
-
-    def _pull_settings(self, topic: str) -> PullSettings | None:
-        expression = self._subscriptions.expression_of(topic)
-        return None if expression is None else self._settings.pull_settings(expression)  # None: unsubscribed
 
 
 def _add_figures(exposition: Exposition, consumer: PushConsumer, client_id: str) -> None:

@@ -97,8 +97,8 @@ class PushSettings:
     def needs_locks(self) -> bool:
         return self.is_clustering and self.orderly is not None
 
-    def pull_settings(self, expression: tuple[str, str | None]) -> PullSettings:
-        """Return the pull settings of a topic with a filter by tags or an SQL92 expression."""
+    @property
+    def pull_settings(self) -> PullSettings:
         is_batches = self.batches is not None
         usual = BATCH_MSGS if is_batches else self.pull_batch_size or DEFAULT_MAX_MSGS
         at_once = usual if is_batches or self.pull_batch_size else min(BACKLOG_MSGS, self.pull_threshold_for_queue)
@@ -106,8 +106,6 @@ class PushSettings:
             max_msgs=usual,
             max_bytes=BATCH_BYTES if is_batches else self.pull_batch_size_in_bytes,
             backlog_msgs=at_once,
-            tags=expression[0],
-            sql=expression[1],
             must_lock=self.needs_locks,
             interval=self.pull_interval,
         )

@@ -8,6 +8,7 @@ Corresponds to subscriptionInner of RebalanceImpl.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from spark_rocket.client.core.validators import check_topic
 from spark_rocket.common.arguments import check_filter
@@ -19,9 +20,24 @@ from spark_rocket.protocol.wire.bodies.client import SubscriptionData
 from spark_rocket.protocol.wire.codes import ResponseCode
 
 
+class Filter(NamedTuple):
+    """The filter of the pulls of a topic: by tags, or by an SQL92 expression."""
+
+    tags: str = SUB_ALL
+    sql: str | None = None
+
+
+class Subscription(NamedTuple):
+    data: SubscriptionData
+    """As sent to brokers."""
+    pulled: Filter
+    tags: TagExpression
+    """The client-side filter."""
+
+
 class Subscriptions:
     def __init__(self) -> None:
-        self._by_topic: dict[str, tuple[SubscriptionData, TagExpression]] = {}
+        self._by_topic: dict[str, Subscription] = {}
 
     def add(
         self,
@@ -49,8 +65,9 @@ class Subscriptions:
         if check is not None:
             check(data)
         before = self._by_topic.get(topic)
-        self._by_topic[topic] = data, wanted
-        return before is not None and _filter_of(before[0]) != _filter_of(data)
+        pulled = Filter(sql=data.sub_string) if sql else Filter(data.sub_string)
+        self._by_topic[topic] = Subscription(data, pulled, wanted)
+        return before is not None and before.pulled != pulled
 
     def remove(self, topic: str) -> bool:
         """Unsubscribe; return whether the topic was subscribed."""
@@ -67,21 +84,14 @@ class Subscriptions:
 
     def data(self) -> list[SubscriptionData]:
         """Return the subscriptions as sent to brokers."""
-        return [data for data, _ in list(self._by_topic.values())]
+        return [subscription.data for subscription in list(self._by_topic.values())]
 
-    def expression_of(self, topic: str) -> tuple[str, str | None] | None:
-        """Return the tags and the SQL92 expression for pulls of a topic; None if it is not subscribed."""
+    def filter_of(self, topic: str) -> Filter | None:
+        """Return the filter for pulls of a topic; None if it is not subscribed."""
         found = self._by_topic.get(topic)
-        if found is None:
-            return None
-        data = found[0]
-        return (SUB_ALL, data.sub_string) if data.expression_type == TYPE_SQL92 else (data.sub_string, None)
+        return None if found is None else found.pulled
 
     def tags_of(self, topic: str) -> TagExpression:
         """Return the client-side tag filter of a topic."""
         found = self._by_topic.get(topic)
-        return parse_tags(None) if found is None else found[1]
-
-
-def _filter_of(data: SubscriptionData) -> tuple[str, str]:
-    return data.expression_type, data.sub_string
+        return parse_tags(None) if found is None else found.tags
