@@ -30,8 +30,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from spark_rocket.common.arguments import checked
-from spark_rocket.datasource import batch_tasks
-from spark_rocket.datasource.batch_tasks import AnyTask
+from spark_rocket.datasource import read_tasks
 from spark_rocket.datasource.column_types import usual
 from spark_rocket.datasource.conditions import error
 from spark_rocket.datasource.ddl import parse_ddl
@@ -39,8 +38,8 @@ from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.projection import projection_of, warn_of_names
 from spark_rocket.datasource.read.pull_ranges import is_filtered
+from spark_rocket.datasource.read_tasks import AnyTask, projection_of, warn_of_names
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.errors import SchemaError
 
@@ -110,7 +109,7 @@ class PlannedRead:
 
     def reader(self) -> pa.RecordBatchReader:
         """Return the batches. The reading begins when the first one is taken."""
-        reads = (batch_tasks.read(task, self.options, self.decoded) for task in self.tasks)
+        reads = (read_tasks.read(task, self.options, self.decoded) for task in self.tasks)
         batches = _in_threads(reads, min(self.threads, len(self.tasks)))
         if self.schema is not self.decoded:
             batches = (batch.select(self.schema.names) for batch in batches)
@@ -133,7 +132,7 @@ def plan_read(
     warn_of_names(parsed, decoded.names)
     chosen = decoded if columns is None else _select(decoded, columns)
     count = threads or min(_MAX_THREADS, os.cpu_count() or 1)
-    return PlannedRead(batch_tasks.plan(parsed), parsed, decoded, chosen, count)
+    return PlannedRead(read_tasks.plan(parsed), parsed, decoded, chosen, count)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

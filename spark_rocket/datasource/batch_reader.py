@@ -17,10 +17,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_rocket.datasource import batch_tasks
+from spark_rocket.datasource import read_tasks
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback, hide_traceback_while, settle_worker
-from spark_rocket.datasource.read.projection import projection_of
+from spark_rocket.datasource.read_tasks import projection_of
 from spark_rocket.datasource.spark_schema import columns_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class TaskPartition(InputPartition):
     """A Spark partition: a task."""
 
-    task: batch_tasks.AnyTask
+    task: read_tasks.AnyTask
 
 
 def read_partition(partition: InputPartition, options: ReadOptions, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -40,7 +40,7 @@ def read_partition(partition: InputPartition, options: ReadOptions, columns: pa.
         return iter(())
     settle_worker()
     options = in_session(options)
-    return hide_traceback_while(batch_tasks.read(partition.task, options, columns), options.namespace)
+    return hide_traceback_while(read_tasks.read(partition.task, options, columns), options.namespace)
 
 
 def on_driver(options: ReadOptions) -> ReadOptions:
@@ -71,7 +71,7 @@ class RocketBatchReader(PickledByValue, DataSourceReader):
 
     @hide_traceback
     def partitions(self) -> list[InputPartition]:
-        return [TaskPartition(task) for task in batch_tasks.plan(self._options)]
+        return [TaskPartition(task) for task in read_tasks.plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._options, self._columns)

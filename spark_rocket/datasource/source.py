@@ -67,7 +67,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def reader(self, schema: StructType) -> RocketBatchReader | ViewReader:
         from spark_rocket.datasource.options.parse import is_view, parse_read_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.read.projection import warn_of_names
+        from spark_rocket.datasource.read_tasks import warn_of_names
         from spark_rocket.datasource.tables import options_to_read, plain
 
         given = options_to_read(self._to_read(self.options), schema)
@@ -86,7 +86,7 @@ class RocketDataSource(PickledByValue, DataSource):
     def streamReader(self, schema: StructType) -> RocketStreamReader:  # noqa: N802
         from spark_rocket.datasource.options.parse import parse_read_options
         from spark_rocket.datasource.options.table import Scope
-        from spark_rocket.datasource.read.projection import warn_of_names
+        from spark_rocket.datasource.read_tasks import warn_of_names
         from spark_rocket.datasource.stream import stream_reader
         from spark_rocket.datasource.tables import options_to_read, plain
 

@@ -32,7 +32,7 @@ from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parsers import Trigger
 from spark_rocket.datasource.plan.ranges import ranges_between
 from spark_rocket.datasource.processes import PickledByValue, hide_traceback
-from spark_rocket.datasource.read.projection import projection_of
+from spark_rocket.datasource.read_tasks import projection_of
 from spark_rocket.datasource.spark_schema import columns_of
 from spark_rocket.datasource.stream_offsets import StreamOffset, initial_offset, parse_stream_offset, starts_of
 from spark_rocket.errors import StateError

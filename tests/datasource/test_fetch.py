@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from spark_rocket.client.consume.pull import PullResult, PullStatus
 from spark_rocket.datasource.plan.ranges import OffsetRange
 from spark_rocket.datasource.read.fetch import read_range
-from spark_rocket.datasource.read.projection import projection_of, rows_of
 from spark_rocket.datasource.read.pull_ranges import pull_chunks
+from spark_rocket.datasource.read_tasks import projection_of, rows_of
 from spark_rocket.datasource.retry_deadline import RetryDeadline
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA, project
 from spark_rocket.errors import (

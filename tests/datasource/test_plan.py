@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.plan.batch_ranges import batch_ranges, plan_batch
+from spark_rocket.datasource.plan.batch_ranges import batch_ranges
 from spark_rocket.datasource.plan.planner import StreamPlanner
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
+from spark_rocket.datasource.plan.tasks import Task, plan_tasks
 from spark_rocket.datasource.stream_offsets import StreamOffset, parse_stream_offset, starts_of
 from spark_rocket.errors import DataLossError, OffsetsError, RemotingConnectError
 from tests.datasource.fakes import FakeQueues, q
@@ -414,9 +415,13 @@ def test_a_batch_read() -> None:
         OffsetRange(q(0), 20, 30),
         OffsetRange(q(1), 20, 30),
     ]
-    assert plan_batch(queues, batch()) == [(OffsetRange(q(0), 10, 100), OffsetRange(q(1), 0, 50))]
-    assert len(plan_batch(queues, batch(minPartitions="7"))) == 7
-    assert max(sum(span.size for span in task) for task in plan_batch(queues, batch(maxRecordsPerPartition="9"))) == 9
+
+    def planned(**options: str) -> list[Task]:
+        return plan_tasks(batch_ranges(queues, batch(**options)), batch(**options), queues.known_sizes)
+
+    assert planned() == [(OffsetRange(q(0), 10, 100), OffsetRange(q(1), 0, 50))]
+    assert len(planned(minPartitions="7")) == 7
+    assert max(sum(span.size for span in task) for task in planned(maxRecordsPerPartition="9")) == 9
     ending = '{"orders": {"broker-a": {"0": 11, "1": -2, "2": -1}}}'
     assert batch_ranges(queues, batch(endingOffsets=ending)) == [OffsetRange(q(0), 10, 11)]
 

@@ -18,7 +18,7 @@ import pytest
 import spark_rocket
 from spark_rocket import read_arrow
 from spark_rocket.client import Producer
-from spark_rocket.datasource import batch_tasks
+from spark_rocket.datasource import read_tasks
 from spark_rocket.datasource.batch_reader import RocketBatchReader
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
@@ -209,8 +209,8 @@ class Reads:
         self._batches = batches
         self._lock = threading.Lock()
         self.made = self.taken = self.most = 0
-        monkeypatch.setattr(batch_tasks, "plan", lambda options: [()] * tasks)
-        monkeypatch.setattr(batch_tasks, "read", lambda *_: self.read())
+        monkeypatch.setattr(read_tasks, "plan", lambda options: [()] * tasks)
+        monkeypatch.setattr(read_tasks, "read", lambda *_: self.read())
 
     def read(self) -> Iterator[pa.RecordBatch]:
         for _ in range(self._batches):

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_rocket.client.consume.pull import PullResult, PullStatus
-from spark_rocket.datasource import batch_tasks
+from spark_rocket.datasource import read_tasks
 from spark_rocket.datasource.bodies.codecs import known_columns
 from spark_rocket.datasource.bodies.columns import default_schema
 from spark_rocket.datasource.options.options import ReadOptions
@@ -209,7 +209,7 @@ def test_an_unreachable_broker_is_not_tried_for_each_range(no_waiting: list[floa
 
 def partition_rows(task: Task, given: ReadOptions, schema: pa.Schema = MESSAGE_SCHEMA) -> list[Any]:
     task = pickle.loads(pickle.dumps(task))
-    return [row for batch in batch_tasks.read(task, given, schema) for row in batch.to_pylist()]
+    return [row for batch in read_tasks.read(task, given, schema) for row in batch.to_pylist()]
 
 
 @pytest.fixture

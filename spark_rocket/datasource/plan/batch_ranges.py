@@ -12,13 +12,7 @@ from spark_rocket.datasource.plan.queue_selection import QueueSelection
 from spark_rocket.datasource.plan.queues import Queues
 from spark_rocket.datasource.plan.ranges import OffsetRange, ranges_between
 from spark_rocket.datasource.plan.resolve import resolve_end, resolve_start
-from spark_rocket.datasource.plan.tasks import Task, plan_tasks
 from spark_rocket.datasource.stream_offsets import EARLIEST
-
-
-def plan_batch(queues: Queues, options: ReadOptions) -> list[Task]:
-    """Plan the tasks of a batch read."""
-    return plan_tasks(batch_ranges(queues, options), options, queues.known_sizes)
 
 
 def batch_ranges(queues: Queues, options: ReadOptions) -> list[OffsetRange]:

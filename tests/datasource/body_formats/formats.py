@@ -31,7 +31,7 @@ from spark_rocket.datasource.options.bodies import BodyFormat, BodySettings
 from spark_rocket.datasource.options.options import ReadOptions
 from spark_rocket.datasource.options.parse import parse_read_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.projection import rows_of as rows_of_read
+from spark_rocket.datasource.read_tasks import rows_of as rows_of_read
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.datasource.spark_schema import columns_of, spark_schema
 from spark_rocket.protocol.record.columns import BODY_FAULT

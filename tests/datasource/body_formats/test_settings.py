@@ -15,8 +15,8 @@ from spark_rocket.datasource.options.bodies import AvroEncoding, BadRecords, Bod
 from spark_rocket.datasource.options.options import WriteOptions
 from spark_rocket.datasource.options.parse import body_of, parse_read_options, parse_write_options
 from spark_rocket.datasource.options.table import Scope
-from spark_rocket.datasource.read.projection import warn_of_names
 from spark_rocket.datasource.read.typed_rows import schema_of
+from spark_rocket.datasource.read_tasks import warn_of_names
 from spark_rocket.datasource.schema import MESSAGE_SCHEMA
 from spark_rocket.datasource.spark_schema import spark_schema
 from spark_rocket.datasource.write import task
