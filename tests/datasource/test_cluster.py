@@ -218,7 +218,7 @@ def test_topics_and_sizes_of_messages() -> None:
     with LocalCluster(in_process=True) as servers, Producer("g", name_server=servers.name_server) as producer:
         topic = servers.create_topic("orders", 1)
         requests = Cluster(parse_read_options({"subscribe": topic, "nameServer": servers.name_server}, Scope.READ))
-        (queue,) = requests.route(topic).queues
+        (queue,) = requests.route(topic).readable
         assert topic in requests.topics()
         assert not {queue.broker_name, "DefaultCluster"} & {*requests.topics()}
         assert requests.first_times([queue]) == {}

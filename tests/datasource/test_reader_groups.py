@@ -68,7 +68,7 @@ def test_reads(given: dict[str, str]) -> None:
 
 def test_a_stream_plans_and_commits(given: dict[str, str]) -> None:
     planned = Cluster(parse_read_options(given, Scope.READ_STREAM))
-    queues = planned.route("orders").queues
+    queues = planned.route("orders").readable
     ends = planned.max_offsets(queues)
     assert sum(ends.values()) == len(ROWS)
     assert planned.commit_offsets("pipeline", ends) == {} or "consumerGroup" not in given

@@ -115,7 +115,7 @@ def limit_by_bytes(place: Place) -> None:
 def group_offsets(place: Place) -> None:
     options = parse_read_options(place.options(subscribe="orders", consumerGroup="pipeline"), Scope.READ_STREAM)
     cluster = Cluster(options)
-    queues = cluster.route("orders").queues
+    queues = cluster.route("orders").readable
     ends = cluster.max_offsets(queues)
     assert cluster.commit_offsets("pipeline", ends) == {}
     with Reader(place.proxy.address) as reader:
