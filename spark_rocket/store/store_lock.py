@@ -22,13 +22,16 @@ from spark_rocket.errors import StoreLockedError
 
 
 class StoreLock:
-    """An exclusive lock on a store directory."""
+    """A lock on a store directory: exclusive for its broker, or shared by readers of a stopped store."""
 
     # Closing any descriptor of a file drops the process's POSIX locks on it. A second attempt in this process must
     # therefore be rejected before it opens the file.
     _held: ClassVar[set[tuple[int, int]]] = set()
 
-    def __init__(self, store_path: Path) -> None:
+    def __init__(self, store_path: Path, *, is_shared: bool = False) -> None:
+        """``is_shared``: nothing is written, and a store without a lock file is not locked."""
+        self._is_shared = is_shared
+        self._kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         self._store_path = store_path
         self._path = store_path / "lock"
         self._fd = -1
@@ -39,23 +42,31 @@ class StoreLock:
         """Take the lock, or raise ``StoreLockedError``."""
         if self.is_held_here(self._store_path):
             raise self._refusal(os.getpid())
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            fd = os.open(self._path, (os.O_RDONLY if self._is_shared else os.O_RDWR | os.O_CREAT) | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            if self._is_shared:
+                return
+            raise
+        try:
+            fcntl.flock(fd, self._kind | fcntl.LOCK_NB)
+            fcntl.lockf(fd, self._kind | fcntl.LOCK_NB, 1, 0)
         except OSError:
             os.close(fd)
             raise self._refusal(read_abort(self._store_path)) from None
+        self._fd = fd
+        if self._is_shared:
+            return
         if os.pread(fd, 8, 0) != b"lock":
             os.ftruncate(fd, 0)
             os.pwrite(fd, b"lock", 0)
         status = os.fstat(fd)
-        self._fd, self._key = fd, (status.st_dev, status.st_ino)
+        self._key = (status.st_dev, status.st_ino)
         self._held.add(self._key)
 
     def acquire_directories(self, directories: Iterable[Path]) -> None:
         """Lock these existing directories too; ``release`` unlocks them. StoreLockedError if another store has one."""
-        self._directories += lock_directories(directories, fcntl.LOCK_EX)
+        self._directories += _lock_directories(directories, self._kind)
 
     @classmethod
     def is_held_here(cls, store_path: Path) -> bool:
@@ -68,9 +79,10 @@ class StoreLock:
 
     def _refusal(self, owner: int | None) -> StoreLockedError:
         holder = f"process {owner}" if owner else "another broker"
+        other = f"Stop {'that process' if owner else 'that broker'} first, or use another directory."
         return StoreLockedError(
             f"The store directory {self._store_path} is in use by {holder}.",
-            remedy=f"Stop {'that process' if owner else 'that broker'} first, or use another directory.",
+            remedy="Stop its broker first." if self._is_shared else other,
         )
 
     def release(self) -> None:
@@ -83,7 +95,7 @@ class StoreLock:
             self._fd = -1
 
 
-def lock_directories(directories: Iterable[Path], kind: int) -> list[int]:
+def _lock_directories(directories: Iterable[Path], kind: int) -> list[int]:
     """Lock each directory with ``flock`` and return the descriptors. StoreLockedError, with no lock held, if in use."""
     held: list[int] = []
     try:

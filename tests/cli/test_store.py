@@ -101,10 +101,8 @@ def test_a_running_store_is_refused_in_one_line(verb: str, tmp_path: Path, rocke
     said = rocket(verb, config.store_path)
     assert said.status == 1
     assert said.out == ""
-    assert (
-        said.err
-        == f"rocket: The store in {config.store_path} is in use by process {os.getpid()}. Stop its broker first.\n"
-    )
+    in_use = f"The store directory {config.store_path} is in use by process {os.getpid()}"
+    assert said.err == f"rocket: {in_use}. Stop its broker first.\n"
     opened_store.close()
 
 
@@ -180,7 +178,7 @@ def test_an_interrupt_is_reported(
         raise KeyboardInterrupt
 
     before = snapshot(store)
-    monkeypatch.setattr("spark_rocket.store.tools.view.StoreView.queue", interrupt)
+    monkeypatch.setattr("spark_rocket.store.read_only.ReadOnlyStore.queue", interrupt)
     monkeypatch.setattr("spark_rocket.store.log.record_scan.LogScan.__iter__", interrupt)
     assert rocket(verb, store, "-c", conf).failed("interrupted before the end")
     assert snapshot(store) == before

@@ -20,11 +20,11 @@ from spark_rocket.errors import (
     StoreError,
 )
 from spark_rocket.store.log.commit_log import CommitLog
+from spark_rocket.store.read_only import open_read_only
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
 from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.salvage import Damage
-from spark_rocket.store.tools.view import view_store
 from tests.datasource.store_directories import (
     bodies,
     garble,
@@ -144,7 +144,7 @@ def test_a_kill_while_a_long_batch_is_written(
             assert bodies(killed, minPartitions=partitions) == promised
     assert ("the broker's next start cuts them off" in caplog.text) == (after >= 4096)
     assert [problem.kind for problem in check_store(killed, config)] in (["abort"], ["abort", "checkpoint"])
-    with view_store(killed, config) as view:
+    with open_read_only(killed, config) as view:
         found = list(dump_log(view))
         assert [bytes(record.body) for record in found if not isinstance(record, Damage)] == promised
         assert len([record for record in found if isinstance(record, Damage)]) == 1

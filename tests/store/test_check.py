@@ -13,8 +13,8 @@ import pytest
 from spark_rocket.errors import StoreError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
+from spark_rocket.store.problems import ProblemKind, StoreProblem
 from spark_rocket.store.tools.check import check_store, remedy_of
-from spark_rocket.store.tools.view import ProblemKind, StoreProblem
 from tests.kit.clock import START, Clock
 from tests.store.helpers import close_right, opened, overwrite, put, put_batch, small
 from tests.store.timer_rig import Rig, small_timer
@@ -232,7 +232,7 @@ def test_files_that_only_newer_brokers_have_are_named(config: StoreConfig) -> No
 
 
 def test_an_index_in_pieces(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_rocket.store.tools.check_index._ENTRIES_PER_READ", 7)
+    monkeypatch.setattr("spark_rocket.store.index.index_file._ENTRIES_PER_READ", 7)
     assert kinds(config) == set()
     damage_index_entry(config)
     assert kinds(config) == {"index"}

@@ -12,14 +12,21 @@ from hypothesis import strategies as st
 
 from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.store.layout import ENTRY, tags_code
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
+from spark_rocket.store.queues.queue_table import QUEUE_SETTING
 from spark_rocket.store.queues.reader import ranges_of_few, ranges_of_many
 
 PER_FILE = 10
 
 
+def queue_of(directory: Path, file_size: int = PER_FILE * 20) -> ConsumeQueue:
+    files = MappedFileQueue(directory / "T" / "0", file_size, setting=QUEUE_SETTING, derived=True)
+    return ConsumeQueue(files, "T", 0, MappingCache(16))
+
+
 def make(directory: Path) -> ConsumeQueue:
-    return ConsumeQueue(directory / "T" / "0", "T", 0, PER_FILE * 20, MappingCache(16))
+    return queue_of(directory)
 
 
 def loaded(directory: Path) -> ConsumeQueue:
@@ -132,7 +139,7 @@ def test_an_unmapped_queue_is_mapped_again_for_writing(tmp_path: Path) -> None:
 
 
 def test_files_stay_small_while_little_is_in_them(tmp_path: Path) -> None:
-    queue = ConsumeQueue(tmp_path / "T" / "0", "T", 0, 6_000_000, MappingCache(16))
+    queue = queue_of(tmp_path, 6_000_000)
     queue.load()
     append(queue, 1)
     status = queue.files.files[0].path.stat()
@@ -175,7 +182,7 @@ def test_tags_code(properties: bytes, tags: str) -> None:
 def test_reads_return_the_entries_as_they_are(steps: list[tuple[str, int, int]]) -> None:
     """Older entries are read ahead: a reader must see neither outdated nor truncated ones."""
     with TemporaryDirectory() as directory:
-        queue = ConsumeQueue(Path(directory) / "T" / "0", "T", 0, 900 * 20, MappingCache(16))
+        queue = queue_of(Path(directory), 900 * 20)
         queue.load()
         expected: list[bytes] = []
         for number, (step, first, count) in enumerate(steps, 1):

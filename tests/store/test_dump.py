@@ -14,12 +14,12 @@ import pytest
 from spark_rocket.errors import StoreError, StoreLockedError
 from spark_rocket.protocol.record.record import RecordView, view_record
 from spark_rocket.store import StoreConfig
+from spark_rocket.store.read_only import open_read_only
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import BadEntries, DumpFilter, dump_log, dump_queues, host_text, to_json
 from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.salvage import Damage
 from spark_rocket.store.tools.store_stats import store_stats
-from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.kit.clock import START, Clock
 from tests.store.helpers import golden, opened, overwrite, put, small
@@ -28,7 +28,7 @@ Found = RecordView | Damage | BadEntries
 
 
 def dumped(config: StoreConfig, wanted: DumpFilter | None = None, *, by_queue: bool = False) -> list[Found]:
-    with view_store(config.store_path, config) as view:
+    with open_read_only(config.store_path, config) as view:
         return list((dump_queues if by_queue else dump_log)(view, wanted))
 
 
@@ -103,7 +103,7 @@ def test_nothing_is_written_and_nothing_is_opened_for_writing(
     assert dumped(config)
     assert dumped(config, by_queue=True)
     assert check_store(config.store_path, config) == []
-    with view_store(config.store_path, config) as view:
+    with open_read_only(config.store_path, config) as view:
         assert store_stats(view).queues
     assert rebuild_store(config.store_path, config, dry_run=True).records == 200
     assert flags
@@ -183,7 +183,7 @@ def test_a_lost_a_short_and_a_zeroed_file(config: StoreConfig) -> None:
     second = log(config, 0)
     raw = second.read_bytes()
     second.write_bytes(raw[:20_000])
-    with view_store(config.store_path, config) as view:
+    with open_read_only(config.store_path, config) as view:
         assert [problem.kind for problem in view.problems] == ["files"]
         found = list(dump_log(view))
     (damage,) = damages(found)

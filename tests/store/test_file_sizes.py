@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_rocket.store import StoreConfig
+from spark_rocket.store.file_sizes import read_file_sizes
 from spark_rocket.store.paths import StorePaths
-from spark_rocket.store.tools.view import read_file_sizes
 
 LOG, QUEUE, INDEX = 1 << 30, 6_000_000, 420_000_040
 

@@ -15,7 +15,6 @@ from spark_rocket.errors import StoreCorruptError, StoreError, StoreLockedError
 from spark_rocket.protocol.record.record import iter_records, view_record
 from spark_rocket.store import MessageStore, StoreConfig
 from spark_rocket.store.index.index_file import IndexFile
-from spark_rocket.store.store_lock import StoreLock
 from spark_rocket.store.tools import rebuild
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.rebuild import Hole, put_in_place, rebuild_store
@@ -376,10 +375,14 @@ def test_a_full_disk_keeps_the_old_entries(config: StoreConfig, monkeypatch: pyt
 
 
 def test_a_directory_without_write_permission(config: StoreConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: StoreLock) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(config.store_path / "lock"))
+    opens = os.open
 
-    monkeypatch.setattr(StoreLock, "acquire", refuse)
+    def refuse(path: Path | str, flags: int, mode: int = 0o777) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, "Read-only file system", str(path))
+        return opens(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(StoreError, match=r"store/lock cannot be written: Read-only file system\.") as error:
         rebuild_store(config.store_path, config)
     assert "Rebuild a copy of the store" in error.value.remedy

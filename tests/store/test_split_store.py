@@ -13,11 +13,11 @@ from spark_rocket.cli import main
 from spark_rocket.errors import ConfigError, StoreError, StoreLockedError
 from spark_rocket.store import StoreConfig
 from spark_rocket.store.paths import StorePaths
+from spark_rocket.store.read_only import open_read_only
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.store.tools.dump import dump_log
 from spark_rocket.store.tools.rebuild import rebuild_store
 from spark_rocket.store.tools.store_stats import store_stats
-from spark_rocket.store.tools.view import view_store
 from tests.store.helpers import bodies, opened, put, small
 
 COUNT = 30
@@ -64,7 +64,7 @@ def test_tools_find_the_directories_without_a_configuration(
     filled(config)
     root = config.store_path
     assert main(["store", "check", str(root)]) == 0
-    with view_store(root) as view:
+    with open_read_only(root) as view:
         assert len(list(dump_log(view))) == COUNT
         stats = store_stats(view)
     assert [queue.messages for queue in stats.queues] == [COUNT]

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from spark_rocket.store import StoreConfig
+from spark_rocket.store.read_only import open_read_only
 from spark_rocket.store.tools.store_stats import StoreStats, store_stats
-from spark_rocket.store.tools.view import view_store
 from tests.golden import expected, extract_store
 from tests.kit.clock import Clock
 from tests.store.helpers import golden, opened, put, small
 
 
 def stats_of(config: StoreConfig, topics: frozenset[str] | None = None, *, scan: bool = False) -> StoreStats:
-    with view_store(config.store_path, config) as view:
+    with open_read_only(config.store_path, config) as view:
         return store_stats(view, topics, scan=scan)
 
 

@@ -33,8 +33,8 @@ from spark_rocket.errors import ConfigError, StateError
 if TYPE_CHECKING:
     from spark_rocket.protocol.record.record import RecordView
     from spark_rocket.store.config import StoreConfig
+    from spark_rocket.store.problems import StoreProblem
     from spark_rocket.store.tools.store_stats import Files, QueueStats, StoreStats
-    from spark_rocket.store.tools.view import StoreProblem
 
 _SHOWN_PER_KIND = 10
 _REMEDIES = {
@@ -115,8 +115,9 @@ def check(directory: Path, config: StoreConfig | None, as_json: bool, is_all: bo
 
     Read-only. Exit status 1 if there are problems.
     """
+    from spark_rocket.store.problems import ProblemKind
+    from spark_rocket.store.read_only import paths_of
     from spark_rocket.store.tools.check import check_store, remedy_of
-    from spark_rocket.store.tools.view import ProblemKind, paths_of
 
     notes: list[str] = []
     with Bar() as bar:
@@ -195,8 +196,8 @@ def dump(
     if there is damage.
     """
     from spark_rocket.protocol.record.record import RecordView
+    from spark_rocket.store.read_only import open_read_only
     from spark_rocket.store.tools.dump import DumpFilter, dump_log, dump_queues, empty_reason, to_json
-    from spark_rocket.store.tools.view import view_store
 
     wanted = DumpFilter(
         topics=frozenset(topics) or None,
@@ -209,7 +210,7 @@ def dump(
         physical_offset=at,
     )
     count, damaged = 0, False
-    with view_store(directory, config) as view, Bar(is_wanted=not sys.stdout.isatty()) as bar:
+    with open_read_only(directory, config) as view, Bar(is_wanted=not sys.stdout.isatty()) as bar:
         if not as_json:
             print(f"{'stored':<23}  {'topic, queue, offset':<32}  {'at':>14}  {'bytes':>9}  {'tags':<10}  body")
         source = dump_queues(view, wanted) if by_queue else dump_log(view, wanted, progress=bar)
@@ -319,12 +320,12 @@ def stats(directory: Path, config: StoreConfig | None, topics: tuple[str, ...], 
 
     The numbers come from the consume queues, which contain the size of each message.
     """
+    from spark_rocket.store.read_only import open_read_only
     from spark_rocket.store.tools.dump import DumpFilter, empty_reason
     from spark_rocket.store.tools.store_stats import store_stats
-    from spark_rocket.store.tools.view import view_store
 
     wanted = frozenset(topics) or None
-    with view_store(directory, config) as view, Bar(is_bytes=scan) as bar:
+    with open_read_only(directory, config) as view, Bar(is_bytes=scan) as bar:
         stats = store_stats(view, wanted, scan=scan, progress=bar)
         problems = list(view.problems)
     for problem in (*problems, *stats.damage):

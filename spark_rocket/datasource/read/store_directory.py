@@ -47,10 +47,10 @@ from spark_rocket.protocol.record.layout import TRANSACTION_MASK, TRANSACTION_PR
 from spark_rocket.protocol.record.record import scan_record
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.queues.queue_table import is_storable
+from spark_rocket.store.read_only import ReadOnlyStore, open_read_only
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.tools.salvage import cut_of
 from spark_rocket.store.tools.span import LogSpan, Lost, plan_spans, read_span
-from spark_rocket.store.tools.view import StoreView, view_store
 
 DEFAULT_BROKER_NAME = "broker-a"
 _PERM_INHERIT = 1
@@ -145,7 +145,7 @@ def plan_directory(options: ReadOptions) -> list[SpanTask]:
     path = locate(given)
     broker_name = options.broker_name or broker_name_of(path, given)
     _check_positions(options, broker_name)
-    with view_store(path) as view:
+    with open_read_only(path) as view:
         if not view.config.commit_log_path.is_dir():
             raise StoreError(
                 f"{path} has no commit log: {view.config.commit_log_path} is not a directory.",
@@ -207,14 +207,14 @@ def _time(position: Position) -> int | None:
     return position.timestamp_ms if position.kind is Start.TIMESTAMP else None
 
 
-def _lists_topics(view: StoreView) -> bool:
+def _lists_topics(view: ReadOnlyStore) -> bool:
     """Return whether the files list the topics: not after a kill, nor if RocksDB has the list instead (5.x)."""
     return not view.is_killed and not any(
         any(view.path.glob(f"{part}/CURRENT")) for part in ("config/*", "consumequeue*")
     )
 
 
-def _check_topics(options: ReadOptions, view: StoreView) -> None:
+def _check_topics(options: ReadOptions, view: ReadOnlyStore) -> None:
     """Reject unknown topic names. Without a list of topics they cannot be checked."""
     listed = topics_on_record(view.path)
     if listed is None:
@@ -226,7 +226,7 @@ def _check_topics(options: ReadOptions, view: StoreView) -> None:
             raise TopicNotFoundError(f"{view.path} has no topic {topic}.", remedy=f"Topics: {there or 'none'}.")
 
 
-def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, tuple[int, int]], int]:
+def _look_at_queues(view: ReadOnlyStore, options: ReadOptions) -> tuple[dict[Queue, tuple[int, int]], int]:
     """Return each queue's first message if it is certain, and the log offset that their last messages require."""
     firsts: dict[Queue, tuple[int, int]] = {}
     end = 0
@@ -235,7 +235,7 @@ def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, 
             continue
         try:
             queue = view.queue(*key)
-            if queue is None or not queue.is_sound:
+            if queue is None or not queue.files.is_sound:
                 continue
             queue.correct_min_offset(view.log.min_offset)
             if queue.min_offset < queue.max_offset:
@@ -249,7 +249,7 @@ def _look_at_queues(view: StoreView, options: ReadOptions) -> tuple[dict[Queue, 
     return firsts, end
 
 
-def _points_to_its_record(view: StoreView, queue: Queue, number: int, physical: int) -> bool:
+def _points_to_its_record(view: ReadOnlyStore, queue: Queue, number: int, physical: int) -> bool:
     file = view.log.find(physical)
     if file is None:
         return False

@@ -125,7 +125,7 @@ class TimerLog:
             if file is None:
                 file = self.files.create(start)
                 self.files.add(file)
-            with file.descriptor() as fd:
+            with file.descriptor(os.O_RDWR) as fd:
                 _write(fd, b"".join([unit for _, unit in units[at:stop]]), start - file.file_from_offset)
             at = stop
         self.position = units[-1][0] + UNIT_SIZE
@@ -135,7 +135,7 @@ class TimerLog:
         file = self.files.find(base)
         if file is not None:
             rest = self.files.file_size - self._per_file * UNIT_SIZE
-            with file.descriptor() as fd:
+            with file.descriptor(os.O_RDWR) as fd:
                 _write(fd, BLANK.pack(rest, 0, BLANK_MAGIC), self._per_file * UNIT_SIZE)
 
     # --- reading ------------------------------------------------------------------------------------------------

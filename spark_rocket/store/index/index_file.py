@@ -24,7 +24,7 @@ deleted and rebuilt from the log. Corresponds to org.apache.rocketmq.store.index
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from struct import Struct
@@ -47,6 +47,7 @@ _ENTRY = Struct(">iqii")
 _STEP_BYTES = 1 << 20
 _MAX_CHAIN_MISMATCHES = 4_000  # entries of a chain that do not match, before a linear search
 _BLOCK_ENTRIES = 16_384  # searched at once
+_ENTRIES_PER_READ = 1 << 18
 _MAX_INT = (1 << 31) - 1
 _ORDER_BITS = 32  # slots are numbers of 31 bits
 _ORDER_MASK = (1 << _ORDER_BITS) - 1
@@ -181,6 +182,14 @@ class IndexFile:
     def _damaged(self, position: int, what: str) -> DamagedIndexError:
         return DamagedIndexError(f"{self.file.path} at byte {position}: {what}.")
 
+    def read_all(self) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
+        """Yield the entries in large pieces, read without a mapping."""
+        end = min(self.count, self.capacity)
+        for number in range(1, end, _ENTRIES_PER_READ):
+            count = min(_ENTRIES_PER_READ, end - number)
+            raw = self.file.read(self.entries_at + INDEX_ENTRY_SIZE * number, INDEX_ENTRY_SIZE * count)
+            yield np.frombuffer(raw, INDEX_ENTRY_TYPE)
+
     def offset_of(self, number: int) -> int:
         """Return the physical offset of an entry's record."""
         offset: int = _ENTRY.unpack_from(self.file.mm, self.entries_at + INDEX_ENTRY_SIZE * number)[1]
@@ -194,6 +203,41 @@ class IndexFile:
 
     def destroy(self) -> None:
         self.file.destroy()
+
+
+def find_index_files(
+    config: StoreConfig, *, is_clean: bool, refuse: Callable[[Path, str, str], None]
+) -> tuple[list[Path], list[Path]]:
+    """Return the index files in order of time, and those that a crash or a full disk left incomplete.
+
+    ``refuse`` is called with path, fault and remedy of each other file. A file is incomplete if it is empty or, after a
+    kill, the last and too short.
+    """
+    directory, size = config.index_path, config.index_file_size
+    names = sorted(directory.iterdir()) if directory.is_dir() else []
+    found: list[Path] = []
+    incomplete: list[Path] = []
+    for path in names:
+        if len(path.name) != 17 or not path.name.isdecimal() or not path.is_file():
+            refuse(
+                path,
+                "is not an index file: index files have names of 17 digits",
+                "Move it elsewhere; `rocket store check` then reports missing files.",
+            )
+            continue
+        length = path.stat().st_size
+        if length == 0 or (not is_clean and length < size and path is names[-1]):
+            incomplete.append(path)
+        elif length != size:
+            refuse(
+                path,
+                f"has {length} bytes, but maxHashSlotNum and maxIndexNum result in {size}",
+                "Set both to the values this directory was created with, or run `rocket store rebuild "
+                f"{config.store_path}` (with the broker's -c), which rebuilds the index from the log.",
+            )
+        else:
+            found.append(path)
+    return found, incomplete
 
 
 class IndexWriter:

@@ -190,7 +190,7 @@ class MappedFile:
         return mapping
 
     def _map(self) -> mmap.mmap:
-        with self.descriptor() as fd:
+        with self.descriptor(os.O_RDWR) as fd:
             length = os.fstat(fd).st_size
             if length != self.size:
                 raise StoreCorruptError(
@@ -207,11 +207,14 @@ class MappedFile:
         return self._mm is not None
 
     @contextmanager
-    def descriptor(self) -> Iterator[int]:
-        """Open a temporary descriptor; FileNotFoundError once the file is destroyed."""
-        fd = open_file(self.path, os.O_RDWR)
+    def descriptor(self, flags: int = os.O_RDONLY) -> Iterator[int]:
+        """Open a temporary descriptor; FileNotFoundError once the file is destroyed. Errors name the file."""
+        fd = open_file(self.path, flags)
         try:
             yield fd
+        except OSError as error:
+            error.filename = error.filename or str(self.path)
+            raise
         finally:
             close_file(fd)
 
@@ -219,7 +222,7 @@ class MappedFile:
         """Ensure disk blocks up to ``end``; if any are missing, allocate ``step`` bytes more. OSError if full."""
         if end <= self.allocated:
             return
-        with self._unless_destroyed(), self.descriptor() as fd, self._lock:
+        with self._unless_destroyed(), self.descriptor(os.O_RDWR) as fd, self._lock:
             start = self.allocated
             stop = min(-(-(end + step) // PAGE_SIZE) * PAGE_SIZE, self.size)
             if stop > start:
@@ -227,7 +230,10 @@ class MappedFile:
                 self.allocated = stop
 
     def read(self, position: int, size: int) -> bytes:
-        """Read bytes without mapping the file; a long read leaves no pages in this process's memory."""
+        """Read bytes without mapping the file; a long read leaves no pages in this process's memory.
+
+        The file is opened for reading only, as by :meth:`data_ranges`: tools read from read-only file systems.
+        """
         with self.descriptor() as fd:
             return os.pread(fd, size, position)
 
@@ -288,7 +294,7 @@ class MappedFile:
         if mapping is not None and end is not None and _IS_LINUX:
             sync_mapped(mapping, start, end)
             return
-        with self._unless_destroyed(), self.descriptor() as fd:
+        with self._unless_destroyed(), self.descriptor(os.O_RDWR) as fd:
             sync_data(fd)
 
     @contextmanager
@@ -305,7 +311,7 @@ class MappedFile:
         Truncating the file and growing it again is exact and leaves a hole. The kernel drops mapped pages beyond the
         cut. The mapping stays valid because the size is the same afterwards.
         """
-        with self.descriptor() as fd, self._lock:
+        with self.descriptor(os.O_RDWR) as fd, self._lock:
             os.ftruncate(fd, position)
             os.ftruncate(fd, self.size)
             self.allocated = min(self.allocated, position // PAGE_SIZE * PAGE_SIZE)
@@ -313,7 +319,7 @@ class MappedFile:
     def resize(self, size: int) -> None:
         """Change the file's size; everything beyond it is lost."""
         self.close()
-        with self.descriptor() as fd, self._lock:
+        with self.descriptor(os.O_RDWR) as fd, self._lock:
             os.ftruncate(fd, size)
             self.size = size
             self.allocated = min(self.allocated, size)

@@ -1,8 +1,8 @@
 """An unbounded log as a sequence of files of equal size, each named by the offset of its first byte.
 
 Names have 20 decimal digits, so that sorting names sorts offsets. Loading rejects invalid names, gaps and files of
-another size. A last file of zero length comes from a crash during its creation. It is empty and is deleted when the
-next file is created: loading changes nothing.
+another size; a read-only open (read_only.py) lists them instead. A last file of zero length comes from a crash during
+its creation. It is empty and is deleted when the next file is created: loading changes nothing.
 
 Thread-safety: one writer adds and removes files. Readers in other threads see a consistent list, because the list is
 replaced, not changed. Corresponds to org.apache.rocketmq.store.MappedFileQueue.
@@ -34,37 +34,60 @@ class MappedFileQueue:
 
     def load(self) -> None:
         """Find the files on disk, without mapping them."""
-        try:
-            with with_reserve(lambda: os.scandir(self.directory)) as entries:
-                names = sorted(entries, key=lambda entry: entry.name)
-        except FileNotFoundError:
-            names = []
+        names = self._names()
         files: list[MappedFile] = []
         for entry in names:
-            path = entry.path
             if len(entry.name) != 20 or not entry.name.isdecimal() or not entry.is_file():
-                raise StoreCorruptError(
-                    f"{path} is not a log file: log files have names of 20 digits.",
-                    remedy="Move it elsewhere; `rocket store check` then reports missing files.",
+                self._refuse(
+                    entry.path,
+                    "is not a log file: log files have names of 20 digits",
+                    "Move it elsewhere; `rocket store check` then reports missing files.",
                 )
-            length = entry.stat().st_size
+                continue
+            length, offset = entry.stat().st_size, int(entry.name)
             if length == 0 and entry is names[-1]:
-                self._leftover = Path(path)
+                self._leftover = Path(entry.path)
                 continue
             if length != self.file_size:
-                raise StoreCorruptError(
-                    f"{path} has {length} bytes, but {self.setting} is {self.file_size}.",
-                    remedy=f"Set {self.setting} to the value this directory was created with, or {self._repair}.",
-                )
-            offset = int(entry.name)
+                what = f"has {length} bytes, but {self._expected} {self.file_size}"
+                self._refuse(entry.path, what, self._resize, is_gap=length < self.file_size)
+            if files and (offset - files[0].file_from_offset) % self.file_size:
+                what = f"is not at a multiple of {self.file_size} bytes after {files[0].path.name}"
+                self._refuse(entry.path, what, self._resize)
+                continue
             if files and offset != files[-1].file_from_offset + self.file_size:
-                raise StoreCorruptError(
-                    f"{path} does not follow {files[-1].path.name}: there is a gap with files of "
-                    f"{self.file_size} bytes.",
-                    remedy=f"Set {self.setting} to the value this directory was created with, or {self._repair}.",
-                )
-            files.append(self._file(offset))
+                what = f"does not follow {files[-1].path.name}: files of {self.file_size} bytes are missing"
+                self._refuse(entry.path, what, self._resize, is_gap=True)
+            if self._is_readable(entry.path):
+                files.append(self._file(offset, min(length, self.file_size)))
         self.files = files
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all files exist as they must; else ``load`` has raised an error."""
+        return True
+
+    def _names(self) -> list[os.DirEntry[str]]:
+        try:
+            with with_reserve(lambda: os.scandir(self.directory)) as entries:
+                return sorted(entries, key=lambda entry: entry.name)
+        except FileNotFoundError:
+            return []
+
+    def _refuse(self, path: str, what: str, remedy: str, *, is_gap: bool = False) -> None:
+        """``is_gap``: bytes of the log are missing."""
+        raise StoreCorruptError(f"{path} {what}.", remedy=remedy)
+
+    def _is_readable(self, path: str) -> bool:
+        return True  # otherwise its first use is an OSError
+
+    @property
+    def _expected(self) -> str:
+        return f"{self.setting} is"
+
+    @property
+    def _resize(self) -> str:
+        return f"Set {self.setting} to the value this directory was created with, or {self._repair}."
 
     @property
     def _repair(self) -> str:
@@ -75,10 +98,10 @@ class MappedFileQueue:
             return f"run `rocket store rebuild {store}` (with the broker's -c), which rebuilds all queues from the log"
         return "restore the file from a copy; `rocket store check` reports which files are intact"
 
-    def _file(self, offset: int, *, create: bool = False) -> MappedFile:
+    def _file(self, offset: int, size: int, *, create: bool = False) -> MappedFile:
         return MappedFile(
             self.directory / file_name(offset),
-            self.file_size,
+            size,
             offset,
             create=create,
             scattered=self.derived,
@@ -97,7 +120,7 @@ class MappedFileQueue:
                 self.directory.mkdir(parents=True, exist_ok=True)
             else:
                 make_directory(self.directory)
-        file = self._file(offset, create=True)
+        file = self._file(offset, self.file_size, create=True)
         if sync and not self.derived:
             sync_directory(self.directory)
         return file
@@ -105,6 +128,11 @@ class MappedFileQueue:
     def add(self, file: MappedFile) -> None:
         """Append a created file to the list."""
         self.files = [*self.files, file]
+
+    def drop_last(self) -> None:
+        """Delete the last file, which has no data."""
+        self.files[-1].destroy()
+        self.files = self.files[:-1]
 
     def find(self, offset: int) -> MappedFile | None:
         """Return the file that contains an offset, or None."""

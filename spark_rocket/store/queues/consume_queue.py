@@ -21,7 +21,6 @@ import resource
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.descriptors import ShortageError, sync_directory
@@ -114,11 +113,11 @@ class ConsumeQueue:
         "verified_from",
     )
 
-    def __init__(self, directory: Path, topic: str, queue_id: int, file_size: int, cache: MappingCache) -> None:
+    def __init__(self, files: MappedFileQueue, topic: str, queue_id: int, cache: MappingCache) -> None:
         self.topic = topic
         self.queue_id = queue_id
         self.topic_field = topic_field(topic)
-        self.files = MappedFileQueue(directory, file_size, setting="mappedFileSizeConsumeQueue", derived=True)
+        self.files = files
         self._cache = cache
         self.max_offset = 0
         self.min_offset = 0
@@ -140,8 +139,17 @@ class ConsumeQueue:
     # --- opening ------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Find the files, the first entry and the end: the first empty entry (binary search)."""
+        """Find the files, the first entry and the end: the first empty entry (binary search).
+
+        A queue with missing or invalid files, which only a read-only open has, counts as empty.
+        """
         self.files.load()
+        if self.files.is_sound:
+            self._find_entries()
+        self.verified_from = self.max_offset
+        self.loaded = True  # last: after a failure the queue must not count as empty
+
+    def _find_entries(self) -> None:
         per_file = self.files.file_size // ENTRY_SIZE
         head = b""
         while self.files.files:
@@ -150,13 +158,10 @@ class ConsumeQueue:
             if used or len(self.files.files) == 1:
                 self._set_end(last.file_from_offset // ENTRY_SIZE + used)
                 break
-            last.destroy()  # created, but never written to
-            self.files.files = self.files.files[:-1]
+            self.files.drop_last()  # created, but never written to
         else:
             self._set_end(0)
         self.min_offset = self._first_entry(head if len(self.files.files) == 1 else b"")
-        self.verified_from = self.max_offset
-        self.loaded = True  # last: after a failure the queue must not count as empty
 
     def _used(self, file: MappedFile, per_file: int) -> tuple[int, bytes]:
         """Return the number of entries in a file, and its first bytes."""

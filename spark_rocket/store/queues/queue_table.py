@@ -16,8 +16,10 @@ from pathlib import Path
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import MAX_TOPIC_BYTES
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 
+QUEUE_SETTING = "mappedFileSizeConsumeQueue"
 _DELETED = ".deleted-"  # a deleted topic's directory: the name of the queues' directory, this, and a number
 
 
@@ -32,18 +34,13 @@ def is_storable(topic: str, queue_id: int) -> bool:
     )
 
 
-def _entries(directory: Path | str) -> list[os.DirEntry[str]]:
+def entries_of_directory(directory: Path | str) -> list[os.DirEntry[str]]:
     """Return a directory's entries by name; unlike with ``Path.iterdir``, their types need no further system call."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
-
-
-def _foreign(entry: os.DirEntry[str], what: str) -> StoreCorruptError:
-    remedy = "Move it elsewhere; `rocket store check` then reports missing files."
-    return StoreCorruptError(f"{entry.path} is not {what}.", remedy=remedy)
 
 
 class ConsumeQueueTable:
@@ -58,19 +55,31 @@ class ConsumeQueueTable:
         self._min_physical_offset = -1  # unknown: before recovery an entry may be garbage
 
     def load(self) -> None:
-        """Find the queues that have a directory, without opening them."""
-        for topic in _entries(self._root):
+        """Find the queues that have a directory, without opening them. StoreCorruptError for anything else there."""
+        for topic in self._inside(self._root):
             if not topic.is_dir():
-                raise _foreign(topic, "a topic's directory")
-            for queue in _entries(topic.path):
+                self._refuse(topic.path, "is not a topic's directory")
+                continue
+            for queue in self._inside(topic.path):
                 if not queue.name.isdecimal() or not queue.is_dir():
-                    raise _foreign(queue, "a queue's directory: its name must be a number")
+                    self._refuse(queue.path, "is not a queue's directory: its name must be a number")
+                    continue
                 self._make(topic.name, int(queue.name), Path(queue.path))
 
+    def _inside(self, directory: Path | str) -> list[os.DirEntry[str]]:
+        return entries_of_directory(directory)
+
+    def _refuse(self, path: str, what: str) -> None:
+        remedy = "Move it elsewhere; `rocket store check` then reports missing files."
+        raise StoreCorruptError(f"{path} {what}.", remedy=remedy)
+
     def _make(self, topic: str, queue_id: int, directory: Path) -> ConsumeQueue:
-        queue = ConsumeQueue(directory, topic, queue_id, self._file_size, self._cache)
+        queue = ConsumeQueue(self._files(directory), topic, queue_id, self._cache)
         self.table[topic, queue_id] = queue
         return queue
+
+    def _files(self, directory: Path) -> MappedFileQueue:
+        return MappedFileQueue(directory, self._file_size, setting=QUEUE_SETTING, derived=True)
 
     def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return the queue, opened; None if it has never had a message."""
@@ -146,7 +155,11 @@ class ConsumeQueueTable:
     def leftovers(self) -> list[Path]:
         """Return directories of deleted topics that still exist."""
         root = self._root.resolve()
-        return [Path(entry.path) for entry in _entries(root.parent) if entry.name.startswith(root.name + _DELETED)]
+        return [
+            Path(entry.path)
+            for entry in entries_of_directory(root.parent)
+            if entry.name.startswith(root.name + _DELETED)
+        ]
 
     def known(self) -> Iterator[tuple[str, int]]:
         """Yield topic and queue id of every queue that has or once had a message."""

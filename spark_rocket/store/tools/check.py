@@ -33,23 +33,17 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.layout import ENTRY_SIZE, ENTRY_TYPE, FILLER, FILLER_SIZE
 from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
+from spark_rocket.store.problems import ProblemKind, StoreProblem, read_error_text
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import runs_of
 from spark_rocket.store.queues.side_files import QueueEnds
+from spark_rocket.store.read_only import Progress, ReadOnlyStore, open_read_only
 from spark_rocket.store.recovery.lost_begin import REMEDY, find_lost_begin
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.store_lock import abort_path
 from spark_rocket.store.tools.check_index import IndexCheck
 from spark_rocket.store.tools.check_timer import check_timer
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import (
-    ProblemKind,
-    Progress,
-    StoreProblem,
-    StoreView,
-    ViewedQueue,
-    read_error_text,
-    view_store,
-)
 
 _BROKER = "Start and stop its broker, which fixes this."
 _REBUILD = "`rocket store rebuild DIR` rebuilds queues and index from the log."
@@ -94,7 +88,7 @@ def check_store(
     Without ``config`` the file sizes are taken from the files, and the index's from Apache's defaults. A sentence for
     each part that could not be checked is added to ``notes``.
     """
-    with view_store(path, config) as view:
+    with open_read_only(path, config) as view:
         check = _Check(view, progress)
         problems = check.run()
         if notes is not None:
@@ -124,7 +118,7 @@ class _Seen:
 class _Check:
     """One check of one store."""
 
-    def __init__(self, view: StoreView, progress: Progress | None) -> None:
+    def __init__(self, view: ReadOnlyStore, progress: Progress | None) -> None:
         self._view = view
         self._config = view.config
         self._log = view.log
@@ -155,11 +149,12 @@ class _Check:
             self._add(ProblemKind.LOCK, lock, "its content is not the word lock")
         if self._log.files and all(file.size != self._log.file_size for file in self._log.files):
             return self._problems  # the sizes are not this store's: all other checks would be meaningless
-        index = IndexCheck(self._config, self._problems, None if self._view.index_size_known else self.notes)
+        unknown = None if self._view.index_size_known else self.notes
+        index = IndexCheck(self._config, self._problems, unknown, is_killed=self._view.is_killed)
         self._check_log(index)
         self._check_queues()
         self._check_begin()
-        index.finish(self._log.min_offset, is_killed=self._view.is_killed)
+        index.finish(self._log.min_offset)
         self._check_checkpoint()
         try:
             self._problems += check_timer(self._config, self._log.end_offset, is_killed=self._view.is_killed)
@@ -224,7 +219,7 @@ class _Check:
             seen.wrong.append(StoreProblem(ProblemKind.OFFSETS, path, text))
         seen.next = offset + count
         queue = self._view.queue(*key)
-        if queue is None or not queue.is_sound:
+        if queue is None or not queue.files.is_sound:
             return
         present = queue.read(offset, count) if offset * ENTRY_SIZE >= queue.files.min_offset else b""
         if present != entries and self._view.is_killed and entries.startswith(present):
@@ -242,7 +237,7 @@ class _Check:
     def _check_begin(self) -> None:
         ends = QueueEnds(self._view.path)
         ends.load()
-        queues = (queue for key in self._view.queues if (queue := self._view.queue(*key)) and queue.is_sound)
+        queues = (queue for key in self._view.queues if (queue := self._view.queue(*key)) and queue.files.is_sound)
         lost = find_lost_begin(ends.log_begin, self._log, queues)
         if lost is not None:
             self._add(ProblemKind.BEGIN, self._log.directory, str(lost), lost.start)
@@ -260,7 +255,7 @@ class _Check:
                     )
                 continue
             self._problems += seen.wrong
-            if not queue.is_sound:
+            if not queue.files.is_sound:
                 continue
             if queue.max_offset > seen.next and not self._view.is_killed:
                 text = f"there are {queue.max_offset} entries, but the log's last message is number {seen.next - 1}"
@@ -269,13 +264,13 @@ class _Check:
                 self._check_old(queue, queue.min_offset, seen.first)
         for key in self._view.queues:
             queue = self._view.queue(*key)
-            if queue is None or key[0].startswith(LMQ_PREFIX) or not queue.is_sound:
+            if queue is None or key[0].startswith(LMQ_PREFIX) or not queue.files.is_sound:
                 continue
             if key not in self._seen and not self._view.is_killed:
                 self._check_old(queue, queue.min_offset, queue.max_offset)
             self._check_surroundings(queue)
 
-    def _check_old(self, queue: ViewedQueue, first: int, end: int) -> None:
+    def _check_old(self, queue: ConsumeQueue, first: int, end: int) -> None:
         """Check entries without a record: they may only point before the log's beginning, or into damage."""
         entries = np.frombuffer(queue.read(first, end - first), ENTRY_TYPE)
         physical = entries["physical_offset"].astype(np.int64)
@@ -286,7 +281,7 @@ class _Check:
             number = first + int(np.argmax(loose))
             self._add(ProblemKind.ENTRY, queue.files.directory, f"entry {number} has no record in the log", number)
 
-    def _check_surroundings(self, queue: ViewedQueue) -> None:
+    def _check_surroundings(self, queue: ConsumeQueue) -> None:
         files = queue.files
         if not files.files:
             return

@@ -13,65 +13,51 @@ from pathlib import Path
 import numpy as np
 
 from spark_rocket.store.config import StoreConfig
-from spark_rocket.store.index.index_file import HEADER_SIZE, INDEX_ENTRY_SIZE, INDEX_ENTRY_TYPE, IndexFile
+from spark_rocket.store.index.index_file import HEADER_SIZE, IndexFile, find_index_files
 from spark_rocket.store.index.keys import keys_of
 from spark_rocket.store.log.record_scan import Ints, RecordBlock
+from spark_rocket.store.problems import ProblemKind, StoreProblem, read_error_text
 from spark_rocket.store.tools.salvage import Damage
-from spark_rocket.store.tools.view import ProblemKind, StoreProblem, ViewedFile, read_error_text
 
-_ENTRIES_PER_READ = 1 << 18  # entries per read
 _NOTHING = np.zeros(0, np.int64)
-
-
-class ViewedIndexFile(IndexFile):
-    """An index file that is only read."""
-
-    def __init__(self, path: Path, slots: int, entries: int) -> None:
-        self.slots = slots
-        self.capacity = entries
-        self.entries_at = HEADER_SIZE + 4 * slots
-        self.file = ViewedFile(path, self.entries_at + INDEX_ENTRY_SIZE * entries)
-        self.read_header()
-
-    def pieces(self) -> Iterator[np.ndarray[tuple[int], np.dtype[np.void]]]:
-        """Yield the entries in chunks."""
-        for number in range(1, min(self.count, self.capacity), _ENTRIES_PER_READ):
-            count = min(_ENTRIES_PER_READ, self.count - number)
-            raw = self.file.read(self.entries_at + INDEX_ENTRY_SIZE * number, INDEX_ENTRY_SIZE * count)
-            yield np.frombuffer(raw, INDEX_ENTRY_TYPE)
 
 
 class IndexCheck:
     """The index files of a store, against its log."""
 
-    def __init__(self, config: StoreConfig, problems: list[StoreProblem], unknown: list[str] | None = None) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        problems: list[StoreProblem],
+        unknown: list[str] | None = None,
+        *,
+        is_killed: bool = False,
+    ) -> None:
         """``unknown``: list for a note that the index was not checked, if its file sizes are unknown."""
+        self._is_killed = is_killed
+        self._is_refused = False
         self._config = config
         self._problems = problems
         self._directory = config.index_path
-        self._files: list[ViewedIndexFile] = []
+        self._files: list[IndexFile] = []
         self._first = self._end = self._last_seen = -1
         self._sorted = True
         self._behind = 0
         self._loose: list[int] = []
         self._exists = False
         try:
-            paths = sorted(self._directory.iterdir()) if self._directory.is_dir() else []
-            if paths and unknown is not None:
-                unknown.append(
-                    f"{self._directory}: not checked: its files do not have Apache's size, and do not show their "
-                    "numbers of slots and entries; give the broker's configuration with -c broker.conf"
-                )
+            if unknown is not None:
+                if self._directory.is_dir() and any(self._directory.iterdir()):
+                    unknown.append(
+                        f"{self._directory}: not checked: its files do not have Apache's size, and do not show their "
+                        "numbers of slots and entries; give the broker's configuration with -c broker.conf"
+                    )
+                return
+            paths, _ = find_index_files(config, is_clean=not is_killed, refuse=self._refuse)
+            if self._is_refused:
                 return
             for path in paths:
-                length = path.stat().st_size
-                if length == 0 and path is paths[-1]:
-                    continue  # from a crash during creation; a broker's start removes it
-                if length != config.index_file_size:
-                    text = f"it has {length} bytes, not {config.index_file_size} as by maxHashSlotNum and maxIndexNum"
-                    self._add(ProblemKind.FILES, path, text)
-                    return
-                self._file(ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num))
+                self._file(IndexFile(path, config.max_hash_slot_num, config.max_index_num))
         except OSError as error:
             self._add(ProblemKind.UNREADABLE, Path(error.filename or self._directory), read_error_text(error))
             return
@@ -84,9 +70,13 @@ class IndexCheck:
     def _add(self, kind: ProblemKind, path: Path, text: str, offset: int = -1) -> None:
         self._problems.append(StoreProblem(kind, path, text, offset))
 
+    def _refuse(self, path: Path, what: str, remedy: str) -> None:
+        self._is_refused = True
+        self._add(ProblemKind.FILES, path, f"it {what}")
+
     # --- each file's own structure ------------------------------------------------------------------------------
 
-    def _file(self, index: ViewedIndexFile) -> None:
+    def _file(self, index: IndexFile) -> None:
         path = index.file.path
         if index.count > index.capacity:
             self._add(
@@ -100,7 +90,7 @@ class IndexCheck:
         heads = np.zeros(index.slots, np.int64)
         number, wrong_link = 1, 0
         ends = [0, 0]
-        for entries in index.pieces():
+        for entries in index.read_all():
             if len(entries) == 0:
                 break
             offsets = entries["physical_offset"].astype(np.int64)
@@ -144,7 +134,7 @@ class IndexCheck:
 
     def _all_pieces(self) -> Iterator[tuple[Ints, Ints]]:
         for index in self._files:
-            for entries in index.pieces():
+            for entries in index.read_all():
                 yield entries["physical_offset"].astype(np.int64), entries["key_hash"].astype(np.int64)
 
     def _up_to(self, offset: int) -> tuple[Ints, Ints]:
@@ -190,17 +180,17 @@ class IndexCheck:
             self._loose += self._up_to(damage.offset - 1)[0][:1].tolist()
             self._up_to(damage.offset + damage.length - 1)
 
-    def finish(self, min_offset: int, *, is_killed: bool = False) -> None:
+    def finish(self, min_offset: int) -> None:
         """Report entries without a record (unless before the log's beginning), and missing keys at the end."""
         if not self._exists:
             return
         if self._sorted:
-            if not is_killed:  # a killed store's log may have lost its end
+            if not self._is_killed:  # a killed store's log may have lost its end
                 self._loose += self._up_to(1 << 62)[0][:1].tolist()
             loose = next((offset for offset in self._loose if offset >= min_offset), None)
             if loose is not None:
                 self._add(ProblemKind.INDEX, self._directory, "an entry is not a key of a record", loose)
-        if self._behind and not is_killed:
+        if self._behind and not self._is_killed:
             self._add(
                 ProblemKind.INDEX_BEHIND,
                 self._directory,

@@ -13,7 +13,7 @@ from spark_rocket.store.config import StoreConfig
 from spark_rocket.store.delay.timer_checkpoint import TimerCheckpoint
 from spark_rocket.store.delay.timer_log import TimerLog
 from spark_rocket.store.delay.timer_wheel import TimerLogDamageError, TimerWheel, build_slots, find_end
-from spark_rocket.store.tools.view import ProblemKind, StoreProblem
+from spark_rocket.store.problems import ProblemKind, StoreProblem
 
 _PRECISIONS = (1_000, 500, 200, 100)
 

@@ -25,8 +25,9 @@ from spark_rocket.protocol.record.record import RecordView, ScanKind, scan_recor
 from spark_rocket.store.layout import ENTRY, ENTRY_SIZE
 from spark_rocket.store.log.record_scan import RecordBlock
 from spark_rocket.store.paths import LMQ_PREFIX
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
+from spark_rocket.store.read_only import Progress, ReadOnlyStore
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Progress, StoreView, ViewedQueue
 
 _ENTRIES_PER_READ = 8192  # per read
 
@@ -105,7 +106,7 @@ class DumpFilter:
 
 
 def dump_log(
-    view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
+    view: ReadOnlyStore, wanted: DumpFilter | None = None, *, progress: Progress | None = None
 ) -> Iterator[RecordView | Damage]:
     """Yield matching messages and all damage in log order. Records share memory: do not keep them."""
     wanted = wanted or DumpFilter()
@@ -127,7 +128,7 @@ def dump_log(
 
 
 def dump_queues(
-    view: StoreView, wanted: DumpFilter | None = None, *, progress: Progress | None = None
+    view: ReadOnlyStore, wanted: DumpFilter | None = None, *, progress: Progress | None = None
 ) -> Iterator[RecordView | Damage | BadEntries]:
     """Yield matching messages by topic, queue and offset. StoreError if there is no such queue."""
     wanted = wanted or DumpFilter()
@@ -146,7 +147,9 @@ def dump_queues(
             progress(done + 1, len(keys))
 
 
-def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iterator[RecordView | Damage | BadEntries]:
+def _dump_queue(
+    view: ReadOnlyStore, queue: ConsumeQueue, wanted: DumpFilter
+) -> Iterator[RecordView | Damage | BadEntries]:
     if view.log.min_offset:
         queue.correct_min_offset(view.log.min_offset)
     number = max(queue.min_offset, wanted.min_offset or 0)
@@ -169,7 +172,7 @@ def _dump_queue(view: StoreView, queue: ViewedQueue, wanted: DumpFilter) -> Iter
 
 
 def _record_of(
-    view: StoreView, queue: ViewedQueue, number: int, physical: int, size: int
+    view: ReadOnlyStore, queue: ConsumeQueue, number: int, physical: int, size: int
 ) -> RecordView | Damage | BadEntries:
     """Return the record of an entry, or its fault."""
     name = f"message {number} of {queue.topic}, queue {queue.queue_id}"
@@ -193,7 +196,7 @@ def _record_of(
     return Damage(file.path, position, physical, size, reason)
 
 
-def empty_reason(view: StoreView, wanted: DumpFilter) -> str:
+def empty_reason(view: ReadOnlyStore, wanted: DumpFilter) -> str:
     """Explain that a requested topic or queue does not exist, with the existing ones; empty if it exists."""
     topics = {topic for topic, _ in view.queues}
     for topic in sorted(wanted.topics or ()):

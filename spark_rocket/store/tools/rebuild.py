@@ -39,10 +39,10 @@ from spark_rocket.store.paths import LMQ_PREFIX, StorePaths
 from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import runs_of
 from spark_rocket.store.queues.queue_table import ConsumeQueueTable, is_storable
+from spark_rocket.store.read_only import Progress, ReadOnlyFiles, ReadOnlyStore, open_read_only, paths_of
 from spark_rocket.store.recovery.recovery import is_deleted, topics_on_record
 from spark_rocket.store.store_lock import StoreLock
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import Progress, StoreView, ViewedFiles, ViewedQueue, paths_of, view_store
 
 TEMPORARY = "rebuild.tmp"
 _AT_FDCWD = -100
@@ -96,7 +96,7 @@ def rebuild_store(
     ``dry_run`` reads the entire log and finds all obstacles, and writes nothing.
     """
     path = Path(path)
-    with view_store(path, config) as view:
+    with open_read_only(path, config) as view:
         _check_rebuildable(view, skip_damage)
         if dry_run:
             return _Rebuild(view, None, skip_damage, progress).run()
@@ -120,7 +120,7 @@ def _write(path: Path, config: StoreConfig | None, skip_damage: bool, progress: 
         _remove(new)
         for directory in (new.consume_queue, new.index):
             directory.mkdir(parents=True)
-        view = StoreView(paths, config)
+        view = ReadOnlyStore(paths, config)
         report = _Rebuild(view, new, skip_damage, progress).run()
         sync_file_system(new.consume_queue)
         sync_file_system(new.index)
@@ -154,7 +154,7 @@ def _remove(new: StorePaths) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _files_to_extend(log: ViewedFiles) -> list[Path]:
+def _files_to_extend(log: ReadOnlyFiles) -> list[Path]:
     """Return the files of the log that are too short, or missing between others."""
     have = {file.file_from_offset: file.size for file in log.files}
     offsets = range(log.min_offset, log.end_offset, log.file_size)
@@ -167,7 +167,7 @@ def _fill_up(path: Path, size: int) -> None:
         os.fsync(file.fileno())
 
 
-def _check_rebuildable(view: StoreView, skip_damage: bool) -> None:
+def _check_rebuildable(view: ReadOnlyStore, skip_damage: bool) -> None:
     if not view.log.files:
         raise StoreError(
             f"{view.config.commit_log_path} has no files: queues cannot be rebuilt without a log.",
@@ -200,7 +200,9 @@ def _check_rebuildable(view: StoreView, skip_damage: bool) -> None:
 class _Rebuild:
     """One pass over a log. Without a directory to build in, nothing is written."""
 
-    def __init__(self, view: StoreView, new: StorePaths | None, skip_damage: bool, progress: Progress | None) -> None:
+    def __init__(
+        self, view: ReadOnlyStore, new: StorePaths | None, skip_damage: bool, progress: Progress | None
+    ) -> None:
         self._view = view
         self._skip = skip_damage
         self._progress = progress
@@ -321,9 +323,9 @@ class _Rebuild:
             self._append(key, number, entry or _entry_for(within[0], at, self._view.log))
             at = max(at, ENTRY.unpack(entry)[0]) if entry else at
 
-    def _old_entry(self, old: ViewedQueue | None, number: int, behind: int, within: list[Damage]) -> bytes:
+    def _old_entry(self, old: ConsumeQueue | None, number: int, behind: int, within: list[Damage]) -> bytes:
         """Return the old queue's entry, if it is for damaged bytes and not before ``behind``."""
-        if old is None or not old.is_sound or not old.min_offset <= number < old.max_offset:
+        if old is None or not old.files.is_sound or not old.min_offset <= number < old.max_offset:
             return b""
         physical, size, code = old.entry(number)
         inside = any(one.offset <= physical and physical + size <= one.offset + one.length for one in within)
@@ -334,7 +336,7 @@ class _Rebuild:
         view, damage = self._view, self._report.damage
         for key in view.queues:
             old = view.queue(*key)
-            if old is None or not old.is_sound or old.max_offset == old.min_offset:
+            if old is None or not old.files.is_sound or old.max_offset == old.min_offset:
                 continue
             if key in self._next:
                 number, behind = self._next[key]
@@ -368,7 +370,7 @@ class _Rebuild:
                 done += self._index.file(int(timestamps[done])).put(hashes[done:], offsets[done:], timestamps[done:])
 
 
-def _entry_for(damage: Damage, at: int, log: ViewedFiles) -> bytes:
+def _entry_for(damage: Damage, at: int, log: ReadOnlyFiles) -> bytes:
     """Return the entry of a damaged range: its position and size in the log, within one file."""
     end_of_file = at - (at - log.min_offset) % log.file_size + log.file_size
     return ENTRY.pack(at, max(min(damage.offset + damage.length, end_of_file) - at, 1), 0)

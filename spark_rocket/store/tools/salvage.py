@@ -20,7 +20,7 @@ from pathlib import Path
 from spark_rocket.errors import StoreCorruptError
 from spark_rocket.store.log.checkpoint import StoreCheckpoint
 from spark_rocket.store.log.record_scan import LogScan, RecordBlock, Stop, next_good, scan_after, stored_at
-from spark_rocket.store.tools.view import Progress, StoreView
+from spark_rocket.store.read_only import Progress, ReadOnlyStore
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Damage:
 class Salvage:
     """Iterate over the good blocks of a log and the damage between them, in log order."""
 
-    def __init__(self, view: StoreView, progress: Progress | None = None) -> None:
+    def __init__(self, view: ReadOnlyStore, progress: Progress | None = None) -> None:
         self._log = view.log
         self._progress = progress
         self._total = view.data_end() - view.log.min_offset if progress is not None else 0
@@ -105,7 +105,7 @@ def _until(damage: Damage, end: int) -> Damage:
     return Damage(damage.path, damage.position, damage.offset, end - damage.offset, damage.reason, damage.is_zero)
 
 
-def cut_of(view: StoreView) -> int | None:
+def cut_of(view: ReadOnlyStore) -> int | None:
     """Return the end of a killed broker's log; None if it was stopped cleanly, or if the end is damaged.
 
     A record's or a batch's first four bytes are written last. A process killed before that leaves a size of zero,
@@ -150,7 +150,7 @@ def cut_of(view: StoreView) -> int | None:
     return end
 
 
-def _start(view: StoreView, checkpoint: StoreCheckpoint) -> int:
+def _start(view: ReadOnlyStore, checkpoint: StoreCheckpoint) -> int:
     files = view.log.files
     if not checkpoint.existed:
         return files[max(len(files) - 2, 0)].file_from_offset

@@ -26,7 +26,6 @@ from spark_rocket.protocol.record.layout import MAGIC_V1, MAGIC_V2
 from spark_rocket.store.log.mapped_file import MappedFile
 from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.log.record_scan import CHUNK_BYTES, LogScan, RecordBlock, Stop, is_good, next_good, stored_at
-from spark_rocket.store.tools.view import ViewedFile
 
 Lost = Callable[[str], None]
 """Called with a description of damage and its place; raises, or returns to continue."""
@@ -122,7 +121,7 @@ def _alone(file: MappedFile) -> MappedFileQueue:
 
 def read_span(span: LogSpan, lost: Lost, *, chunk: int = CHUNK_BYTES) -> Iterator[RecordBlock]:
     """Yield the good records of a span in blocks, with CRC check. OSError if the file is gone."""
-    file = ViewedFile(span.path, span.file_size, span.file_from_offset)
+    file = MappedFile(span.path, span.file_size, span.file_from_offset)
     file_end = span.file_from_offset + span.file_size
     offset = span.start
     while offset < span.end:

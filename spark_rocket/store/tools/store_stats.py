@@ -18,12 +18,14 @@ from pathlib import Path
 
 import numpy as np
 
+from spark_rocket.store.index.index_file import IndexFile
 from spark_rocket.store.layout import ENTRY_TYPE
 from spark_rocket.store.log.record_scan import record_at
+from spark_rocket.store.problems import ProblemKind, StoreProblem, read_error_text
+from spark_rocket.store.queues.consume_queue import ConsumeQueue
 from spark_rocket.store.queues.dispatch import entries_of
-from spark_rocket.store.tools.check_index import ViewedIndexFile
+from spark_rocket.store.read_only import Progress, ReadOnlyStore
 from spark_rocket.store.tools.salvage import Damage, Salvage
-from spark_rocket.store.tools.view import ProblemKind, Progress, StoreProblem, StoreView, ViewedQueue, read_error_text
 
 _ENTRIES_PER_READ = 1 << 16  # entries per read
 
@@ -72,7 +74,7 @@ class StoreStats:
 
 
 def store_stats(
-    view: StoreView,
+    view: ReadOnlyStore,
     topics: frozenset[str] | None = None,
     *,
     scan: bool = False,
@@ -105,11 +107,11 @@ def store_stats(
     return stats
 
 
-def _index_entries(view: StoreView, path: Path) -> int:
+def _index_entries(view: ReadOnlyStore, path: Path) -> int:
     config = view.config
     try:
         if path.stat().st_size == config.index_file_size:
-            return ViewedIndexFile(path, config.max_hash_slot_num, config.max_index_num).count - 1
+            return IndexFile(path, config.max_hash_slot_num, config.max_index_num).count - 1
     except OSError as error:
         view.problems.append(StoreProblem(ProblemKind.UNREADABLE, path, read_error_text(error)))
     return 0
@@ -120,19 +122,19 @@ def _walk(directory: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in names)
 
 
-def _listed(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
+def _listed(view: ReadOnlyStore, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
     """Return statistics from the consume queues."""
     found = []
     for done, key in enumerate(sorted(view.queues)):
         queue = view.queue(*key)
-        if queue is not None and queue.is_sound:
+        if queue is not None and queue.files.is_sound:
             found.append(_of_queue(view, queue, stats))
         if progress is not None:
             progress(done + 1, len(view.queues))
     return found
 
 
-def _of_queue(view: StoreView, queue: ViewedQueue, stats: StoreStats) -> QueueStats:
+def _of_queue(view: ReadOnlyStore, queue: ConsumeQueue, stats: StoreStats) -> QueueStats:
     if view.log.min_offset:
         queue.correct_min_offset(view.log.min_offset)
     first, end = queue.min_offset, queue.max_offset
@@ -148,7 +150,7 @@ def _of_queue(view: StoreView, queue: ViewedQueue, stats: StoreStats) -> QueueSt
     return mine
 
 
-def _store_time(view: StoreView, physical: int) -> int:
+def _store_time(view: ReadOnlyStore, physical: int) -> int:
     file = view.log.find(physical) if physical >= 0 else None
     if file is None:
         return -1
@@ -156,7 +158,7 @@ def _store_time(view: StoreView, physical: int) -> int:
     return record.store_timestamp if record is not None else -1
 
 
-def _scanned(view: StoreView, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
+def _scanned(view: ReadOnlyStore, stats: StoreStats, progress: Progress | None) -> list[QueueStats]:
     """Return statistics from a scan of the log."""
     found: dict[tuple[str, int], QueueStats] = {}
     scan = Salvage(view, progress)

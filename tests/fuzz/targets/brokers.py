@@ -13,6 +13,7 @@ from spark_rocket.protocol.wire import ha
 from spark_rocket.store.delay.timer_checkpoint import TIMER_CHECKPOINT_SIZE, TimerCheckpoint
 from spark_rocket.store.index.index_file import HEADER_SIZE, IndexFile
 from spark_rocket.store.log.checkpoint import CHECKPOINT_SIZE, StoreCheckpoint
+from spark_rocket.store.log.mapped_file_queue import MappedFileQueue
 from spark_rocket.store.queues.consume_queue import ConsumeQueue, MappingCache
 from tests.fuzz.targets.base import directory, file_of, target
 from tests.golden import store_files
@@ -96,7 +97,7 @@ def consume_queue(raw: bytes) -> None:
     path = directory() / "queue"
     path.mkdir(exist_ok=True)
     (path / f"{0:020}").write_bytes(raw.ljust(200, b"\0")[:200])
-    queue = ConsumeQueue(path, "T", 0, 200, MappingCache(4))
+    queue = ConsumeQueue(MappedFileQueue(path, 200, setting="", derived=True), "T", 0, MappingCache(4))
     try:
         queue.load()
         assert 0 <= queue.min_offset <= queue.max_offset <= 10
