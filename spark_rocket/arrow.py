@@ -123,7 +123,7 @@ def plan_read(
     columns: Sequence[str] | None = None,
     threads: int | None = None,
 ) -> PlannedRead:
-    """Plan a read. ``options`` are those of ``format("rocket")``, the other arguments those of ``read_arrow``."""
+    """Plan a read. ``options`` are for ``format("rocket")``, the other arguments as of ``read_arrow``."""
     parsed = parse_read_options(options, Scope.READ)
     if threads is not None and threads < 1:
         raise error("BAD_OPTION.VALUE", option="threads", value=threads, wanted="an integer of at least 1")

@@ -82,7 +82,7 @@ def need_of_topic(topic: str, permission: int) -> Need:
 
 
 def for_all(topic: str) -> bool:
-    """Whether all accounts may send to a topic: those that send messages trace them, those that get requests reply."""
+    """Whether all accounts may send to a topic: senders of messages trace them, receivers of requests reply."""
     return topic == TRACE_TOPIC or topic.endswith(_REPLY_SUFFIX)
 
 

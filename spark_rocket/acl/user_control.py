@@ -4,7 +4,7 @@ A request passes if an enabled user signed it, and the user is a Super user or i
 request (``policies``). Without ``authorizationEnabled`` the signature is sufficient. A refusal has Apache's text, with
 user, resource and address, and then names the missing action. It has neither passwords nor signatures.
 
-Requests of ``authenticationWhitelist`` need no signature, those of ``authorizationWhitelist`` no policy. Unlike in
+Requests of ``authenticationWhitelist`` need no signature, requests of ``authorizationWhitelist`` no policy. Unlike in
 Apache's servers, a request of the first list alone needs a signature where policies are checked: without one, it could
 name any user.
 
@@ -26,7 +26,7 @@ from spark_rocket.protocol.requests.needs import Pair, Resource
 
 
 class UserControl(Refusals):
-    """The checks of one server. Those of each protocol are a subclass."""
+    """The checks of one server. The checks of each protocol are a subclass."""
 
     def __init__(self, *, cluster_name: str, authorizes: bool, unsigned: str, unauthorized: str) -> None:
         """``authorizes``: whether policies are checked (``authorizationEnabled``).

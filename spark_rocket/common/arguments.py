@@ -108,7 +108,7 @@ def _exact_types(name: str, hint: Any) -> frozenset[type]:
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations by argument, also those of ``**options: Unpack[…]``. Unknown ones are omitted."""
+    """Return the annotations by argument, also in ``**options: Unpack[…]``. Unknown ones are omitted."""
     found: dict[str, Any] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.annotation is parameter.empty:
@@ -167,7 +167,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def _elements_fit(value: object, hint: Any) -> bool:
-    """Check the elements of a container; those of an iterator would be lost."""
+    """Check the elements of a container; the elements of an iterator would be lost."""
     kinds = get_args(hint)
     if isinstance(value, Mapping) and len(kinds) == 2:
         return all(_fits(key, kinds[0]) and _fits(one, kinds[1]) for key, one in value.items())

@@ -14,7 +14,7 @@ from pathlib import Path
 def replace_file(path: Path, content: bytes, like: os.stat_result | None = None) -> None:
     """Replace the content of a file atomically, and fsync it.
 
-    Mode and owner are those of ``like``, or by default those of a new file.
+    Mode and owner are taken from ``like``; without it, from a new file.
     """
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)

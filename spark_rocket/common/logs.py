@@ -124,7 +124,7 @@ class JsonFormatter(_Formatter):
 
 
 class _ServerFilter(logging.Filter):
-    """Accept the records of one server, and those of no server in ``others``."""
+    """Accept the records of one server, and records that no server in ``others`` has."""
 
     def __init__(self, name: str, others: Sequence[str]) -> None:
         super().__init__()

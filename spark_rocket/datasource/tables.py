@@ -100,7 +100,7 @@ def new_table(options: Mapping[str, str], schema_to_read: Callable[[Mapping[str,
 
 
 def _schema_to_insert(options: Mapping[str, str]) -> StructType:
-    """Return the columns of a table for inserts only: those of its body format if it has any."""
+    """Return the columns of a table for inserts only: the columns of its body format if it has any."""
     body = parse_write_options(options, Scope.WRITE).body
     if body is None:
         return INSERT_SCHEMA
@@ -136,7 +136,7 @@ def options_to_read(options: Mapping[str, str], schema: StructType) -> dict[str,
 
 
 def options_to_write(options: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """Return a write's options: its own if it has any, else those of the table."""
+    """Return a write's options: its own if it has any, else the options of the table."""
     found = _options_of_write(options, schema)
     if found == dict(options):
         if not _are_given(found) and "topic" not in (field.name.lower() for field in schema.fields):

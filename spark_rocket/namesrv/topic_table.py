@@ -83,7 +83,7 @@ class TopicTable:
         return None
 
     def __len__(self) -> int:
-        """The number of topics; those of a removed broker count until they are swept."""
+        """The number of topics; the topics of a removed broker count until they are swept."""
         return len(self._brokers_of)
 
     def has(self, topic: str, broker_name: str) -> bool:

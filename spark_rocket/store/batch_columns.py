@@ -67,7 +67,7 @@ class ManyMessages:
     lengths: Ints
     messages: _Messages
     properties: PropertySpans
-    """Properties of the messages, without those of the batch."""
+    """Properties of the messages, without the properties of the batch."""
     suffix: bytes
     """Properties of the batch."""
 

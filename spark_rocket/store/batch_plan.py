@@ -42,7 +42,7 @@ class BatchPlan(Protocol):
     codes: Ints
     """Tags codes."""
     lengths: Ints
-    """Lengths of the properties of the records, with those of the batch and the separator before them."""
+    """Lengths of the properties of the records, with the properties of the batch and the separator before them."""
 
     def may_have(self, *names: bytes) -> bool:
         """Return whether a message may have a property whose name begins with one of ``names``."""

@@ -105,7 +105,7 @@ class StoreConfig:
     """Maximum number of consume queues with a file mapped for writing; Linux allows 65,530 mappings per process."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError if directories overlap. Those in the root cannot, and ``~`` need not be known for them."""
+        """Raise ConfigError if directories overlap. Default ones cannot, and need no known ``~``."""
         if self.store_path_commit_log or self.store_path_consume_queue or self.store_path_index:
             self.paths.check()
 

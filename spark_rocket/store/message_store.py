@@ -5,8 +5,8 @@ message is ever partly visible, and a full disk is detected before a byte is wri
 the background.
 
 Thread-safety: puts, gets and topic changes are for one thread (the broker's event loop). ``when_flushed`` may be called
-from any thread. Its callbacks run in a flush thread, those of ``when_indexed`` in the index thread. After a crash: see
-recovery.py. Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
+from any thread. Its callbacks run in a flush thread, the callbacks of ``when_indexed`` in the index thread. After a
+crash: see recovery.py. Corresponds to org.apache.rocketmq.store.DefaultMessageStore.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class MessageStore:
         self._disk_refusal = error
 
     def settings_changed(self, config: StoreConfig) -> None:
-        """Apply the settings that may change while the store is open: those of retention."""
+        """Apply the settings that may change while the store is open: the settings of retention."""
         self.retention.config = config
 
     def when_flushed(self, physical_offset: int, callback: FlushCallback) -> None:

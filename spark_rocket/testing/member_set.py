@@ -1,7 +1,7 @@
 """All members of a test's cluster: started and stopped in parallel; brokers can be added.
 
 Directories: ``namesrv-1`` …, ``broker-a`` …, ``broker-a-slave`` … in the cluster's directory, each with ``server.log``;
-those of brokers have ``broker.conf`` and ``store``. Thread-safety: one thread at a time.
+the directories of brokers have ``broker.conf`` and ``store``. Thread-safety: one thread at a time.
 """
 
 from __future__ import annotations

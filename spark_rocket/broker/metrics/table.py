@@ -1,6 +1,6 @@
 """All metrics of a broker. docs/reference/metrics.md has the same table; a test compares the two.
 
-Names and labels of RocketMQ 5's brokers come first (origin ``5``), then those of rocketmq-exporter, then our own.
+Names and labels of RocketMQ 5's brokers come first (origin ``5``), then the names of rocketmq-exporter, then our own.
 Metrics of POP, transactions and replication without a name in either are our own as well.
 
 Immutable values. Corresponds to BrokerMetricsConstant, DefaultStoreMetricsConstant, PopMetricsConstant and the

@@ -17,7 +17,7 @@ POP             ``popShareQueueNum`` <= 0, or at least the number of members min
 Members of broadcasting groups get all queues; with ``serverLoadBalancerEnable=false`` all members do.
 
 The numbers of queues in a route come from any peer of the name server. So the queues are computed from these numbers,
-not listed: only those of the response are created, and a response has at most ``MAX_ASSIGNED_QUEUES``.
+not listed: only the queues of the response are created, and a response has at most ``MAX_ASSIGNED_QUEUES``.
 Corresponds to org.apache.rocketmq.broker.processor.QueryAssignmentProcessor and
 broker.topic.TopicRouteInfoManager.
 """

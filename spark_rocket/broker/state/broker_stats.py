@@ -115,7 +115,7 @@ class BrokerStats:
         self.get_misses = 0
         self.topics: dict[str, TopicCounts] = {}
         self.groups: OrderedDict[tuple[str, str], GroupCounts] = OrderedDict()
-        """By group and topic; those that did not change before the last samples are first."""
+        """By group and topic; pairs that did not change before the last samples are first."""
         self.committed: dict[str, int] = {}
         """Transactions by topic."""
         self.rolled_back: dict[str, int] = {}
@@ -310,7 +310,7 @@ class StatsWindows:
     def of_group(self, group: str, topic: str) -> tuple[float, float, int]:
         """Messages and bytes per second that a group got from a topic, and the number of messages that it sent back."""
         old, new, seconds = self._between((topic, group), MINUTE)
-        if old is new:  # as those of most of very many pairs
+        if old is new:  # as the counts of most of very many pairs
             return 0.0, 0.0, 0
         return (
             (new[MESSAGES] - old[MESSAGES]) / seconds,

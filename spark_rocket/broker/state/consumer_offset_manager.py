@@ -144,8 +144,8 @@ class ConsumerOffsetManager:
 
         A log that was a slave's, or lost its end, may have fewer messages than groups have read. New messages get the
         offsets of the missing ones, and would be skipped. Offsets of queues that a topic does not have (``queues_of``)
-        are not changed: applications may keep numbers there. Nor are those of transactions, whose reader corrects them
-        itself.
+        are not changed: applications may keep numbers there. Nor are the offsets of transactions, whose reader corrects
+        them itself.
         """
         moved = 0
         first = ""

@@ -12,7 +12,7 @@ subscriptionGroup.json    groups are restored from consumerOffset.json, with def
 others                    a warning
 ========================  =============================================================================================
 
-Retry and dead-letter topics are created with their first message, before ``topics.json`` has them. Those that a kill
+Retry and dead-letter topics are created with their first message, before ``topics.json`` has them. Topics that a kill
 has left out of it are restored at each start. The queues of deleted topics are not on disk.
 
 So that its absence is always a loss, ``consumerOffset.json`` is written before the first message is accepted.

@@ -98,7 +98,7 @@ def resend(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Resend dead letters of GROUP: those with these ids, or all of them.
+    """Resend dead letters of GROUP: the letters with these ids, or all of them.
 
     A copy goes to the group's retry topic, which only this group reads, or with --to-topic to the message's original
     topic. The dead letters themselves stay until they expire.
@@ -161,5 +161,5 @@ def _dead_letters(
             for message in admin.messages_between(queue, low, high):
                 if (begin or 0) <= message.store_timestamp <= (message.store_timestamp if end is None else end):
                     yield message
-    except RocketError as error:  # those in flight are still counted
+    except RocketError as error:  # resends in flight are still counted
         failed[topic] = error

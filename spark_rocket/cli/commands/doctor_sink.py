@@ -299,7 +299,7 @@ def check_exactly_once(link: Link, topic: str | None, target: str | None, sink: 
 
 
 def _brokers(admin: Admin, topic: str | None, sink: SinkNames) -> set[str]:
-    """Return the brokers to check; those of the topics where a proxy does not tell all of them."""
+    """Return the brokers to check; the brokers of the topics where a proxy does not tell all brokers."""
     if topic is None:
         with suppress(ProxyUnsupportedError):
             return {*admin.cluster_info().broker_addr_table}

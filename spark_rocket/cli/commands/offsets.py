@@ -1,4 +1,4 @@
-"""``rocket offsets …``: the offsets of streaming queries and consumer groups, and setting those of groups.
+"""``rocket offsets …``: the offsets of streaming queries and consumer groups, and setting the offsets of groups.
 
 A query continues from its checkpoint and ignores the group's offsets. Those are for other consumers, for new queries
 with ``startingOffsets=group``, and for monitoring the lag. These verbs show both, copy offsets from one to the other,

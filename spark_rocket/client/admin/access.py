@@ -27,7 +27,7 @@ _SUCCESS_OR_FAILED = frozenset(
 
 
 class ChangeTarget(TypedDict, total=False):
-    """The brokers of a change: one (the name of a master or an address), those of a cluster, or by default all.
+    """The brokers of a change: one (the name of a master or an address), the brokers of a cluster, or by default all.
 
     ``failed``: records their errors; see ``base``.
     """

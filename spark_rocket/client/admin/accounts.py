@@ -74,7 +74,7 @@ class BrokerAccounts:
 
 
 def default_perms(account: PlainAccessConfig) -> tuple[str, str]:
-    """Return the permissions on all other topics and groups: those of the account, or the implicit ones."""
+    """Return the permissions on all other topics and groups: of the account, or the implicit ones."""
     every = account.admin and not account.topic_perms and not account.group_perms
     other = "all" if every else "DENY"
     return account.default_topic_perm or other, account.default_group_perm or other

@@ -123,7 +123,7 @@ def _disk_ratio(table: dict[str, str]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """The settings of a broker (26). ``dynamic``: those that it changes at run time; None if it does not report them.
+    """The settings of a broker (26). ``dynamic``: settings that change at run time; None if it does not report them.
 
     Apache's brokers do not report them.
     """

@@ -196,7 +196,7 @@ class GroupAdmin(AdminBase):
     # --- requests to consumers -----------------------------------------------------------------------------
 
     def consumer_running_info(self, group: str, client_id: str, *, stacks: bool = False) -> ConsumerRunningInfo:
-        """Return the state of a consumer: settings, assigned queues, rates; with ``stacks`` those of its threads."""
+        """Return the state of a consumer: settings, assigned queues, rates, and the ``stacks`` of its threads."""
         return self._ask(self._broker_of(group, client_id), _running_info_query(group, client_id, stacks))
 
     def queue_holders(self, state: GroupState, *, failed: Failures | None = None) -> dict[MessageQueue, str]:

@@ -146,7 +146,7 @@ class QueueState(NamedTuple):
 class TopicState:
     """The queues of a topic, sorted, and the messages per second that its brokers report (None: they do not).
 
-    Sums are computed once: the console shows those of thousands of topics.
+    Sums are computed once: the console shows the sums of thousands of topics.
     """
 
     queues: list[QueueState]

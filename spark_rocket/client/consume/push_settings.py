@@ -160,7 +160,7 @@ class PushSettings:
 
 
 def split_options(options: PushOptions) -> tuple[dict[str, Any], GroupOptions]:
-    """Split options into settings of the push consumer and those of the group."""
+    """Split options into settings of the push consumer and settings of the group."""
     of_group = GroupOptions.__annotations__
     settings = {name: value for name, value in options.items() if name not in of_group}
     return settings, cast(GroupOptions, {name: value for name, value in options.items() if name in of_group})

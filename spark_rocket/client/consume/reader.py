@@ -132,7 +132,7 @@ class Reader(Client):
         return list(self.instance().routes.route(topic).readable)
 
     def write_queues(self, topic: str) -> list[MessageQueue]:
-        """Return the writable queues of a topic, sorted; for a missing topic those of its automatic creation."""
+        """Return the writable queues of a topic, sorted; for a missing topic the queues of its automatic creation."""
         return list(self.instance().routes.publish_route(topic))
 
     def refresh(self, topic: str) -> list[MessageQueue]:

@@ -68,7 +68,7 @@ class NameServers:
         self._timeout = timeout
         self._preferred = 0
         self.proxies: set[str] = set()
-        """Addresses that turned out to be those of proxies."""
+        """Addresses that turned out to be addresses of proxies."""
         self._broker_names: dict[str, str] = {} if broker_names is None else broker_names
 
     def __str__(self) -> str:

@@ -307,7 +307,7 @@ class Routes:
         return next((address for address in slaves if address not in self.unavailable), None)
 
     def broker_addresses(self, *, slaves: bool = True) -> list[str]:
-        """Return the broker addresses of all topics in use; without ``slaves`` only those of masters."""
+        """Return the broker addresses of all topics in use; without ``slaves`` only the addresses of masters."""
         found: dict[str, None] = {}
         for topic in self._in_use():
             route = self._routes.last(topic)

@@ -37,7 +37,7 @@ Key: TypeAlias = tuple[str, MessageQueue | None, str | None]
 
 
 class BatchResult(NamedTuple):
-    """The result of a batch. Those of its messages are made when they are asked for.
+    """The result of a batch. The results of its messages are made on request.
 
     If an application keeps the futures of many sends, the garbage collector looks at one object for each, not at three.
     """

@@ -1,7 +1,7 @@
-"""Endpoints of dead letters: those of consumer groups, and those of Spark queries (``badRecords=deadLetter``).
+"""Endpoints of dead letters: of consumer groups, and of Spark queries (``badRecords=deadLetter``).
 
 Their messages are searched like those of any topic: see ``MessageApi.find``.
-Corresponds to DlqMessageController of RocketMQ's dashboard, which has only those of groups.
+Corresponds to DlqMessageController of RocketMQ's dashboard, which has only the dead letters of groups.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ const PAGES = [
 
 let view = null;
 
-/** Translate the messages of index.html: those of attributes, or else an element's own. */
+/** Translate the messages of index.html: the messages of attributes, or else an element's own. */
 function translatePage() {
   const messages = {
     accounts: tr`Accounts`, dead: tr`Dead letters`, groups: tr`Groups`, health: tr`Health of the console`, loading: tr`Loading …`, logout: tr`Log out`,

@@ -40,7 +40,7 @@ from spark_rocket.protocol.avro_shape import check_nesting, measure
 
 _HEADER = b"\xc3\x01"
 _REGISTRY_HEADER = 5  # bytes
-_MAX_VALUES = 20_000  # columns and fields; those of a named type count at each use
+_MAX_VALUES = 20_000  # columns and fields; the fields of a named type count at each use
 _REMEDY = "Read the body as binary, and use from_avro in the query."
 _PLAIN: dict[str, pa.DataType] = {
     "null": pa.null(),

@@ -2,7 +2,7 @@
 
 They are offsets of one group for all queries (``ledgerGroup``), in queues that the ledger topic does not have. So an
 administrator can grant all names before the first start. Brokers store the offset of any queue id of an existing topic,
-and do not delete those of a group that has one above the start of its queue.
+and do not delete the offsets of a group that has one above the start of its queue.
 
 ==================  ====================================================================================================
 queue id            offset

@@ -137,7 +137,7 @@ class Brokers:
     # --- sending ----------------------------------------------------------------------------------------------
 
     def queues(self, topic: str, *, ordered: bool = False) -> list[MessageQueue]:
-        """The writable queues; with ``ordered`` also those of unreachable brokers.
+        """The writable queues; with ``ordered`` also the queues of unreachable brokers.
 
         The topics of options existed when the query started, so TopicNotFoundError is retriable for these: a topic has
         no route while all its masters are down, for example until a slave is promoted.

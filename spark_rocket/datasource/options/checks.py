@@ -1,4 +1,4 @@
-"""The checks between options: those that contradict each other, have no effect, or would read nothing.
+"""The checks between options: options that contradict each other, have no effect, or would read nothing.
 
 Each check takes parsed options and raises OptionError. Pure, except that a start in the future is compared with the
 clock. Corresponds to ``validateGeneralOptions`` of KafkaSourceProvider in Spark.

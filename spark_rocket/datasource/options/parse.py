@@ -115,7 +115,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
 
 
 def is_view(raw: Mapping[str, str]) -> bool:
-    """Return whether the options are those of a view."""
+    """Return whether the options are options of a view."""
     return any(key.lower() == "view" for key in raw)
 
 

@@ -279,7 +279,7 @@ def topic_pattern(option: str, text: str) -> str:
 def matching(pattern: str, topics: Iterable[str], namespace: Namespace = NO_NAMESPACE) -> list[str]:
     """Return the matching user topics. Retry and DLQ topics match only if the pattern begins with their ``%``.
 
-    With a namespace: those of it whose name with or without it matches.
+    With a namespace: the topics of it whose name with or without it matches.
     """
     matches = re.compile(pattern).fullmatch
     groups = pattern.lstrip("^(?:").startswith("%")

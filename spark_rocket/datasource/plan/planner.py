@@ -83,7 +83,7 @@ class Begun:
     """The end of the batch before."""
     starts: Positions
     fresh: Positions
-    """The starts that are not the end of the batch before: those of new queues, and after a loss."""
+    """The starts that are not the end of the batch before: of new queues, and after a loss."""
     unselected: Positions
     accepted: Positions
     """The starts of queues that were checked and exist."""

@@ -1,4 +1,4 @@
-"""Which queues to read: those of ``subscribe``, of the topics that ``subscribePattern`` matches now, or of ``assign``.
+"""Which queues to read: of ``subscribe``, of the topics that ``subscribePattern`` matches now, or of ``assign``.
 
 The routes are requested again for every batch, so new topics and queues are found while a stream runs. A name server
 drops an unavailable broker from its routes, and the remaining queues look complete. The expected brokers are therefore

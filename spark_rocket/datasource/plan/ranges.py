@@ -10,7 +10,7 @@ time with samples of the range that would be read. The batch is within the limit
 small batches, within a few percent if sizes vary evenly. It may exceed the limit if a few very large messages lie among
 many small ones. At least one message is read, however large.
 
-With more than ``MAX_QUEUES`` queues, only that many are sampled: those that hold messages evenly spaced among all
+With more than ``MAX_QUEUES`` queues, only that many are sampled: the queues that hold messages evenly spaced among all
 messages. These are the longest queues and some queues of every topic, which change over time. Each represents an equal
 share of the messages. A batch costs at most ``MAX_ROUNDS * MAX_QUEUES`` requests, however many queues there are.
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("spark_rocket.datasource")
 
-_MAX_QUERIES = 64  # queues per progress: those with the largest lag
+_MAX_QUERIES = 64  # queues per progress: the queues with the largest lag
 
 
 @dataclass(slots=True)

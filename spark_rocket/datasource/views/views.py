@@ -145,7 +145,7 @@ def view_schema(raw: Mapping[str, str]) -> StructType:
 
 
 def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
-    """Parse a view's options. Raises OptionError for missing options and those of other views."""
+    """Parse a view's options. Raises OptionError for missing options and options of other views."""
     options = parse_view_options(raw)
     view = VIEWS[options.view]
     given = {key.lower() for key in raw}

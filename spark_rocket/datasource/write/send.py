@@ -65,7 +65,7 @@ class Sink:
         return self._producer.queues(topic)
 
     def ordered_queues_of(self, topic: str) -> list[MessageQueue]:
-        """Return the queues for sharding keys, including those of unavailable brokers."""
+        """Return the queues for sharding keys, including queues of unavailable brokers."""
         return self._producer.queues(topic, ordered=True)
 
     def submit(self, block: Block, queue: MessageQueue) -> Future[SendResult]:

@@ -43,7 +43,7 @@ class PropertyLayout(NamedTuple):
     """The common layout of the property strings of all rows."""
 
     values: dict[bytes, tuple[int, int]]
-    """The start and end of the value of each name; of a duplicate name, those of the last one."""
+    """The start and end of the value of each name; of a duplicate name, of its last value."""
     names: frozenset[bytes]
     """All names, including those without a value."""
     is_exact: bool

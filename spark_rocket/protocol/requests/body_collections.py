@@ -29,7 +29,7 @@ class BodyCollection:
     steps: tuple[tuple[str, Kind], ...]
 
     def count(self, value: object) -> int:
-        """Return the number of entries in a decoded body: those of all collections with this path together."""
+        """Return the number of entries in a decoded body, in all collections with this path together."""
         level: list[object] = [value]
         for name, kind in self.steps[:-1]:
             items = [each.get(name) for each in level if isinstance(each, dict)]

@@ -72,7 +72,7 @@ class RequestType:
     max_body_bytes: int = 4 * KIB
     max_entries: Mapping[str, int] = field(default_factory=dict)
     """Dotted wire path of each collection in header or body -> the most entries in all. The entries of a bit set are
-    its bits; those of a field without a declared type are its values at any depth."""
+    its bits; the elements of a field without a declared type are its values at any depth."""
     state: tuple[str, ...] = ()
     """What the request may leave behind: names in ``STATE_LIMITS``."""
     plain_exception: PlainAccess | None = None

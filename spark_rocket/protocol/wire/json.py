@@ -300,7 +300,7 @@ def _write(value: Any, pieces: list[str], line: str, depth: int) -> None:
         if not value:
             pieces.append("{}")
             return
-        # fastjson breaks lines before quoted keys only; those of a map with other keys follow one another.
+        # fastjson breaks lines before quoted keys only; the pairs of a map with other keys follow one another.
         inner = line and line + "\t"
         between = inner if type(next(iter(value))) is str else ""
         start = "{" + between

@@ -1,6 +1,6 @@
 """A cluster of brokers over Remoting: addresses, topics, groups, and requests to brokers.
 
-One connection to each broker serves all clients of the proxy. Name servers, routes and caches are those of the client
+One connection to each broker serves all clients of the proxy. Name servers, routes and caches belong to the client
 (``client.core``); what the proxy adds are brokers by name, topics with attributes, and groups. An unreachable broker is
 avoided for ``UNAVAILABLE_SECONDS`` if there is a choice.
 

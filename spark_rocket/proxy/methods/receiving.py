@@ -262,7 +262,7 @@ class ReceiveFamily(Family):
         return popped_of(response, asked.broker, asked.topic, asked.group, self._receipts.given)
 
     async def _choose(self, asked: _ReceiveRequest, popped: list[PoppedMessage]) -> list[PoppedMessage]:
-        """Select the messages to deliver. Ack those of other tags; make those without attempts left dead letters."""
+        """Select the messages to deliver. Ack messages of other tags; messages without attempts become dead letters."""
         tags = asked.wanted.tags
         chosen, others = popped, []
         if tags is not None:

@@ -193,7 +193,7 @@ class RemotingConnection(asyncio.BufferedProtocol):
         for request, pieces in queued:
             if self.session.expects(request.opaque):
                 self.write(pieces)
-        self._deadlines.expire()  # those for connecting have ended
+        self._deadlines.expire()  # the deadlines for connecting have ended
 
     def no_connection(self, seconds: float) -> RemotingConnectError:
         """Return the error of a request whose time for connecting is over."""

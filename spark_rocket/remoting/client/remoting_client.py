@@ -69,7 +69,7 @@ class _Permits:
 
 
 class RemotingClient:
-    """Sends requests. ``max_in_flight`` limits those of ``invoke`` and ``invoke_async`` over all addresses.
+    """Sends requests. ``max_in_flight`` limits the requests of ``invoke`` and ``invoke_async`` over all addresses.
 
     With ``credentials`` every request is signed. ``names`` translates names of topics and groups, in both directions.
     """

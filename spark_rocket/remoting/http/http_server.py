@@ -85,7 +85,7 @@ class HttpServer:
         self._ssl = ssl
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
-        self._incomplete: dict[asyncio.StreamWriter, None] = {}  # those with an incomplete request, the oldest first
+        self._incomplete: dict[asyncio.StreamWriter, None] = {}  # with an incomplete request, the oldest first
 
     @property
     def port(self) -> int:

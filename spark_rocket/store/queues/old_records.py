@@ -1,4 +1,4 @@
-"""Checks of old records: those that this process has neither written nor scanned at start.
+"""Checks of old records: records that this process has neither written nor scanned at start.
 
 A start scans only the end of the log (recovery.py), so damage in an older file may be undetected. A consumed record of
 such a file is compared with its consume-queue entry and its CRC. If that fails, one of the two is damaged:

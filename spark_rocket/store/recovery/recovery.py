@@ -28,8 +28,8 @@ only in memory, and the checkpoint must not advance before it is on disk.
 
 A log that begins after the beginning on record is opened, but the loss is an error in the log (lost_begin.py).
 
-Deleted topics stay deleted: those of side_files.py, and those without a directory that ``config/topics.json`` does not
-list.
+Deleted topics stay deleted: the topics of side_files.py, and topics without a directory that ``config/topics.json``
+does not list.
 
 Runs alone, before the store accepts messages. Corresponds to CommitLog.recoverNormally and recoverAbnormally,
 ConsumeQueue.recover and truncateDirtyLogicFiles.

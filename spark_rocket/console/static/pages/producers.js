@@ -1,4 +1,4 @@
-// Connected producers: search, sort, those of a topic.
+// Connected producers: search, sort, the producers of a topic.
 import { get } from "../api.js";
 import { h, put } from "../dom.js";
 import { ago, moment } from "../format.js";
