@@ -1,10 +1,57 @@
-"""The commands of ``mqadmin`` (4.9 and 5.3) and of Kafka's tools, and the ``rocket`` commands that do the same.
+"""Verbs and commands of other tools (``mqadmin`` 4.9 and 5.3, Kafka's), and the ``rocket`` commands that do the same.
 
 A string instead of commands is the reason why RocketMQ or this package has no counterpart. A test compares the names
 with docs/guides/from-mqadmin.md.
 """
 
 from __future__ import annotations
+
+RELATED: dict[str, tuple[str, ...]] = {
+    "accounts": ("acl list",),
+    "brokers": ("cluster list",),
+    "cat": ("message tail",),
+    "checkpoint": ("offsets show",),
+    "connections": ("group show", "cluster producers"),
+    "consume": ("message tail", "bench consume"),
+    "consumers": ("group list", "group show"),
+    "consumer-groups": ("group list", "group lag", "offsets reset"),
+    "create": ("topic create", "group create"),
+    "dead-letters": ("dlq list",),
+    "csv": ("message export",),
+    "delete": ("topic delete", "group delete"),
+    "describe": ("topic show", "group show"),
+    "docs": ("help",),
+    "find": ("message query-key", "message query-id"),
+    "list": ("topic list", "group list", "cluster list"),
+    "ls": ("topic list", "group list", "cluster list"),
+    "messages": ("message tail", "message query-key"),
+    "mqadmin": ("help from-mqadmin",),
+    "mqbroker": ("broker",),
+    "mqnamesrv": ("namesrv",),
+    "mqproxy": ("proxy",),
+    "name-server": ("namesrv",),
+    "nameserver": ("namesrv",),
+    "parquet": ("message export",),
+    "perf": ("bench send", "bench consume"),
+    "produce": ("message send",),
+    "publish": ("message send",),
+    "query": ("message query-key", "message query-id"),
+    "read": ("message tail", "message export", "queue dump"),
+    "reset-offset": ("offsets reset",),
+    "reset-offsets": ("offsets reset",),
+    "rewind": ("offsets reset",),
+    "run": ("up",),
+    "search": ("message query-key", "message query-id"),
+    "seek": ("offsets reset",),
+    "server": ("up", "broker", "namesrv"),
+    "show": ("topic show", "group show"),
+    "start": ("up",),
+    "status": ("cluster list", "broker runtime"),
+    "subscribe": ("message tail",),
+    "users": ("acl list",),
+    "version": ("--version",),
+}
+"""Verbs that users of other tools look for, for suggestions after an unknown one."""
 
 _CONTROLLER = "This broker has no controller mode."
 _ROCKSDB = "This broker does not use RocksDB."

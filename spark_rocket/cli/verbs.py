@@ -2,7 +2,7 @@
 
 A table lists the verbs of a group: section, name, module and attribute of the click command, and its line of help.
 An unknown verb gets suggestions: similar verbs of its group, verbs of that name in other groups (``rocket lag``:
-``rocket group lag``), and the verbs that other tools call so (``related.py``, ``other_tools.py``).
+``rocket group lag``), and the verbs that other tools call so (``other_tools.py``).
 
 Thread-safety: one thread. Corresponds to MQAdminStartup's list of SubCommands.
 """
@@ -64,8 +64,7 @@ class VerbGroup(click.Group):
 
     def _suggestions(self, ctx: click.Context, name: str) -> list[str]:
         """Return the command lines that the user may mean, the most likely ones first."""
-        from spark_rocket.cli.other_tools import counterpart
-        from spark_rocket.cli.related import RELATED
+        from spark_rocket.cli.other_tools import RELATED, counterpart
 
         root = ctx.find_root()
         near = [f"{ctx.command_path} {verb}" for verb in get_close_matches(name, self.list_commands(ctx))]

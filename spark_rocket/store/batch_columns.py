@@ -3,7 +3,7 @@
 Python runs per message only to follow the sizes and for the CRC of each body, which no client sends. Time and memory
 are linear in the batch's bytes.
 
-Pure but for ``ManyMessages.write``. Corresponds to MessageExtEncoder.encode(MessageExtBatch).
+Pure but for ``ColumnBatchPlan.write``. Corresponds to MessageExtEncoder.encode(MessageExtBatch).
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class _Messages(NamedTuple):
 
 
 @dataclass(slots=True)
-class ManyMessages:
-    """A checked batch; a ``BatchPlan``."""
+class ColumnBatchPlan:
+    """A checked batch in columns; a ``BatchPlan``."""
 
     raw: Buffer
     sizes: Ints
@@ -157,7 +157,7 @@ def shared_tags_code(batch_properties: bytes) -> int | None:
     return None if find_property(batch_properties, b"TAGS") is None else tags_code(batch_properties)
 
 
-def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> ManyMessages:
+def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> ColumnBatchPlan:
     """Check a batch body, as ``plan_batch``."""
     source = np.frombuffer(raw, np.uint8)
     messages = _messages(raw, source)
@@ -173,7 +173,7 @@ def plan_many(raw: Buffer, record_overhead: int, batch_properties: bytes) -> Man
     shared = shared_tags_code(batch_properties)
     codes = tags_codes(properties) if shared is None else np.full(len(lengths), shared, np.int64)
     sizes = messages.bodies + lengths + record_overhead
-    return ManyMessages(raw, sizes, codes, lengths, messages, properties, batch_properties)
+    return ColumnBatchPlan(raw, sizes, codes, lengths, messages, properties, batch_properties)
 
 
 def _messages(raw: Buffer, source: ByteArray) -> _Messages | None:

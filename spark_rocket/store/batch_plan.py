@@ -63,8 +63,8 @@ def plan_batch(raw: Buffer, record_overhead: int, batch_properties: bytes) -> Ba
 
 
 @dataclass(slots=True)
-class FewMessages:
-    """A checked batch; a ``BatchPlan``."""
+class RowBatchPlan:
+    """A checked batch, message by message; a ``BatchPlan``."""
 
     raw: Buffer
     sizes: Ints
@@ -95,7 +95,7 @@ class FewMessages:
         return physical
 
 
-def plan_few(raw: Buffer, record_overhead: int, batch_properties: bytes) -> FewMessages:
+def plan_few(raw: Buffer, record_overhead: int, batch_properties: bytes) -> RowBatchPlan:
     """Check a batch body message by message, as ``plan_batch``."""
     data: Any = bytes(raw) if len(raw) < _LARGE_BYTES else memoryview(raw)
     at, end, heads, between = 0, len(data), BATCH_HEADER.size, PROPERTIES_LENGTH.size
@@ -127,4 +127,4 @@ def plan_few(raw: Buffer, record_overhead: int, batch_properties: bytes) -> FewM
     if not messages:
         raise refusal(raw, batch_properties)
     sizes_of, codes_of, lengths_of = (np.array(column, np.int64) for column in (sizes, codes, lengths))
-    return FewMessages(raw, sizes_of, codes_of, lengths_of, messages)
+    return RowBatchPlan(raw, sizes_of, codes_of, lengths_of, messages)

@@ -12,8 +12,7 @@ import click
 import pytest
 
 from spark_rocket.cli.main import rocket
-from spark_rocket.cli.other_tools import KAFKA, MQADMIN, counterpart
-from spark_rocket.cli.related import RELATED
+from spark_rocket.cli.other_tools import KAFKA, MQADMIN, RELATED, counterpart
 from spark_rocket.cli.verbs import VerbGroup
 from tests.cli.conftest import Run
 

@@ -10,7 +10,7 @@ from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.batch_body import encode_batch_body
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.store import MessageStore, PutStatus
-from spark_rocket.store.batch_columns import ManyMessages
+from spark_rocket.store.batch_columns import ColumnBatchPlan
 from spark_rocket.store.batch_plan import BatchPlan
 from tests.kit.clock import START
 from tests.store.conftest import MakeStore
@@ -137,14 +137,14 @@ def test_a_check_may_refuse_and_then_nothing_is_stored(store: MessageStore) -> N
 def test_a_failure_while_records_are_built_leaves_the_log_clean(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(plan: ManyMessages, out: memoryview, *rest: object) -> None:
+    def fail(plan: ColumnBatchPlan, out: memoryview, *rest: object) -> None:
         out[40:60] = b"x" * 20
         raise MemoryError
 
     put(store, "T", 0, b"before")
     end = store.max_physical_offset
     with monkeypatch.context() as patch:
-        patch.setattr(ManyMessages, "write", fail)
+        patch.setattr(ColumnBatchPlan, "write", fail)
         with pytest.raises(MemoryError):
             put_batch(store, "T", 0, [(0, b"y" * size, b"") for size in range(99)])
     assert store.max_physical_offset == end
