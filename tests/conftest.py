@@ -1,8 +1,8 @@
 """For all tests. Spark's JVMs live for seconds here: its second compiler and its parallel collector only cost time.
 
 ``make test`` runs three workers on two cores, since much of what tests do is waiting for other processes. No more:
-Spark gives a Python worker ten seconds to start. A file's tests stay on one worker; those of the Spark session are two
-groups, so that only two workers have one. What takes longest is begun first.
+Spark gives a Python worker ten seconds to start. A file's tests stay on one worker, and so do all of the Spark session.
+What takes longest is begun first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kit.sampling import SEED
+from tests.kit.sampling import ALL, SEED, chosen, part
 from tests.kit.tiers import Guard, mark
 
 if TYPE_CHECKING:
@@ -29,16 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Files that share a Spark session, of about the same time each, and those that start Spark in other processes; all of
-# them begin first, then others, the longest first.
-_SPARK = (
-    {"traps", "recipes", "datasource_docs", "filters", "lag", "sql", "store_path", "reuse", "lookup", "exactly_once"},
-    {"official_clients", "what_and_where", "stream", "write", "read", "body_formats", "views", "cluster"}
-    | {"access_control", "addresses", "differences", "spark_functions", "tls"}
-    | {"least_privilege", "local_times", "namespace"},
-    {"flights", "connect", "package"},
-)
+# What begins first; the tests of the Spark session take longest.
 _LONG = (
+    "tests/spark/",
+    "tests/jobs/",
     "tests/repository/test_site.py",
     "tests/cluster/",
     "tests/proxy/",
@@ -50,17 +44,12 @@ _LONG = (
 
 
 def _group(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    folder, _, name = file.removesuffix(".py").rpartition("/test_")
-    if folder in ("tests/spark", "tests/jobs"):
-        return next((f"spark-{number}" for number, names in enumerate(_SPARK) if name in names), file)
-    return file
+    """What runs on one worker, in order: a file, or the folder of the Spark session, which costs a minute."""
+    return "spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
 
 
 def _place(nodeid: str) -> int:
     """The lower, the earlier."""
-    if _group(nodeid).startswith("spark-"):
-        return -1
     return next((number for number, start in enumerate(_LONG) if nodeid.startswith(start)), len(_LONG))
 
 
@@ -112,6 +101,8 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
     mark(item)
+    if ALL and part(item.nodeid):
+        item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(trylast=True)
@@ -120,6 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not os.environ.get(name.upper()):
             items[:] = [item for item in items if item.get_closest_marker(name) is None]
     if hasattr(config, "workerinput"):
+        items[:] = chosen(items)
         items.sort(key=lambda item: _place(item.nodeid))
 
 

@@ -73,6 +73,7 @@ def run_on_terminal(name: str, *arguments: str | Path, errors: Path) -> str:
     return shown
 
 
+@pytest.mark.long
 def test_the_demo_counts_every_flight_once_and_draws_them(tmp_path: Path) -> None:
     arguments = ["--limit", str(FLIGHTS), "--max-per-trigger", "2000", "--output", tmp_path]
     shown = run_on_terminal("demo", *arguments, errors=tmp_path / "stderr")

@@ -1,4 +1,7 @@
-"""``make test`` tries some of what ``make long`` tries all of: others in each run. ``SAMPLE_SEED`` repeats a choice."""
+"""``make test`` tries some of what ``make long`` tries all of: others in each run. ``SAMPLE_SEED`` repeats a choice.
+
+``SOME`` names what is left out of ``make test`` and its tiers. pytest without workers leaves out nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,54 @@ ALL = bool(os.environ.get("LONG"))
 #: The processes of a run inherit it; pytest's header shows it.
 SEED = os.environ.setdefault("SAMPLE_SEED", str(secrets.randbelow(1_000_000)))
 
+#: A test of which some cases run, or a file of which some tests run, and how many. Their costs in CPU time are beside
+#: each other: a start of a server takes a second, a page in Chromium one, a streaming query on Spark two or three.
+SOME = {
+    # Chromium. The routes behind the pages are in tests/console/test_api*.py.
+    "tests/console/test_browser.py": 8,
+    "tests/console/test_browser_accounts.py": 3,
+    "tests/console/test_browser_brokers.py": 2,
+    "tests/console/test_browser_clients.py": 3,
+    "tests/console/test_browser_languages.py": 8,
+    # Processes, each started with one more argument, setting or damage.
+    "tests/broker/test_bad_config.py::test_a_broker_with_a_damaged_file": 20,
+    "tests/broker/test_golden_store.py::test_every_message_is_served_in_every_way": 1,
+    "tests/broker/test_golden_store.py::test_writes_on_and_is_opened_again": 1,
+    "tests/cli/test_child_process.py": 3,
+    "tests/cli/test_doctor_faults.py": 12,
+    "tests/cli/test_proxy.py": 5,
+    "tests/cli/test_rocket.py": 16,
+    "tests/cli/test_up_cluster.py": 2,
+    "tests/client/test_lost_connections.py": 6,
+    "tests/client/test_producer_chaos.py::test_acknowledged_messages_are_kept": 1,
+    "tests/common/test_extras.py::test_commands_name_their_extra": 2,
+    "tests/common/test_system.py::test_the_client_and_the_connector_name_the_system_and_the_remedy": 2,
+    "tests/console/test_cli.py": 5,
+    "tests/console/test_search.py": 12,
+    "tests/cost/test_rpcs.py::test_a_request_beyond_a_bound_is_refused": 5,
+    "tests/crash/test_kill_consuming.py::test_no_returned_message_is_lost": 1,
+    "tests/datasource/test_exactly_once_live.py": 12,
+    "tests/datasource/test_lean_starts.py::test_writing_processes_import_only_what_they_use": 1,
+    "tests/datasource/test_ledger_place.py": 5,
+    "tests/permissions/test_least_privilege.py::test_a_pipeline_with_exactly_its_permissions": 10,
+    "tests/proxy/test_cluster.py": 6,
+    "tests/proxy/test_memory.py::test_400_calls_that_read_nothing": 1,
+    "tests/store/test_bad_files.py::test_a_damaged_file": 20,
+    "tests/testing/test_cluster.py::test_an_account_has_exactly_its_permissions": 1,
+    "tests/testing/test_guide.py": 2,
+    # Streaming queries. What they show of planning, reading and writing is also in tests/datasource, without Spark.
+    "tests/spark/test_body_formats.py": 7,
+    "tests/spark/test_datasource_docs.py::test_examples_of_a_page_run": 3,
+    "tests/spark/test_recipes.py::test_a_recipe": 3,
+    "tests/spark/test_reuse.py": 6,
+    "tests/spark/test_sql.py": 2,
+    "tests/spark/test_store_path.py": 4,
+    "tests/spark/test_stream.py": 6,
+    "tests/spark/test_traps.py": 10,
+    "tests/spark/test_what_and_where.py": 5,
+    "tests/spark/test_write.py": 10,
+}
+
 Item = TypeVar("Item")
 Test = TypeVar("Test", bound=Callable[..., object])
 
@@ -24,6 +75,20 @@ def sample(items: Iterable[Item], count: int) -> list[Item]:
     if ALL or count >= len(among):
         return among
     return [among[index] for index in sorted(random.Random(SEED).sample(range(len(among)), count))]
+
+
+def part(nodeid: str) -> str | None:
+    """The entry of ``SOME`` that the test is of."""
+    return next((place for place in (nodeid.partition("[")[0], nodeid.partition("::")[0]) if place in SOME), None)
+
+
+def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Leave out what ``SOME`` leaves out."""
+    parts: dict[str | None, list[pytest.Item]] = {}
+    for item in items:
+        parts.setdefault(part(item.nodeid), []).append(item)
+    taken = {item for place, of_it in parts.items() for item in (sample(of_it, SOME[place]) if place else of_it)}
+    return [item for item in items if item in taken]
 
 
 def sampled(test: Test) -> Test:

@@ -51,6 +51,7 @@ def test_without_a_map(spark: SparkSession, cluster: LocalCluster) -> None:
         spark.read.format("rocket").options(**at).load().count()
 
 
+@pytest.mark.long
 def test_the_probes_of_executors(cluster: LocalCluster) -> None:
     command = [sys.executable, "-m", "spark_rocket.cli", "doctor", "-n", cluster.name_server, "-t", "orders", "--json"]
     command += ["--master", "local[1]", "--address-map", address_map(cluster)]

@@ -9,6 +9,7 @@ from pathlib import Path
 from select import select
 
 import pyarrow as pa
+import pytest
 from pyspark.sql import SparkSession
 
 from spark_rocket.client import Producer, Reader
@@ -37,6 +38,7 @@ def halts_at(broker: str, reported: str, wait: str) -> Callable[[Iterator[pa.Rec
     return halt
 
 
+@pytest.mark.long
 def test_a_killed_broker_and_added_brokers_and_queues(spark: SparkSession, tmp_path: Path) -> None:
     output, reported, wait = (str(tmp_path / name) for name in ("output", "reached", "wait"))
     os.mkfifo(reported)

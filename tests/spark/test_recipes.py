@@ -167,6 +167,7 @@ def test_the_readme_does_not_use_the_topics_of_getting_started() -> None:
 # --- the notebook -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.classic("what a stream's memory sink holds is shown as classic Spark shows it")
 def test_the_notebook_has_its_stored_output(clean: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPLBACKEND", "Agg")

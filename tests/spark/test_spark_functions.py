@@ -195,6 +195,7 @@ def test_schemas_that_spark_refuses(text: str, spark: SparkSession) -> None:
 
 @pytest.mark.skipif(not HAS_READ_LIMITS, reason="the functions of Spark before 4.2 differ in other strings")
 @pytest.mark.classic("a difference to Spark's functions has nothing to do with Connect")
+@pytest.mark.long
 def test_differences_to_the_functions_of_spark_are_documented(spark: SparkSession) -> None:
     seen: set[str] = set()
     unknown: list[Case] = []

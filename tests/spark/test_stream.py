@@ -23,6 +23,7 @@ from tests.spark.sessions import ROOT, TRIGGER, finish_limited
 Run = Callable[..., list[str]]
 
 
+@pytest.mark.long
 def test_a_query_killed_during_a_batch_has_no_loss_and_no_duplicates(
     mq: Rocket, spark: SparkSession, tmp_path: Path
 ) -> None:
