@@ -82,7 +82,8 @@ packages() {
     say "Installing the packages for $extras into $venv$size …"
     quiet=-q
     if [ -t 2 ]; then quiet=""; fi
-    PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check \
+    # Python compiles what is imported; all of the packages would take half a minute.
+    PIP_ROOT_USER_ACTION=ignore "$venv/bin/python" -m pip install $quiet --disable-pip-version-check --no-compile \
         --no-warn-script-location ${constraints:+-c "$constraints"} -e ".[$extras]" </dev/null >&2 || die \
         "The packages could not be installed: see pip's messages above." \
         "pip requires a reachable package index; pip config list shows which one it uses."
