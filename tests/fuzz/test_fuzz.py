@@ -1,6 +1,6 @@
 """Bad input of every kind into every decoder: a value or the promised error, in bounded work.
 
-Hypothesis edits each target's seeds and kept inputs: a hundred cases a target, always the same. ``make fuzz`` sets
+Hypothesis edits each target's seeds and kept inputs: forty cases a target, always the same. ``make fuzz`` sets
 FUZZ_CASES and runs that many over all targets, other ones each time. Put a finding into ``corpus/<target>.txt``.
 """
 
@@ -115,7 +115,7 @@ def test_corpus(target: Target) -> None:
 @EACH
 def test_edited_input(target: Target) -> None:
     begin = st.sampled_from([b"", *target.seeds(), *corpus.load(target.name)])
-    cases = _CASES // len(TARGETS) + 1 if _CASES else 100
+    cases = _CASES // len(TARGETS) + 1 if _CASES else 40
 
     @settings(_SETTINGS, max_examples=max(cases // 5, 1) if target.name in _SLOW else cases)
     @given(st.builds(edited, begin, _EDITS, st.just(target.longest)) | st.binary(max_size=64))

@@ -459,8 +459,8 @@ def test_no_module_has_a_pattern_or_a_table_of_units_of_its_own() -> None:
     """Regular expressions with units, and dictionaries from units to factors."""
     found = set()
     for file in PACKAGE.rglob("*.py"):
+        name = str(file.relative_to(PACKAGE))
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            name = str(file.relative_to(PACKAGE))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_of_re(node.func):
                 if _UNITS.search(ast.unparse(node.args[0])):
                     found.add(name)
