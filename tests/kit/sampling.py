@@ -46,6 +46,7 @@ SOME = {
     "tests/datasource/test_exactly_once_live.py": 12,
     "tests/datasource/test_lean_starts.py::test_writing_processes_import_only_what_they_use": 1,
     "tests/datasource/test_ledger_place.py": 5,
+    "tests/jobs/test_parts.py::test_every_job_has_help": 2,
     "tests/permissions/test_least_privilege.py::test_a_pipeline_with_exactly_its_permissions": 10,
     "tests/proxy/test_cluster.py": 6,
     "tests/proxy/test_memory.py::test_400_calls_that_read_nothing": 1,
