@@ -145,7 +145,9 @@ class MissingExtraError(ConfigError):
 
 
 class StateError(RocketError):
-    """A component that was used before its start, used after its shutdown, or started twice."""
+    """A component that was used before its start, used after its shutdown, or started twice; or a queue that is not
+    assigned to this consumer.
+    """
 
     code = "ILLEGAL_STATE"
 
@@ -161,19 +163,23 @@ class RemotingError(RocketError):
 
 
 class RemotingConnectError(RemotingError):
-    """The connection to the address failed, or was lost before the response."""
+    """The connection to the address failed, or was lost before the response. Check the address, and that a server
+    listens on it.
+    """
 
     code = "CONNECT_FAILED"
 
 
 class RemotingTimeoutError(RemotingError):
-    """No response before the timeout. The request may have been executed."""
+    """No response before the timeout. The request may have been executed: a resent message may be a duplicate."""
 
     code = "REQUEST_TIMEOUT"
 
 
 class RemotingTooMuchRequestError(RemotingError):
-    """The limit of requests in flight was reached, and no slot became free before the timeout."""
+    """The limit of requests in flight was reached, and no slot became free before the timeout. Have fewer requests in
+    flight.
+    """
 
     code = "TOO_MANY_REQUESTS"
 
@@ -182,38 +188,40 @@ class RemotingTooMuchRequestError(RemotingError):
 
 
 class ClientError(RocketError):
-    """A client call that failed, before or after the exchange with a server."""
+    """A client call that failed, before or after the exchange with a server; an invalid argument, which it names."""
 
     code = "CLIENT_ERROR"
 
 
 class NameServerUnreachableError(ClientError):
-    """No name server responded."""
+    """No name server responded. Check the address; known brokers stay in use."""
 
     code = "NAME_SERVER_UNREACHABLE"
     retriable = True
 
 
 class TopicNotFoundError(ClientError):
-    """No broker has registered a route for the topic."""
+    """No broker has registered a route for the topic. Create it, or enable ``autoCreateTopicEnable`` at the broker."""
 
     code = "TOPIC_NOT_FOUND"
 
 
 class QueueNotFoundError(ClientError):
-    """The topic has no such queue on that broker."""
+    """The topic has no such queue on that broker. Fetch the queues of the topic again."""
 
     code = "QUEUE_NOT_FOUND"
 
 
 class MessageTooLargeError(ClientError):
-    """A message or batch above the size limit of the brokers."""
+    """A message or batch above the size limit of the brokers. Split it, or raise the limit on both sides."""
 
     code = "MESSAGE_TOO_LARGE"
 
 
 class IllegalNameError(ClientError):
-    """A group or topic name that RocketMQ does not allow."""
+    """A group or topic name that RocketMQ does not allow. Use only letters, digits, %, |, _ and -, stay within its
+    length, and do not use the broker's own names.
+    """
 
     code = "ILLEGAL_NAME"
 
@@ -238,25 +246,29 @@ class RequestTimeoutError(ClientError):
 
 
 class GroupInUseError(ClientError):
-    """A second producer or consumer of the same group in one client instance."""
+    """A second producer or consumer of the same group in one client instance. Have at most one of each."""
 
     code = "GROUP_IN_USE"
 
 
 class BrokerError(ClientError):
-    """An error response of a broker or name server, with its ``response_code`` and remark."""
+    """An error response of a broker or name server, with its ``response_code`` and remark. Retriable: codes of busy and
+    stopping brokers (2, 14, 215, 1500, and 1 if the remark reports it).
+    """
 
     code = "BROKER_ERROR"
 
 
 class ProxyUnsupportedError(BrokerError):
-    """A request that a proxy does not forward."""
+    """A request that a proxy does not forward. Use the address of a name server."""
 
     code = "PROXY_UNSUPPORTED"
 
 
 class SubscriptionRefusedError(BrokerError):
-    """A subscription that a broker does not support or cannot evaluate."""
+    """A subscription that a broker does not support or cannot evaluate. Correct the SQL92 expression, or set
+    ``enablePropertyFilter=true`` at the brokers.
+    """
 
     code = "SUBSCRIPTION_REFUSED"
 

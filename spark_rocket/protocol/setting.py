@@ -24,7 +24,9 @@ DYNAMIC_SETTINGS = "dynamicSettings"
 
 def setting(
     default: Any,
+    meaning: str,
     *,
+    section: str = "",
     name: str | None = None,
     secret: bool = False,
     low: int | None = None,
@@ -35,11 +37,13 @@ def setting(
 ) -> Any:
     """A field with its Apache name (its own in camel case unless given), its range, and whether code 25 may set it.
 
-    A number is a multiple of ``step``.
+    ``meaning`` and ``section`` are those of docs/reference/settings.md, to which links are relative. A number is a
+    multiple of ``step``.
 
     ``check`` raises ConfigError for an invalid value. The value of a ``secret`` setting is never printed.
     """
-    metadata = {"name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
+    shown = {"meaning": meaning, "section": section}
+    metadata = {**shown, "name": name, "low": low, "high": high, "step": step, "dynamic": dynamic, "check": check}
     return field(default=default, repr=not secret, metadata={**metadata, "secret": secret})
 
 
@@ -57,6 +61,8 @@ class Setting:
     check: Callable[[str], object] | None
     secret: bool
     enum: type[Enum] | None
+    meaning: str
+    section: str
 
     @classmethod
     def of(cls, entry: dataclasses.Field[Any]) -> Setting:
@@ -73,6 +79,8 @@ class Setting:
             known["check"],
             known["secret"],
             type(entry.default) if isinstance(entry.default, Enum) else None,
+            known["meaning"],
+            known["section"],
         )
 
     def parse(self, text: str, where: str) -> object:

@@ -6,8 +6,8 @@ A file is Java properties text (``grpcServerPort=8081``) or JSON as in Apache's 
 * other settings of Apache's proxy (``KNOWN_UNUSED``): accepted without effect;
 * anything else: ignored with a warning that suggests the nearest known setting.
 
-Settings that Apache's proxy does not have: ``bindAddress``, ``aclEnable``, ``aclFile``, ``aclMaxClockSkew``,
-``maxConnections``, ``maxConnectionAgeMillis`` and ``maxUnreadAnswerBytes``.
+Settings that Apache's proxy does not have are marked with *Own*. ``make tables`` writes all settings into
+``docs/reference/settings.md``, to which links are relative.
 ``innerClientAuthenticationCredentials`` is the account that signs the proxy's requests to brokers; it is not in
 ``repr``.
 
@@ -60,51 +60,146 @@ def _check_name_servers(text: str) -> None:
 class ProxyConfig:
     """All settings of the proxy. Times are in milliseconds, sizes in bytes."""
 
-    name_server: str = setting("", name="namesrvAddr", check=_check_name_servers)
-    """In the notation of ``remoting.name_server_list``."""
-    host: str = setting("127.0.0.1", name="bindAddress")
-    port: int = setting(DEFAULT_PORT, name="grpcServerPort", low=0, high=65535)
-    """0 for a free port."""
-    local_serve_addr: str = setting("")
-    """The host for clients that do not send the called host; empty: ``host``, or this machine's address."""
+    name_server: str = setting(
+        "",
+        "the name servers, separated by `;`, or the URL of an address server (`http://host:8080/rocketmq/nsaddr`),"
+        " which is requested again every two minutes. Option `-n`. Default: `NAMESRV_ADDR`, else 127.0.0.1:9876",
+        name="namesrvAddr",
+        check=_check_name_servers,
+    )
+    host: str = setting(
+        "127.0.0.1", "the address to listen on; `0.0.0.0` for all addresses. Option `--host`. *Own*", name="bindAddress"
+    )
+    port: int = setting(
+        DEFAULT_PORT,
+        "the port for clients; 0 for a free port. Option `--grpc-port`",
+        name="grpcServerPort",
+        low=0,
+        high=65535,
+    )
+    local_serve_addr: str = setting(
+        "",
+        "the host in routes for clients that do not send the host that they used. Default: `bindAddress`, or with "
+        "`0.0.0.0` the machine's own address",
+    )
 
-    tls_cert_path: str = setting("")
-    tls_key_path: str = setting("")
-    tls_key_password: str = setting("", secret=True)
-    tls_test_mode_enable: bool = setting(True)
+    tls_cert_path: str = setting("", "the certificate of the port, PEM. Default: `tls.server.certPath`")
+    tls_key_path: str = setting("", "the key of this certificate")
+    tls_key_password: str = setting("", "the password of this key", secret=True)
+    tls_test_mode_enable: bool = setting(True, "generate a certificate if there is none")
 
-    acl_enable: bool = setting(False)
-    acl_file: str = setting("")
-    acl_max_clock_skew: int = setting(86_400_000, low=0)
-    authentication_enabled: bool = setting(False)
-    authentication_provider: str = setting("", check=one_class("authenticationProvider", AUTHENTICATION_PROVIDER))
-    authentication_metadata_provider: str = setting("", check=PROXY_AUTHENTICATION)
-    authentication_strategy: str = setting("", check=one_class("authenticationStrategy", *AUTHENTICATION_STRATEGIES))
-    authentication_whitelist: str = setting("", check=codes("authenticationWhitelist"))
-    authorization_enabled: bool = setting(False)
-    authorization_provider: str = setting("", check=one_class("authorizationProvider", AUTHORIZATION_PROVIDER))
-    authorization_metadata_provider: str = setting("", check=PROXY_AUTHORIZATION)
-    authorization_strategy: str = setting("", check=one_class("authorizationStrategy", *AUTHORIZATION_STRATEGIES))
-    authorization_whitelist: str = setting("", check=codes("authorizationWhitelist"))
-    user_cache_refresh_seconds: int = setting(20, low=1)
-    acl_cache_refresh_seconds: int = setting(20, low=1)
-    inner_client_authentication_credentials: str = setting("", secret=True, check=inner_credentials)
+    acl_enable: bool = setting(
+        False,
+        "check signatures and permissions ([security](../guides/security.md#the-grpc-proxy)). Option `--acl-file`."
+        " *Own*",
+    )
+    acl_file: str = setting(
+        "",
+        "the file with the accounts, relative to the directory of the configuration file. Default: "
+        "`plain_acl.yml`. Option `--acl-file`. *Own*",
+    )
+    acl_max_clock_skew: int = setting(
+        86_400_000,
+        "milliseconds by which the time of a signature can differ from the proxy's (a day); 0: any. *Own*",
+        low=0,
+    )
+    authentication_enabled: bool = setting(
+        False,
+        "require signatures of the brokers' users ([ACL 2.0](../guides/accounts.md#users-with-acl-20)); not "
+        "together with `aclEnable`",
+    )
+    authentication_provider: str = setting(
+        "",
+        "Apache's `DefaultAuthenticationProvider`, with its package, or nothing; other classes are refused",
+        check=one_class("authenticationProvider", AUTHENTICATION_PROVIDER),
+    )
+    authentication_metadata_provider: str = setting(
+        "",
+        "Apache's `ProxyAuthenticationMetadataProvider` or `LocalAuthenticationMetadataProvider`, or nothing. The "
+        "brokers are asked for users with both",
+        check=PROXY_AUTHENTICATION,
+    )
+    authentication_strategy: str = setting(
+        "",
+        "Apache's `StatelessAuthenticationStrategy` or `StatefulAuthenticationStrategy`. Signatures of all calls "
+        "are verified with both",
+        check=one_class("authenticationStrategy", *AUTHENTICATION_STRATEGIES),
+    )
+    authentication_whitelist: str = setting(
+        "",
+        "messages that need no signature, separated by commas: `apache.rocketmq.v2.QueryRouteRequest`. With "
+        "`authorizationEnabled` they must be in `authorizationWhitelist`, too",
+        check=codes("authenticationWhitelist"),
+    )
+    authorization_enabled: bool = setting(False, "require policies, too. Without it, every user may do everything")
+    authorization_provider: str = setting(
+        "",
+        "Apache's `DefaultAuthorizationProvider`, or nothing",
+        check=one_class("authorizationProvider", AUTHORIZATION_PROVIDER),
+    )
+    authorization_metadata_provider: str = setting(
+        "",
+        "Apache's `ProxyAuthorizationMetadataProvider` or `LocalAuthorizationMetadataProvider`, or nothing",
+        check=PROXY_AUTHORIZATION,
+    )
+    authorization_strategy: str = setting(
+        "",
+        "Apache's `StatelessAuthorizationStrategy` or `StatefulAuthorizationStrategy`. They do not differ here",
+        check=one_class("authorizationStrategy", *AUTHORIZATION_STRATEGIES),
+    )
+    authorization_whitelist: str = setting("", "messages that need no policy", check=codes("authorizationWhitelist"))
+    user_cache_refresh_seconds: int = setting(
+        20,
+        "seconds until a cached user is requested again. What was granted is effective at once; what was taken "
+        "away, after this time",
+        low=1,
+    )
+    acl_cache_refresh_seconds: int = setting(
+        20, "the same for policies. Users and policies are requested together, after the shorter of both times", low=1
+    )
+    inner_client_authentication_credentials: str = setting(
+        "",
+        'the proxy\'s own account, which signs its requests to brokers: `{"accessKey": "…", "secretKey": "…"}`. '
+        "Options `--access-key`, `--secret-key`, `--credentials`",
+        secret=True,
+        check=inner_credentials,
+    )
 
-    proxy_cluster_name: str = setting("DefaultCluster")
-    proxy_name: str = setting("")
-    """The name of this proxy in metrics; empty: its address."""
-    metrics_exporter_type: MetricsExporterType = setting(MetricsExporterType.DISABLE)
-    metrics_prom_exporter_host: str = setting("")
-    metrics_prom_exporter_port: int = setting(5557, low=0, high=65535)
+    proxy_cluster_name: str = setting("DefaultCluster", "the label `cluster` of metrics")
+    proxy_name: str = setting("", "the label `node_id` of metrics. Default: the address")
+    metrics_exporter_type: MetricsExporterType = setting(
+        MetricsExporterType.DISABLE,
+        "`PROM` opens the port for [metrics and health](metrics.md). `OTLP_GRPC` and `LOG` are not supported: a "
+        "warning. Options `--metrics-port`, `--no-metrics`. `rocket up`: as its broker",
+    )
+    metrics_prom_exporter_host: str = setting(
+        "", "the address of the metrics port. Default: 127.0.0.1. Option `--metrics-host`"
+    )
+    metrics_prom_exporter_port: int = setting(
+        5557,
+        "the metrics port; 0 for a free port. Option `--metrics-port`. `rocket up`: the one after its broker's (5558)",
+        low=0,
+        high=65535,
+    )
 
-    max_message_size: int = setting(4 * _MIB, low=1, high=15 * _MIB)
-    max_connections: int = setting(10_000, low=1)
-    grpc_max_concurrent_calls_per_connection: int = setting(1_024, low=1, high=2**31 - 1)
-    grpc_client_idle_time_mills: int = setting(120_000, low=1_000)
-    max_connection_age_millis: int = setting(0, low=0)
-    """0: no limit."""
-    max_unread_answer_bytes: int = setting(64 * _MIB, low=_MIB)
-    """The limit for all clients together."""
+    max_message_size: int = setting(
+        4 * _MIB, "the limit of a body in bytes (4 MiB); use the brokers' value", low=1, high=15 * _MIB
+    )
+    max_connections: int = setting(
+        10_000, "connections; fewer if the [limit of open files](grpc.md#limits-and-timeouts) is lower. *Own*", low=1
+    )
+    grpc_max_concurrent_calls_per_connection: int = setting(
+        1_024, "concurrent calls of a connection", low=1, high=2**31 - 1
+    )
+    grpc_client_idle_time_mills: int = setting(
+        120_000, "milliseconds without calls until a connection is closed", low=1_000
+    )
+    max_connection_age_millis: int = setting(0, "milliseconds until a connection is closed; 0: no limit. *Own*", low=0)
+    max_unread_answer_bytes: int = setting(
+        64 * _MIB,
+        "bytes of received messages that clients have not read, with their copies, of all clients (64 MiB). *Own*",
+        low=_MIB,
+    )
 
     #: The TLS settings (``tls.…``), of the port and of the connections to brokers and name servers.
     tls: Mapping[str, str] = field(default_factory=dict, repr=False)  # with passwords

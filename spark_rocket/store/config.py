@@ -9,6 +9,7 @@ Corresponds to org.apache.rocketmq.store.config.MessageStoreConfig. Immutable.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from spark_rocket.common.units import duration_ms
@@ -52,42 +53,115 @@ def one_directory(text: str) -> None:
         )
 
 
+# By section of the reference.
+_topics = partial(setting, section="Topics, groups and sends")
+_delays = partial(setting, section="Delays, recalls and transactions")
+_pulls = partial(setting, section="Pull, POP and queries")
+_store = partial(setting, section="Store")
+_retention = partial(setting, section="Retention")
+
+
 @dataclass(frozen=True)
 class StoreConfig:
     """Settings of a store. Sizes are in bytes, intervals in milliseconds, ratios in percent."""
 
-    store_path_root_dir: Path = setting(Path("~/store"))
-    store_path_commit_log: str = setting("", check=one_directory)
-    store_path_consume_queue: str = setting("")
-    store_path_index: str = setting("")
-    flush_disk_type: FlushDiskType = setting(FlushDiskType.ASYNC_FLUSH)
-    mapped_file_size_commit_log: int = setting(1024 * 1024 * 1024, low=4_096, high=2**31 - 1)
-    mapped_file_size_consume_queue: int = setting(6_000_000, low=20, high=2**31 - 1, step=20)
-    max_hash_slot_num: int = setting(5_000_000, low=1, high=2**28)
-    max_index_num: int = setting(20_000_000, low=2, high=2**28)
-    message_index_enable: bool = setting(True)
-    flush_interval_commit_log: int = setting(500, low=1)
-    flush_interval_consume_queue: int = setting(1_000, low=1)
-    sync_flush_timeout: int = setting(5_000, low=1)
+    store_path_root_dir: Path = _store(Path("~/store"), "the store's directory. `rocket up`: `rocket-data/store`")  # noqa: RUF009 - makes a field
+    store_path_commit_log: str = _store(
+        "",
+        "directory of the commit log. Default: `commitlog` in `storePathRootDir`. Several directories are not "
+        "supported",
+        check=one_directory,
+    )
+    store_path_consume_queue: str = _store(
+        "",
+        "directory of the consume queues. Default: `consumequeue` in `storePathRootDir`. Apache's brokers ignore "
+        "it since 4.0",
+    )
+    store_path_index: str = _store(
+        "", "directory of the index. Default: `index` in `storePathRootDir`. Apache's brokers ignore it since 4.0"
+    )
+    flush_disk_type: FlushDiskType = _store(  # noqa: RUF009 - makes a field
+        FlushDiskType.ASYNC_FLUSH,
+        "a send is acknowledged when its bytes are in the page cache, or when they are on disk",
+    )
+    mapped_file_size_commit_log: int = _store(
+        1024 * 1024 * 1024, "bytes of a file of the commit log (1 GiB)", low=4_096, high=2**31 - 1
+    )
+    mapped_file_size_consume_queue: int = _store(
+        6_000_000, "bytes of a file of a consume queue", low=20, high=2**31 - 1, step=20
+    )
+    max_hash_slot_num: int = _store(5_000_000, "hash slots of an index file", low=1, high=2**28)
+    max_index_num: int = _store(20_000_000, "entries of an index file", low=2, high=2**28)
+    message_index_enable: bool = _store(True, "index keys and message ids")
+    flush_interval_commit_log: int = _store(
+        500, "milliseconds between two flushes of the commit log with `ASYNC_FLUSH`", low=1
+    )
+    flush_interval_consume_queue: int = _store(1_000, "milliseconds between two flushes of the consume queues", low=1)
+    sync_flush_timeout: int = _store(
+        5_000,
+        "milliseconds that a send waits for the disk with `SYNC_FLUSH`; then it has the status `FLUSH_DISK_TIMEOUT`",
+        low=1,
+    )
 
-    max_message_size: int = setting(4 * 1024 * 1024, low=1, high=15 * 1024 * 1024)
-    max_filter_message_size: int = setting(16_000, low=20, high=1 << 20, dynamic=True)
-    message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, check=parse_delay_levels)
-    timer_roll_window_slot: int = setting(172_800, low=1)
-    mapped_file_size_timer_log: int = setting(100 * 1024 * 1024, low=4096, high=1 << 40)
+    max_message_size: int = _topics(
+        4 * 1024 * 1024, "the limit of a body in bytes (4 MiB)", low=1, high=15 * 1024 * 1024
+    )
+    max_filter_message_size: int = _pulls(
+        16_000,
+        "bytes of the consume queue (20 per message) that a pull with a filter examines at most",
+        low=20,
+        high=1 << 20,
+        dynamic=True,
+    )
+    message_delay_level: str = _delays(
+        DEFAULT_DELAY_LEVELS,
+        "the delays of levels 1, 2, …: numbers with the unit s, m, h or d",
+        check=parse_delay_levels,
+    )
+    timer_roll_window_slot: int = _delays(
+        172_800,
+        "slots of the timer wheel that messages can be scheduled ahead (two days of seconds). Later messages are "
+        "first stored again after this time",
+        low=1,
+    )
+    mapped_file_size_timer_log: int = _delays(
+        100 * 1024 * 1024, "bytes of a file of the timer log (100 MiB)", low=4096, high=1 << 40
+    )
 
-    file_reserved_time: int = setting(72, low=0, high=1_000_000, dynamic=True)
-    """Hours."""
-    delete_when: str = setting("04", dynamic=True, check=delete_hours)
-    """Hours of the day, local time, separated by ``;``."""
-    delete_commit_log_files_interval: int = setting(100, low=0, high=60_000, dynamic=True)
-    delete_file_batch_max: int = setting(10, low=1, dynamic=True)
-    disk_max_used_space_ratio: int = setting(75, low=1, high=100, dynamic=True)
-    disk_space_clean_forcibly_ratio: int = setting(85, low=1, high=100, dynamic=True)
-    disk_space_warning_level_ratio: int = setting(90, low=1, high=100, dynamic=True)
-    clean_file_forcibly_enable: bool = setting(True, dynamic=True)
-    file_reserved_size: int = setting(0, low=0, dynamic=True)
-    """Maximum size of the commit log in bytes, 0 for no limit."""
+    file_reserved_time: int = _retention(72, "hours after which a file is expired", low=0, high=1_000_000, dynamic=True)
+    delete_when: str = _retention(
+        "04",
+        "hours of the day, in local time and separated by `;`, in which expired files are deleted",
+        dynamic=True,
+        check=delete_hours,
+    )
+    delete_commit_log_files_interval: int = _retention(
+        100, "milliseconds between the deletions of two files", low=0, high=60_000, dynamic=True
+    )
+    delete_file_batch_max: int = _retention(10, "files deleted per check", low=1, dynamic=True)
+    disk_max_used_space_ratio: int = _retention(
+        75, "percentage of the disk above which expired files are deleted at any hour", low=1, high=100, dynamic=True
+    )
+    disk_space_clean_forcibly_ratio: int = _retention(
+        85,
+        "percentage above which the oldest files are deleted although they are not expired",
+        low=1,
+        high=100,
+        dynamic=True,
+    )
+    disk_space_warning_level_ratio: int = _retention(
+        90, "percentage above which messages are rejected", low=1, high=100, dynamic=True
+    )
+    clean_file_forcibly_enable: bool = _retention(
+        True, "`false`: do not delete files that are not expired", dynamic=True
+    )
+    file_reserved_size: int = _retention(
+        0,
+        "keep at least this many bytes of the commit log, and delete older files at any hour; 0: keep all until "
+        "they expire. *Own*",
+        low=0,
+        dynamic=True,
+    )
 
     # Not in broker.conf.
     flush_commit_log_least_pages: int = 4

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 
 from spark_rocket.broker.processors.processor import Processor, handles, handles_in_steps
 from spark_rocket.broker.registration import NameServerRegistration
-from spark_rocket.broker.state.broker_config import MessageRequestMode
+from spark_rocket.broker.state.declared_settings import MessageRequestMode
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.errors import RefusedError, RocketError
 from spark_rocket.model import MAX_RETRY_TOPIC_LENGTH, RETRY_PREFIX, MessageQueue, group_problem, topic_problem

@@ -6,11 +6,7 @@ A ``broker.conf`` has the format of Java properties. Three kinds of names occur 
 * Apache settings without effect in this broker (``KNOWN_UNUSED``): retained, and returned by code 26;
 * all others: also retained, with a warning that names the most similar known setting, since it is probably a typo.
 
-Settings that Apache does not have: ``maxPullBytes``, ``maxPullMsgNums`` (limits of one pull), ``maxHeldPulls`` (long
-polls held at once), ``maxMetricsGroupTopics`` (pairs of group and topic in /metrics),
-``maxAutoCreateTopics`` and ``maxAutoCreateGroups`` (numbers from which none are created
-automatically), ``fileReservedSize`` (bytes of commit log to retain), and those from ``maxConnections`` to
-``maxMemoryBytes`` (limits of what clients use). So is ``aclFile`` (Apache: a system property).
+``declared_settings.py`` marks settings that Apache does not have with *Own*.
 ``innerClientAuthenticationCredentials`` is Apache's: JSON like ``{"accessKey": "…", "secretKey": "…"}``.
 Settings of the gRPC proxy (``PROXY_SETTINGS``) are retained for ``rocket up``, which passes them to its proxy.
 
@@ -25,11 +21,11 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from spark_rocket.broker.state.declared_settings import MASTER_ID, DeclaredSettings
 from spark_rocket.broker.state.known_settings import (
     KNOWN_UNUSED,
     PROXY_SETTINGS,
@@ -40,183 +36,26 @@ from spark_rocket.broker.state.known_settings import (
     may_be_secret,
 )
 from spark_rocket.errors import ConfigError
-from spark_rocket.model import TRACE_TOPIC
 from spark_rocket.protocol.auth import Credentials, inner_credentials
 from spark_rocket.protocol.auth_settings import (
-    AUTHENTICATION_PROVIDER,
-    AUTHENTICATION_STRATEGIES,
-    AUTHORIZATION_PROVIDER,
-    AUTHORIZATION_STRATEGIES,
-    LOCAL_AUTHENTICATION,
-    LOCAL_AUTHORIZATION,
     check_access,
-    codes,
-    one_class,
 )
 from spark_rocket.protocol.durability import BrokerRole, Durability, durability
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of
-from spark_rocket.protocol.setting import setting as _setting
-from spark_rocket.remoting.http.monitor import MetricsExporterType
-from spark_rocket.remoting.name_server_list import check_address, check_addresses, parse_name_servers
+from spark_rocket.remoting.name_server_list import parse_name_servers
 from spark_rocket.remoting.tls.contexts import ServerTls, server_tls
 from spark_rocket.remoting.tls.settings import TlsSettings, parse_setting
 from spark_rocket.store.config import StoreConfig
 
 _log = logging.getLogger(__name__)
 
-MASTER_ID = 0
 HIDDEN = "******"
 
 
-class MessageRequestMode(Enum):
-    """How consumers receive messages; code 401 overrides it for a group."""
-
-    PULL = "PULL"
-    POP = "POP"
-
-
-def _property_value(text: str) -> None:
-    if len(text) > 255 or not text.isprintable():
-        raise ConfigError(
-            f"Invalid regionId {text[:255]!r}: it is stored with every message.",
-            remedy="Use at most 255 characters, without control characters.",
-        )
-
-
 @dataclass(slots=True)
-class BrokerConfig:
+class BrokerConfig(DeclaredSettings):
     """All settings that this broker reads; their property names are Apache's, in camel case."""
-
-    broker_cluster_name: str = _setting("DefaultCluster")
-    broker_name: str = _setting("broker-a")
-    broker_id: int = _setting(MASTER_ID, low=0, high=2**31 - 1)
-    broker_role: BrokerRole = _setting(BrokerRole.ASYNC_MASTER)
-
-    bind_address: str = _setting("127.0.0.1")
-    listen_port: int = _setting(10911, low=0, high=65535)
-    vip_channel_enable: bool = _setting(True)
-    broker_ip1: str = _setting("", name="brokerIP1")
-    namesrv_addr: str = _setting("", check=check_addresses)
-    register_name_server_period: int = _setting(30_000, low=1_000, high=60_000)
-    register_broker_timeout_mills: int = _setting(3_000, low=1)
-    enable_split_registration: bool = _setting(False, dynamic=True)
-    split_registration_size: int = _setting(800, low=2, dynamic=True)
-    ha_listen_port: int = _setting(0, low=0, high=65535)
-    ha_master_address: str = _setting("", check=check_address)
-    ha_send_heartbeat_interval: int = _setting(5_000, low=1, dynamic=True)
-    ha_housekeeping_interval: int = _setting(20_000, low=1, dynamic=True)
-    ha_max_gap_not_in_sync: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
-    slave_timeout: int = _setting(3_000, low=1, dynamic=True)
-    slave_read_enable: bool = _setting(False, dynamic=True)
-    access_message_in_memory_max_ratio: int = _setting(40, low=0, high=100, dynamic=True)
-    offset_check_in_slave: bool = _setting(False, dynamic=True)
-
-    acl_enable: bool = _setting(False)
-    acl_file: str = _setting("")
-    authentication_enabled: bool = _setting(False)
-    authentication_provider: str = _setting("", check=one_class("authenticationProvider", AUTHENTICATION_PROVIDER))
-    authentication_metadata_provider: str = _setting("", check=LOCAL_AUTHENTICATION)
-    authentication_strategy: str = _setting("", check=one_class("authenticationStrategy", *AUTHENTICATION_STRATEGIES))
-    authentication_whitelist: str = _setting("", check=codes("authenticationWhitelist"))
-    init_authentication_user: str = _setting("", secret=True)
-    authorization_enabled: bool = _setting(False)
-    authorization_provider: str = _setting("", check=one_class("authorizationProvider", AUTHORIZATION_PROVIDER))
-    authorization_metadata_provider: str = _setting("", check=LOCAL_AUTHORIZATION)
-    authorization_strategy: str = _setting("", check=one_class("authorizationStrategy", *AUTHORIZATION_STRATEGIES))
-    authorization_whitelist: str = _setting("", check=codes("authorizationWhitelist"))
-    auth_config_path: str = _setting("")
-    migrate_auth_from_v1_enabled: bool = _setting(False)
-    inner_client_authentication_credentials: str = _setting("", secret=True, check=inner_credentials)
-
-    metrics_exporter_type: MetricsExporterType = _setting(MetricsExporterType.DISABLE)
-    metrics_prom_exporter_host: str = _setting("")
-    metrics_prom_exporter_port: int = _setting(5557, low=0, high=65535)
-
-    broker_permission: int = _setting(6, low=0, high=7, dynamic=True)
-    auto_create_topic_enable: bool = _setting(True, dynamic=True)
-    auto_create_subscription_group: bool = _setting(True, dynamic=True)
-    max_auto_create_topics: int = _setting(10_000, low=0, high=50_000, dynamic=True)
-    max_auto_create_groups: int = _setting(5_000, low=0, high=20_000, dynamic=True)
-    cluster_topic_enable: bool = _setting(True)
-    broker_topic_enable: bool = _setting(True)
-    default_topic_queue_nums: int = _setting(8, low=1, high=65_536, dynamic=True)
-    trace_topic_enable: bool = _setting(False)
-    msg_trace_topic_name: str = _setting(TRACE_TOPIC)
-    trace_on: bool = _setting(True, dynamic=True)
-    open_telemetry_enable: bool = _setting(False)
-    region_id: str = _setting("DefaultRegion", dynamic=True, check=_property_value)
-    store_reply_message_enable: bool = _setting(True, dynamic=True)
-    start_accept_send_request_time_stamp: int = _setting(0, low=0, dynamic=True)
-
-    flush_delay_offset_interval: int = _setting(10_000, low=100)
-    timer_wheel_enable: bool = _setting(True)
-    timer_precision_ms: int = _setting(1_000, low=1)
-    timer_max_delay_sec: int = _setting(259_200, low=1, high=2**31 - 1)
-    recall_message_enable: bool = _setting(False, dynamic=True)
-    allow_recall_when_broker_not_writeable: bool = _setting(True, dynamic=True)
-
-    reject_transaction_message: bool = _setting(False, dynamic=True)
-    transaction_time_out: int = _setting(6_000, low=0, dynamic=True)
-    transaction_check_max: int = _setting(15, low=0, dynamic=True)
-    transaction_check_interval: int = _setting(30_000, low=1, dynamic=True)
-
-    long_polling_enable: bool = _setting(True, dynamic=True)
-    short_polling_time_mills: int = _setting(1_000, low=0, high=60_000, dynamic=True)
-    max_transfer_count_on_message_in_memory: int = _setting(32, low=1, high=65_536, dynamic=True)
-    max_transfer_bytes_on_message_in_memory: int = _setting(256 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
-    max_pull_bytes: int = _setting(8 * 1024 * 1024, low=1, high=15 * 1024 * 1024, dynamic=True)
-    max_pull_msg_nums: int = _setting(100_000, low=1, high=1_000_000, dynamic=True)
-    max_held_pulls: int = _setting(100_000, low=0, dynamic=True)
-    max_metrics_group_topics: int = _setting(2_000, low=0, dynamic=True)
-    pop_polling_size: int = _setting(1_024, low=0, dynamic=True)
-    pop_polling_map_size: int = _setting(100_000, low=0, dynamic=True)
-    max_pop_polling_size: int = _setting(100_000, low=0, dynamic=True)
-    server_load_balancer_enable: bool = _setting(True, dynamic=True)
-    default_message_request_mode: MessageRequestMode = _setting(MessageRequestMode.PULL, dynamic=True)
-    default_pop_share_queue_num: int = _setting(-1, low=-1, high=2**31 - 1, dynamic=True)
-    default_query_max_num: int = _setting(32, low=1, high=1_024, dynamic=True)
-    max_msgs_num_batch: int = _setting(64, low=1, high=1_024, dynamic=True)
-    lite_pull_message_enable: bool = _setting(True, dynamic=True)
-    enable_property_filter: bool = _setting(False, dynamic=True)
-    enable_mixed_message_type: bool = _setting(False, dynamic=True)
-    use_server_side_reset_offset: bool = _setting(True, dynamic=True)
-
-    enable_retry_topic_v2: bool = _setting(False, dynamic=True)
-    pop_from_retry_probability: int = _setting(20, low=0, high=100, dynamic=True)
-
-    channel_expired_timeout: int = _setting(120_000, low=1_000, dynamic=True)
-    server_channel_max_idle_time_seconds: int = _setting(120, low=1, high=86_400)
-    flush_consumer_offset_interval: int = _setting(5_000, low=100)
-    rebalance_lock_max_live_time: int = _setting(60_000, low=1_000)
-
-    broker_fast_failure_enable: bool = _setting(True, dynamic=True)
-    send_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
-    put_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
-    pull_thread_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
-    ack_thread_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
-    query_thread_pool_queue_capacity: int = _setting(20_000, low=1, dynamic=True)
-    heartbeat_thread_pool_queue_capacity: int = _setting(50_000, low=1, dynamic=True)
-    end_transaction_pool_queue_capacity: int = _setting(100_000, low=1, dynamic=True)
-    admin_broker_thread_pool_queue_capacity: int = _setting(10_000, low=1, dynamic=True)
-    wait_time_mills_in_send_queue: int = _setting(2_000, low=0, dynamic=True)
-    wait_time_mills_in_pull_queue: int = _setting(5_000, low=0, dynamic=True)
-    wait_time_mills_in_ack_queue: int = _setting(3_000, low=0, dynamic=True)
-    wait_time_mills_in_heartbeat_queue: int = _setting(31_000, low=0, dynamic=True)
-    wait_time_mills_in_transaction_queue: int = _setting(3_000, low=0, dynamic=True)
-    wait_time_mills_in_admin_broker_queue: int = _setting(5_000, low=0, dynamic=True)
-    os_page_cache_busy_time_out_mills: int = _setting(1_000, low=1, dynamic=True)
-    server_oneway_semaphore_value: int = _setting(256, low=0, dynamic=True)
-    server_async_semaphore_value: int = _setting(64, low=1, dynamic=True)
-    max_connections: int = _setting(20_000, low=1, dynamic=True)
-    max_connections_per_address: int = _setting(0, low=0, dynamic=True)
-    first_request_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
-    slow_writer_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
-    slow_reader_timeout_millis: int = _setting(30_000, low=1, dynamic=True)
-    max_waiting_request_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
-    max_unread_answer_bytes: int = _setting(256 * 1024 * 1024, low=1, dynamic=True)
-    max_memory_bytes: int = _setting(0, low=0, dynamic=True)
-    clean_resource_interval: int = _setting(10_000, low=100)
 
     store: StoreConfig = field(default_factory=StoreConfig)
     """Settings of the store, in ``broker.conf`` beside those above."""

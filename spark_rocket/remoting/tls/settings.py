@@ -1,29 +1,6 @@
 """TLS settings: Apache's names, their sources, and valid combinations.
 
-=============================  ==========================  ==========================================================
-name                           value                       meaning
-=============================  ==========================  ==========================================================
-tls.server.mode                disabled, permissive,       no TLS; TLS and plaintext on the same port; TLS only.
-                                                           Default: permissive with a certificate, enforcing if
-                                                           clients must present theirs
-tls.server.certPath            PEM file                    the server's certificate chain, without the CA
-tls.server.keyPath             PEM file                    its private key
-tls.server.keyPassword         text                        the password of an encrypted key
-tls.server.need.client.auth    none, optional, require     whether clients present certificates
-tls.server.trustCertPath       PEM file                    the trusted CAs of clients
-tls.enable                     true, false                 whether outgoing connections use TLS; default: in mode
-                                                           enforcing
-tls.client.trustCertPath       PEM file                    the trusted CAs of servers; default: those of the system
-tls.client.certPath, .keyPath  PEM files                   the client certificate for servers that request one
-tls.client.keyPassword         text                        the password of its key
-tls.client.verify              full, ca, none              the check of servers: the CA and the name or address; only
-                                                           the CA; nothing. Not a setting of Apache
-tls.client.authServer          true, false                 Apache's: false is ``tls.client.verify=none``
-tls.server.authClient          true, false                 Apache's: false is incompatible with client certificates
-tls.test.mode.enable           true, false                 for tests: a server without a certificate creates a self-
-                                                           signed one, and clients do not verify servers
-tls.config.file                file                        a file with further settings, as name=value
-=============================  ==========================  ==========================================================
+``make tables`` writes them into ``docs/reference/settings.md``, to which links are relative.
 
 In Apache's RocketMQ the test mode is on and servers are not verified by default. Here verification is the default and
 must be disabled explicitly.
@@ -49,6 +26,7 @@ from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.java_properties import expand_variables, parse_properties
 
 CONFIG_FILE = "tls.config.file"
+CONFIG_FILE_MEANING = "a properties file with more of these settings"
 _VARIABLE = "ROCKETMQ_"
 
 
@@ -76,8 +54,8 @@ class Verify(Enum):
     NONE = "none"
 
 
-def _setting(name: str, kind: type = str, default: Any = "", *, secret: bool = False) -> Any:
-    return field(default=default, metadata={"name": name, "kind": kind}, repr=not secret)
+def _setting(name: str, meaning: str, kind: type = str, default: Any = "", *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"name": name, "kind": kind, "meaning": meaning}, repr=not secret)
 
 
 @checked_class
@@ -85,21 +63,55 @@ def _setting(name: str, kind: type = str, default: Any = "", *, secret: bool = F
 class TlsSettings:
     """TLS settings; ``tls=True`` of a client means those of the environment, or ``TlsSettings(enable=True)``."""
 
-    mode: TlsMode | None = _setting("tls.server.mode", TlsMode, None)  # noqa: RUF009 - returns a field, here and below
-    server_cert_path: str = _setting("tls.server.certPath")
-    server_key_path: str = _setting("tls.server.keyPath")
-    server_key_password: str = _setting("tls.server.keyPassword", secret=True)
-    need_client_auth: ClientAuth = _setting("tls.server.need.client.auth", ClientAuth, ClientAuth.NONE)  # noqa: RUF009
-    server_trust_cert_path: str = _setting("tls.server.trustCertPath")
-    auth_client: bool | None = _setting("tls.server.authClient", bool, None)
-    enable: bool | None = _setting("tls.enable", bool, None)
-    client_trust_cert_path: str = _setting("tls.client.trustCertPath")
-    client_cert_path: str = _setting("tls.client.certPath")
-    client_key_path: str = _setting("tls.client.keyPath")
-    client_key_password: str = _setting("tls.client.keyPassword", secret=True)
-    verify: Verify | None = _setting("tls.client.verify", Verify, None)  # noqa: RUF009
-    auth_server: bool | None = _setting("tls.client.authServer", bool, None)
-    test_mode: bool = _setting("tls.test.mode.enable", bool, False)
+    mode: TlsMode | None = _setting(  # noqa: RUF009 - returns a field, here and below
+        "tls.server.mode",
+        "`disabled`: no TLS. `permissive`: TLS and plaintext on the same port. `enforcing`: TLS only. "
+        "Default: `enforcing` with `tls.server.need.client.auth=require`, else `permissive` with a "
+        "certificate, else `disabled`",
+        TlsMode,
+        None,
+    )
+    server_cert_path: str = _setting("tls.server.certPath", "the server's certificate with the intermediate ones, PEM")
+    server_key_path: str = _setting("tls.server.keyPath", "the key of the server's certificate, PEM")
+    server_key_password: str = _setting("tls.server.keyPassword", "the password of this key", secret=True)
+    need_client_auth: ClientAuth = _setting(  # noqa: RUF009
+        "tls.server.need.client.auth", "whether clients must present certificates", ClientAuth, ClientAuth.NONE
+    )
+    server_trust_cert_path: str = _setting("tls.server.trustCertPath", "the CAs of the clients' certificates, PEM")
+    auth_client: bool | None = _setting(
+        "tls.server.authClient", "Apache's; `false` conflicts with client certificates", bool, None
+    )
+    enable: bool | None = _setting(
+        "tls.enable",
+        "whether clients, and servers that connect to others (broker to name server, slave to master), use "
+        "TLS. Default: `true` in mode `enforcing`, else `false`",
+        bool,
+        None,
+    )
+    client_trust_cert_path: str = _setting(
+        "tls.client.trustCertPath", "the CAs of the servers' certificates, PEM. Default: the system's CAs"
+    )
+    client_cert_path: str = _setting(
+        "tls.client.certPath", "the client's certificate, PEM, for servers that request one"
+    )
+    client_key_path: str = _setting("tls.client.keyPath", "the key of the client's certificate, PEM")
+    client_key_password: str = _setting("tls.client.keyPassword", "the password of this key", secret=True)
+    verify: Verify | None = _setting(  # noqa: RUF009
+        "tls.client.verify",
+        "verify the server's CA and name or address; the CA only; nothing. Default: `full`; `none` with "
+        "`tls.test.mode.enable=true` or `tls.client.authServer=false`. *Own*",
+        Verify,
+        None,
+    )
+    auth_server: bool | None = _setting(
+        "tls.client.authServer", "Apache's; `false` is `tls.client.verify=none`", bool, None
+    )
+    test_mode: bool = _setting(
+        "tls.test.mode.enable",
+        "for tests: servers without a certificate generate one, and clients verify nothing",
+        bool,
+        False,
+    )
 
     def __post_init__(self) -> None:
         """ConfigError for incompatible settings."""
