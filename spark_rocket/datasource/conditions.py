@@ -1,6 +1,6 @@
 """The error conditions of ``format("rocket")``: name, message and remedy of each.
 
-``docs/reference/conditions.md`` lists them, so that a name in a log leads to a line of that page; a test compares both.
+``make tables`` writes them into ``docs/reference/conditions.md``: a name in a log leads to a line of that page.
 The part before the dot is the code of the error class, which is used alone where no condition is more specific.
 ``{…}`` are placeholders that the raising code fills in. The message names the option, queue or topic; the remedy
 specifies what to change. Cases of a condition have the same name, and a message and remedy of their own.

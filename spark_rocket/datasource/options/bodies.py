@@ -192,7 +192,6 @@ _FIELDS = {
     "jsonEpochUnits": "json_epoch_units",
     "arrowRowsPerMessage": "arrow_rows",
 }
-BODY_OPTIONS = frozenset({"bodyFormat", "badRecords", *_FIELDS})
 _REQUIRED = {
     BodyFormat.AVRO: {"avroSchema": "a schema as JSON, or the path of a schema file"},
     BodyFormat.PROTOBUF: {
@@ -227,9 +226,6 @@ def body_settings(
             f"option badRecordColumn requires badRecords=column, not badRecords={bad.value}.",
             remedy="Remove it, or set badRecords=column.",
         )
-    if values.is_given("timeZone") and form not in (BodyFormat.JSON, BodyFormat.CSV):
-        given, needed = f"bodyFormat={form.value}", "bodyFormat=json or csv"
-        raise error("BAD_OPTION.CONFLICT", case="BODY_FORMAT", option="timeZone", other=given, needed=needed)
     fields = {field: values[option] for option, field in _FIELDS.items() if option in values}
     settings = BodySettings(form, bad_records=bad, **fields)
     if settings.csv_delimiter == settings.csv_escape:

@@ -1,6 +1,7 @@
 """The checks between options: options that contradict each other, have no effect, or would read nothing.
 
-Each check takes parsed options and raises OptionError. Pure, except that a start in the future is compared with the
+The table declares which options need or exclude others; the other checks compare values. Each check takes parsed
+options and raises OptionError. Pure, except that a start in the future is compared with the
 clock. Corresponds to ``validateGeneralOptions`` of KafkaSourceProvider in Spark.
 """
 
@@ -21,47 +22,52 @@ def check_needs(values: Values) -> None:
     """Reject options whose required options (per the table) are missing: they would silently have no effect."""
     for option in OPTIONS:
         for needed in option.needs if values.is_given(option.name) else ():
-            other, _, wanted = needed.partition("=")
-            found = values.get(other)
-            if found is not None and (not wanted or _shown(found) == wanted.lower()):
+            if _is_set(values, needed):
                 continue
-            if other == "bodyFormat" and found is not None:
-                given = f"bodyFormat={_shown(found)}"
-                raise error("BAD_OPTION.CONFLICT", case="BODY_FORMAT", option=option.name, other=given, needed=needed)
-            missing = other if found is None and other == "bodyFormat" else needed
-            raise error("BAD_OPTION.NO_EFFECT", option=option.name, needed=missing)
+            other, shown = needed.partition("=")[0], needed.replace("|", " or ")
+            if other == "bodyFormat" and other in values:
+                given = f"bodyFormat={_shown(values[other])}"
+                raise error("BAD_OPTION.CONFLICT", case="BODY_FORMAT", option=option.name, other=given, needed=shown)
+            raise error("BAD_OPTION.NO_EFFECT", option=option.name, needed=other if other == "bodyFormat" else shown)
+
+
+def check_conflicts(values: Values) -> None:
+    """Reject options that the table excludes."""
+    for option in OPTIONS:
+        for excluded in option.excludes if values.is_given(option.name) else ():
+            is_excluding = not excluded.value or _is_set(values, f"{option.name}={excluded.value}")
+            if is_excluding and _is_set(values, excluded.other):
+                raise error("BAD_OPTION.CONFLICT", case=excluded.case, option=option.name, other=excluded.other)
+
+
+def _is_set(values: Values, wanted: str) -> bool:
+    """Return whether ``name`` has a value, or one of ``name=value|value``."""
+    name, _, texts = wanted.partition("=")
+    found = values.get(name)
+    if found is None or found is Compression.NONE:
+        return False
+    return not texts or _shown(found) in texts.lower().split("|")
 
 
 def _shown(value: object) -> str:
-    """Return a parsed value as text, for options that other options require."""
+    """Return a parsed value as text, for options that other options require or exclude."""
     if isinstance(value, Position):
-        return value.kind.value
+        value = value.kind
     return str(value.value if isinstance(value, Enum) else value).lower()
 
 
 def check_store(values: Values) -> None:
-    """Reject options that do not apply to ``storePath``."""
-    if "storePath" not in values:
+    """Reject positions that a store directory cannot have without topics."""
+    if "storePath" not in values or "subscribe" in values:
         return
-    for known in OPTIONS:
-        if known.brokers_only and values.is_given(known.name):
-            raise error("BAD_OPTION.CONFLICT", case="BROKERS_ONLY", option=known.name)
-    if values.is_given("deadLetterTopic"):
-        raise error("BAD_OPTION.CONFLICT", case="STORE_DEAD_LETTERS")
-    for option, position in ((side, values.get(side)) for side in ("startingOffsets", "endingOffsets")):
-        if position is not None and position.kind is Start.GROUP:
-            raise error("BAD_OPTION.CONFLICT", case="STORE_GROUP", option=option)
-        if position is not None and position.offsets and "subscribe" not in values:
-            example = "its topics to subscribe"
-            raise error(
-                "BAD_OPTION.REQUIRES", option=option, value="offsets as JSON", needed="subscribe", example=example
-            )
+    for option in ("startingOffsets", "endingOffsets"):
+        if (position := values.get(option)) is not None and position.offsets:
+            example, value = "its topics to subscribe", "offsets as JSON"
+            raise error("BAD_OPTION.REQUIRES", option=option, value=value, needed="subscribe", example=example)
 
 
 def check_write(values: Values, scope: Scope) -> None:
     """Reject writes whose options have no effect or would break the guarantee."""
-    if values["compression"] is Compression.NONE and values.is_given("compressAbove"):
-        raise error("BAD_OPTION.NO_EFFECT", option="compressAbove", needed="compression")
     if values["deliveryGuarantee"] is not Guarantee.EXACTLY_ONCE:
         return
     if scope is Scope.WRITE and "writeId" not in values:
@@ -82,12 +88,6 @@ def check_read(options: ReadOptions) -> None:
     if least is not None and most is not None and most < least:
         other = "minOffsetsPerTrigger"
         raise error("BAD_OPTION.LESS", option="maxOffsetsPerTrigger", value=most, other=other, limit=least)
-    if options.wait_for_topic and (options.starting.offsets is not None or options.starting.times is not None):
-        raise error("BAD_OPTION.CONFLICT", case="WAIT_FOR_TOPIC")
-    if options.tags is not None and options.sql_filter is not None:
-        raise error("BAD_OPTION.CONFLICT", case="FILTERS")
-    if options.dedupe_window is not None and options.look_up is not None:
-        raise error("BAD_OPTION.CONFLICT", case="LOOKUP", other=options.look_up.option)
 
 
 def _check_positions(options: ReadOptions) -> None:

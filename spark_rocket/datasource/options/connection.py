@@ -114,12 +114,9 @@ def _name_server_of(values: Values) -> str:
 
 
 def _credentials_of(values: Values) -> Credentials | None:
-    given = [name for name in ("accessKey", *_SECRETS) if name in values]
     found: Credentials | None = values.get("credentialsFile")
     if found is None:
         return find_credentials(values.get("accessKey"), values.get("secretKey"), values.get("securityToken"))
-    if given:
-        raise error("BAD_OPTION.CONFLICT", option=given[0], other="credentialsFile")
     return found
 
 

@@ -1,8 +1,9 @@
 """The options of a read, a write and a view, as typed values. ``parse.py`` makes them.
 
-A field of an option has no default here: that is in ``table.py``. Names of topics and groups are those on the wire,
-with the namespace: so plans, checkpoints and the ledger of the exactly-once sink do not depend on the option
-``namespace``. Columns (``schema.Projection``) and errors (``processes.py``) have the names without it.
+First the fields that hold the value of one option, which ``make tables`` writes, then those that are computed. Defaults
+are in ``table.py``. Names of topics and groups are those on the wire, with the namespace: so plans,
+checkpoints and the ledger of the exactly-once sink do not depend on the option ``namespace``. Columns
+(``schema.Projection``) and errors (``processes.py``) have the names without it.
 
 They are pickled for the executors. Immutable, so safe from any thread.
 """
@@ -21,41 +22,42 @@ from spark_rocket.protocol.namespace import NO_NAMESPACE, Namespace
 from spark_rocket.remoting.tls.settings import TlsSettings
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadOptions:
     """The parsed options of a read. ``docs/reference/options.md`` describes each."""
+
+    # <options of a read>
+    request_timeout_ms: int
+    retry_timeout_ms: int
+    expected_brokers: tuple[str, ...] | None
+    wait_for_topic: bool
+    store_path: str | None
+    broker_name: str | None
+    max_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
+    trigger: Trigger | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    combine_small_ranges: bool
+    tags: tuple[str, ...] | None
+    sql_filter: str | None
+    dedupe_window: int | None
+    fail_on_data_loss: bool
+    consumer_group: str | None
+    pull_batch_size: int
+    pull_batch_bytes: int
+    max_pulls_in_flight: int
+    arrow_batch_rows: int
+    arrow_batch_bytes: int
+    # <end>
 
     name_server: str
     topics: tuple[str, ...]
     """The topics of ``subscribe`` or ``assign``; empty with ``subscribePattern``."""
     starting: Position
     ending: Position
-    fail_on_data_loss: bool
-    pull_batch_size: int
-    pull_batch_bytes: int
-    arrow_batch_rows: int
-    arrow_batch_bytes: int
-    request_timeout_ms: int
-    retry_timeout_ms: int
-    consumer_group: str | None
-    max_offsets_per_trigger: int | None
-    min_partitions: int | None
-    max_records_per_partition: int | None
-    combine_small_ranges: bool
-    store_path: str | None
-    broker_name: str | None
-    tags: tuple[str, ...] | None
-    """Only messages with one of these tags; None selects all."""
-    sql_filter: str | None
-    max_pulls_in_flight: int
-    expected_brokers: tuple[str, ...] | None
-    """The brokers that must be available; None: those in the checkpoint and in ORDER_TOPIC_CONFIG."""
-    wait_for_topic: bool
-    max_bytes_per_trigger: int | None
-    min_offsets_per_trigger: int | None
-    max_trigger_delay_ms: int
-    trigger: Trigger | None
-    dedupe_window: int | None
     is_stream: bool = False
     look_up: LookUp | None = None
     """Only messages with one of these keys or ids."""
@@ -95,23 +97,22 @@ class ReadOptions:
         return "subscribe", ", ".join(self.topics)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WriteOptions:
     """The parsed options of a write."""
 
-    name_server: str
+    # <options of a write>
+    request_timeout_ms: int
+    retry_timeout_ms: int
+    topic: str | None
     producer_group: str
+    write_id: str | None
     max_message_size: int
     send_batch_size: int
     send_batch_bytes: int
     max_requests_in_flight: int
-    request_timeout_ms: int
-    retry_timeout_ms: int
-    topic: str | None
-    write_id: str | None
-    compression: str
-    compress_above: int
     max_delayed_in_flight: int
+    compress_above: int
     staging_topic: str
     ledger_topic: str
     ledger_group: str
@@ -119,6 +120,10 @@ class WriteOptions:
     ledger_queue: int
     grace_period_ms: int
     staging_retention_ms: int
+    # <end>
+
+    name_server: str
+    compression: str
     exactly_once: bool = False
     body: BodySettings | None = None
     """The body format and its settings, for bodies built from the other columns."""
@@ -128,18 +133,21 @@ class WriteOptions:
     namespace: Namespace = NO_NAMESPACE
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ViewOptions:
     """The parsed options of a view. ``views.py`` defines which options each view has."""
+
+    # <options of a view>
+    request_timeout_ms: int
+    consumer_group: str | None
+    producer_group: str
+    key: str | None
+    msg_id: str | None
+    # <end>
 
     view: str
     name_server: str
     topics: tuple[str, ...]
-    request_timeout_ms: int
-    consumer_group: str | None
-    producer_group: str | None
-    key: str | None
-    msg_id: str | None
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     address_map: AddressMap = NO_ADDRESS_MAP

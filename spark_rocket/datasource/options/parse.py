@@ -4,25 +4,24 @@ Spark passes option names in lower case, so lookups ignore case; errors show the
 or one of another operation (a write option on a read), is an error that suggests the nearest known option: a mistyped
 option must never be silently ignored. Contradicting options, and options without effect, are rejected (``checks.py``).
 
-``OPTIONS`` (``table.py``) is the single list of options, of their defaults and of what each requires. They are parsed
-on the driver, for the schema and again for the reader or writer: Spark may request these in different processes, and a
-table's query may add options to those of its schema. The parsed values are pickled for the executors, so an
-environment variable there cannot change what the driver decided.
+``OPTIONS`` (``table.py``) is the single list of options, with their defaults, fields, requirements and conflicts. They
+are parsed on the driver, for the schema and again for the reader or writer: Spark may request these in different
+processes, and a table's query may add options to those of its schema. The parsed values are pickled for the executors,
+so an environment variable there cannot change what the driver decided.
 Pure, except for name servers and credentials from the environment. Corresponds to nothing in RocketMQ; to
 KafkaSourceProvider in Spark.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from spark_rocket.datasource.conditions import BY_CASE, error
-from spark_rocket.datasource.options.bodies import BODY_OPTIONS, BodySettings, body_settings
-from spark_rocket.datasource.options.checks import check_needs, check_read, check_store, check_write
+from spark_rocket.datasource.options.bodies import BodySettings, body_settings
+from spark_rocket.datasource.options.checks import check_conflicts, check_needs, check_read, check_store, check_write
 from spark_rocket.datasource.options.connection import connection_of, namespace_of
 from spark_rocket.datasource.options.options import ReadOptions, ViewOptions, WriteOptions
 from spark_rocket.datasource.options.other_names import COLUMNS_TO_WRITE, unknown_option
@@ -35,24 +34,7 @@ from spark_rocket.protocol.namespace import Namespace
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 # Spark adds these to the options of a source.
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "outputmode"})
-# Options without a field of their own: each becomes a part of a field that this module or the named one computes.
-_COMBINED = frozenset({
-    # connection.py
-    "accessKey", "secretKey", "securityToken", "credentialsFile", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsVerify",
-    "namespace", "namespaceV2",
-    # selection.py
-    "subscribe", "subscribePattern", "assign", "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy", "groupOffsetsFallback", "endingOffsets", "endingTimestamp",
-    "endingOffsetsByTimestamp", "lookupKeys", "lookupMsgIds",
-    "deliveryGuarantee",
-    *BODY_OPTIONS,
-})  # fmt: skip
-
-# Options with names of topics and groups.
-_NAMES = frozenset({
-    "subscribe", "assign", "startingOffsets", "startingOffsetsByTimestamp", "endingOffsets", "endingOffsetsByTimestamp",
-    "consumerGroup", "producerGroup", "topic", "deadLetterTopic", "stagingTopic", "ledgerTopic", "ledgerGroup",
-})  # fmt: skip
+_WITH_NAMES = frozenset(option.name for option in OPTIONS if option.has_names)
 
 
 def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
@@ -70,30 +52,24 @@ def parse_read_options(raw: Mapping[str, str], scope: Scope) -> ReadOptions:
         "look_up": look_up_of(values),
         "body": body_settings(values, topics, pattern, namespace_of(values)),
     }
-    options = ReadOptions(**_same_named(ReadOptions, READS, values) | own | connection_of(values))
+    options = ReadOptions(**_fields(READS, values) | own | connection_of(values))
     check_read(options)
     return options
 
 
-def _same_named(kind: type, scopes: frozenset[Scope], values: Values) -> dict[str, Any]:
-    """Return the fields that have an option of the same name: ``maxTriggerDelay`` is max_trigger_delay_ms.
-
-    KeyError for an option that has no field and is not in ``_COMBINED``. A field has no default, so one whose option
-    is missing from the table is an error of the constructor.
-    """
-    known = {field.name.removesuffix("_ms"): field.name for field in fields(kind)}
-    own = [option.name for option in OPTIONS if option.scopes & scopes and option.name not in _COMBINED]
-    return {known[re.sub(r"([A-Z])", r"_\1", option).lower()]: values.get(option) for option in own}
+def _fields(scopes: frozenset[Scope], values: Values) -> dict[str, Any]:
+    """Return the fields that hold the value of an option."""
+    return {option.field: values.get(option.name) for option in OPTIONS if option.scopes & scopes and option.has_field}
 
 
 def internal_read(**own: Any) -> ReadOptions:
     """Return the options of a read that no query has requested: ``own`` and defaults."""
-    return ReadOptions(**_same_named(ReadOptions, READS, Values(_defaults(READS), frozenset())) | own)
+    return ReadOptions(**_fields(READS, Values(_defaults(READS), frozenset())) | own)
 
 
 def internal_write(**own: Any) -> WriteOptions:
     """Return the options of a write that no query has requested: ``own`` and defaults."""
-    return WriteOptions(**_same_named(WriteOptions, WRITES, Values(_defaults(WRITES), frozenset())) | own)
+    return WriteOptions(**_fields(WRITES, Values(_defaults(WRITES), frozenset())) | own)
 
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
@@ -111,7 +87,7 @@ def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:
         "compression": values["compression"].value,
         "body": body_settings(values),
     }
-    return WriteOptions(**_same_named(WriteOptions, WRITES, values) | own | connection_of(values))
+    return WriteOptions(**_fields(WRITES, values) | own | connection_of(values))
 
 
 def is_view(raw: Mapping[str, str]) -> bool:
@@ -122,8 +98,8 @@ def is_view(raw: Mapping[str, str]) -> bool:
 def parse_view_options(raw: Mapping[str, str]) -> ViewOptions:
     """Parse a view's options. OptionError has the remedy."""
     values = _parse(raw, Scope.VIEW, VIEWS)
-    topics = {"topics": values.get("subscribe", ())}
-    return ViewOptions(**_same_named(ViewOptions, VIEWS, values) | topics | connection_of(values))
+    own = {"view": values["view"], "topics": values.get("subscribe", ())}
+    return ViewOptions(**_fields(VIEWS, values) | own | connection_of(values))
 
 
 def belongs_to(key: str, scopes: frozenset[Scope]) -> bool:
@@ -162,6 +138,7 @@ def _parse(raw: Mapping[str, str], scope: Scope, direction: frozenset[Scope]) ->
     given = parse_given(raw, frozenset({scope}))
     values = Values({**_defaults(direction), **given}, given.given)
     check_needs(values)
+    check_conflicts(values)
     return _with_wire_names(values)
 
 
@@ -170,7 +147,7 @@ def _with_wire_names(values: Values) -> Values:
     namespace = namespace_of(values)
     if not namespace:
         return values
-    found = {name: _renamed(value, namespace) if name in _NAMES else value for name, value in values.items()}
+    found = {name: _renamed(value, namespace) if name in _WITH_NAMES else value for name, value in values.items()}
     return Values(found, values.given)
 
 

@@ -152,6 +152,7 @@ def one_of(choices: type[E]) -> Callable[[str, str], E]:
             raise bad_value(option, text, f"one of {wanted}")
         return by_text[text.strip().lower()]
 
+    parse.__annotations__["return"] = choices.__name__  # the type of the option's field
     return parse
 
 

@@ -14,13 +14,8 @@ from spark_rocket.model import MessageQueue
 
 
 def topics_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[MessageQueue, ...] | None]:
-    """Return topics, pattern and queues. Exactly one of the three options must be given."""
-    ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in values]
-    if len(ways) > 1:
-        raise error("BAD_OPTION.CONFLICT", case="SELECTIONS", option=ways[1], other=ways[0])
-    if ways == ["assign"] and "expectedBrokers" in values:
-        raise error("BAD_OPTION.CONFLICT", case="ASSIGNED_BROKERS")
-    if not ways and "storePath" not in values:
+    """Return topics, pattern and queues. Only one of the three options can be given."""
+    if not any(name in values for name in ("subscribe", "subscribePattern", "assign", "storePath")):
         raise error("BAD_OPTION.MISSING")
     assigned: tuple[MessageQueue, ...] | None = values.get("assign")
     topics = values.get("subscribe", tuple(dict.fromkeys(queue.topic for queue in assigned or ())))
@@ -29,10 +24,7 @@ def topics_to_read(values: Values) -> tuple[tuple[str, ...], str | None, tuple[M
 
 def look_up_of(values: Values) -> LookUp | None:
     ways = (("lookupKeys", "keys"), ("lookupMsgIds", "msgId"))
-    given = [LookUp(option, column, values[option]) for option, column in ways if option in values]
-    if len(given) > 1:
-        raise error("BAD_OPTION.CONFLICT", option="lookupKeys", other="lookupMsgIds")
-    return given[0] if given else None
+    return next((LookUp(option, column, values[option]) for option, column in ways if option in values), None)
 
 
 def starting_position(values: Values, *, is_stream: bool) -> Position:
@@ -79,6 +71,4 @@ def _with_times(values: Values, side: str, position: Position | None, moment: Mo
     if position is not None and position.kind is not Start.TIMESTAMP and values.is_given(option):
         timed = single if moment is not None else each
         raise error("BAD_OPTION.CONFLICT", case="TIME", option=timed, position=option, kind=position.kind.value)
-    if moment is not None and times is not None:
-        raise error("BAD_OPTION.CONFLICT", option=each, other=single)
     return times if moment is None else Position(Start.TIMESTAMP, moment.ms, is_relative=moment.is_relative)

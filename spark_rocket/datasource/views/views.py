@@ -162,8 +162,6 @@ def checked_view_options(raw: Mapping[str, str]) -> ViewOptions:
     if options.view == "messages" and options.key is None and options.msg_id is None:
         example = '.option("key", "…") or .option("msgId", "…"); to read an entire topic, remove view'
         raise error("BAD_OPTION.REQUIRES", option="view", value=shown, needed="key or msgId", example=example)
-    if options.key is not None and options.msg_id is not None:
-        raise error("BAD_OPTION.CONFLICT", option="key", other="msgId")
     return options
 
 
