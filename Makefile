@@ -12,7 +12,7 @@ ARGS   ?=
 # A test that hangs prints what each thread does and ends its process, which pytest replaces. The longest test takes two minutes.
 HANGS  := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
-.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint verify protos dist matrix upgrade docs translated bench soak setup clean
+.PHONY: help demo test unit live spark long prepare connect crash failover chaos chaos-sink cost fuzz lint verify protos dist matrix upgrade docs tables translated bench soak setup clean
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
@@ -36,6 +36,7 @@ help:
 	@echo "make matrix  run the data source's tests with PySpark 4.0 to 4.3 and all installed Pythons (ARGS='--only 3.11-4.0')"
 	@echo "make upgrade install the newest versions of all packages, list them in constraints.txt, run lint and tests"
 	@echo "make docs    build the site in site/"
+	@echo "make tables  write the tables of the reference pages, which the code declares, into the pages"
 	@echo "make translated PAGES=... store that these Chinese pages are up to date; without PAGES list the outdated ones"
 	@echo "make bench   run the benchmarks, each with its own ceiling (ARGS='--only spark.read')"
 	@echo "make soak    a stream with 50,000 messages/s for ten minutes: its lag and memory (ARGS='--minutes 1')"
@@ -129,6 +130,9 @@ upgrade:
 docs: $(STAMP)
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build -q -d site
 	@echo "Open site/index.html"
+
+tables: $(STAMP)
+	@$(RUN) python -m tools.generated_tables
 
 translated: $(STAMP)
 	@$(RUN) python -m tools.translations $(PAGES)

@@ -1,24 +1,18 @@
 """The tables of permissions in the guides, from the requests that each pipeline sends.
 
-A page has a table between ``<!-- permissions KIND -->`` and ``<!-- end of permissions -->``; KIND is ``ACL-1.0`` or
-``ACL-2.0``. ``spark_rocket/protocol/requests/pipelines.py`` declares the requests, ``PIPELINES`` here has the names of
-pipelines in both languages. ``python -m tools.permission_tables`` writes the tables of all pages;
-``tests/permissions/test_tables.py`` compares them.
+``spark_rocket/protocol/requests/pipelines.py`` declares the requests, ``PIPELINES`` here has the names of pipelines in
+both languages. ``generated_tables`` writes the tables into the pages.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from spark_rocket.protocol.requests import pipelines
 from spark_rocket.protocol.requests.needs import Resource
 from spark_rocket.protocol.requests.pipelines import Granted, PipelineRequests
 
-ROOT = Path(__file__).resolve().parents[1]
-_END = "<!-- end of permissions -->"
-_TABLE = re.compile(rf"(<!-- permissions (ACL-[12]\.0) -->).*?{_END}", re.DOTALL)
+KINDS = ("ACL-1.0", "ACL-2.0")
 
 PIPELINES: dict[str, tuple[str, str]] = {
     pipelines.READ.name: ("batch read", "批读取"),
@@ -80,22 +74,3 @@ def _cell(granted: Sequence[Granted]) -> str:
         "; ".join(", ".join(actions) + ":"[: any(names)] + ",".join(names) for actions, names in by_actions.items())
         or "–"
     )
-
-
-def written(text: str, language: int) -> str:
-    """The text of a page with current tables."""
-    return _TABLE.sub(lambda found: f"{found[1]}\n\n{table(found[2], language)}\n\n{_END}", text)
-
-
-def pages() -> list[Path]:
-    """The pages with a table."""
-    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if "<!-- permissions ACL" in page.read_text("utf-8")]
-
-
-def language_of(page: Path) -> int:
-    return int(page.name.endswith(".zh.md"))
-
-
-if __name__ == "__main__":
-    for page in pages():
-        page.write_text(written(page.read_text("utf-8"), language_of(page)), encoding="utf-8")

@@ -3,7 +3,7 @@
 The text is written directly, because with 1,000 topics a scrape has tens of thousands of lines, and prometheus_client
 takes five times as long per line (5.3 µs instead of 1.0). A test parses the result with that library.
 
-The metrics of a server are a table of :class:`Metric`, which docs/reference/metrics.md repeats; tests compare both.
+The metrics of a server are a table of :class:`Metric`, from which docs/reference/metrics.md is generated.
 Thread-safety: an exposition has one owner. Pure.
 """
 

@@ -1,31 +1,14 @@
-"""The tables of permissions in the guides are those of the declaration."""
+"""The names of pipelines in the tables of permissions, and the permissions of the doctor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from spark_rocket.protocol.requests import pipelines
 from spark_rocket.protocol.requests.pipelines import Granted, PipelineRequests
 from tools import permission_tables
-
-PAGES = permission_tables.pages()
-
-
-@pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
-def test_tables_are_current(page: Path) -> None:
-    """After a change of a pipeline's requests: python -m tools.permission_tables."""
-    text = page.read_text("utf-8")
-    current = permission_tables.written(text, permission_tables.language_of(page))
-    assert current == text
-    for kind in ("ACL-1.0", "ACL-2.0"):
-        assert permission_tables.table(kind, permission_tables.language_of(page)) in current
-
-
-def test_tables_are_in_both_languages() -> None:
-    assert {permission_tables.language_of(page) for page in PAGES} == {0, 1}
 
 
 def test_every_pipeline_has_a_name() -> None:

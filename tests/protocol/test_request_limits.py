@@ -1,11 +1,8 @@
-"""The table of what a request may cost, its page in the reference, and typed bodies within its bounds."""
+"""The table of what a request may cost, and typed bodies within its bounds."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -153,40 +150,3 @@ def test_sizes_and_lists_in_the_header() -> None:
         limit.check(ask(RequestCode.GET_CONSUME_STATS, b""), 262_145)
     with pytest.raises(ProtocolError, match="a body of 4,097 bytes, at most 4,096"):
         limit.check(ask(RequestCode.GET_CONSUME_STATS, b"x" * 4_097), 5_000)
-
-
-def size_text(size: int) -> str:
-    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
-
-
-def page_rows() -> Iterator[str]:
-    """The rows of docs/reference/limits.md, from the tables."""
-    rows: dict[str, list[str]] = {}
-    for code, limit in sorted(REQUESTS.items()):
-        if is_smallest(limit):
-            continue
-        entries = "; ".join(f"`{path}` {most:,}" for path, most in limit.max_entries.items())
-        sizes = f"{size_text(limit.max_header_bytes)} | {size_text(limit.max_body_bytes)}"
-        rows.setdefault(f"{sizes} | {entries} | {', '.join(limit.state)} |", []).append(
-            f"{code}\N{NO-BREAK SPACE}`{RequestCode(code).name}`"
-        )
-    yield from (f"| {', '.join(codes)} | {bounds}" for bounds, codes in rows.items())
-    for name, state in STATE_LIMITS.items():
-        numbers = " | ".join("" if most is None else f"{most:,}" for most in (state.per_connection, state.per_client))
-        total = f"{state.total:,}" + (f" (`{state.setting}`)" if state.setting else "")
-        yield f"| {name} | {numbers} | {total} | {state.released} |"
-
-
-def is_smallest(limit: RequestType) -> bool:
-    sizes = (limit.max_header_bytes, limit.max_body_bytes)
-    return sizes == (64 << 10, 4 << 10) and not limit.max_entries and not limit.state
-
-
-def test_the_page_of_limits() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "limits.md").read_text(encoding="utf-8")
-    rows = [line for line in page.splitlines() if line.startswith("| ")]
-    assert [row for row in rows if not row.startswith(("| code", "| state", "|--"))] == list(page_rows())
-    listed = page.partition("All other codes have a header of at most 64 KiB and a body of at most 4 KiB")[2]
-    others = re.findall(r"(\d+) (\w+)[,.]", listed.partition("\n\n")[0])
-    smallest = [(str(code), RequestCode(code).name) for code, limit in sorted(REQUESTS.items()) if is_smallest(limit)]
-    assert others == smallest

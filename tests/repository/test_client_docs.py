@@ -16,7 +16,6 @@ from spark_rocket.client.consume.group_consumer import GroupOptions
 from spark_rocket.client.consume.push_settings import PushOptions
 from spark_rocket.client.core.client_config import Connecting
 from spark_rocket.client.send.router import QueueChoice
-from spark_rocket.errors import ClientError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
 
@@ -52,17 +51,6 @@ def name_server() -> Iterator[str]:
 def test_an_example_runs(page: Path, line: int, code: str, name_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", name_server)
     exec(compile("\n" * line + code, str(page), "exec"), {"__name__": "__main__"})
-
-
-def test_the_documented_codes_of_errors() -> None:
-    documented = re.findall(r"^\| (?:[├└] )?`(\w+Error)` \| `(\w+)` \| (yes|no|some) \|", _PROSE, re.M)
-    assert len(documented) > 15
-    for name, code, retriable in documented:
-        kind = getattr(errors, name)
-        assert kind.code == code, name
-        assert retriable == "some" or kind.retriable is (retriable == "yes"), name
-    clients = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, ClientError)}
-    assert clients <= {name for name, _, _ in documented}
 
 
 def test_the_names_for_those_of_the_java_client_exist() -> None:

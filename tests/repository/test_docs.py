@@ -124,10 +124,7 @@ def test_the_readme_begins_with_what_is_needed() -> None:
     assert "WSL" in first
 
 
-def test_every_condition_of_the_data_source_is_shown_as_it_is() -> None:
-    page = (ROOT / "docs" / "reference" / "conditions.md").read_text(encoding="utf-8")
-    shown = re.findall(r"^\| `(\w+\.\w+)` \| (.*) \| (.*) \|$", page.partition("## Conditions")[2], re.M)
-    assert shown == [(condition.name, condition.text, condition.remedy) for condition in CONDITIONS]
+def test_guides_name_conditions_that_exist() -> None:
     pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "guides").glob("*.md"))
     named = set(re.findall(r"\b((?:BAD_OPTION|BAD_OFFSETS|DATA_LOSS|EXACTLY_ONCE)\.[A-Z_]+)\b", pages))
     assert named <= {condition.name for condition in CONDITIONS}

@@ -1,4 +1,4 @@
-"""All metrics of a broker. docs/reference/metrics.md has the same table; a test compares the two.
+"""All metrics of a broker. ``make tables`` writes them into ``docs/reference/metrics.md``.
 
 Names and labels of RocketMQ 5's brokers come first (origin ``5``), then the names of rocketmq-exporter, then our own.
 Metrics of POP, transactions and replication without a name in either are our own as well.

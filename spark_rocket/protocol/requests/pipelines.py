@@ -1,6 +1,6 @@
 """The requests that each pipeline sends, and the permissions that follow from them.
 
-``PIPELINES`` is the only declaration. The tables of the guides are generated from it (tools/permission_tables), and
+``PIPELINES`` is the only declaration. The tables of the guides are generated from it (tools/generated_tables), and
 ``tests/permissions`` compares it with what pipelines send, and runs each pipeline with exactly these permissions.
 
 A resource has the name of the option that names it (``subscribe``, ``ledgerTopic``); ``NAMES`` has the defaults. The
