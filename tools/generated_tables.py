@@ -35,8 +35,8 @@ class Table:
 
 TABLES: Mapping[str, Table] = {
     "permissions": Table(permission_tables.table, permission_tables.KINDS, languages=2),
-    "options": Table(reference_tables.options, reference_tables.OPTION_SECTIONS),
-    "dependencies of options": Table(reference_tables.dependencies),
+    "options": Table(reference_tables.options, reference_tables.OPTION_SECTIONS, languages=2),
+    "dependencies of options": Table(reference_tables.dependencies, languages=2),
     "conditions": Table(reference_tables.conditions),
     "former names": Table(reference_tables.former_names),
     "errors": Table(reference_tables.errors),

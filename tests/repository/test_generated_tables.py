@@ -64,6 +64,7 @@ def test_a_new_option_and_a_new_metric_take_two_places(tmp_path: Path) -> None:
     )
     copy.run("-m", "tools.generated_tables")
     assert "| `pullPause` | duration 0ms–1m | `5ms` | read | The pause between two pulls. |\n" in copy.page("options")
+    assert "| `pullPause` | 时长 0ms–1m | `5ms` | 读取 | 两次拉取之间的停顿。 |\n" in copy.page("options.zh")
     assert "| `pullPause` | `consumerGroup` | `lookupKeys` |\n" in copy.page("options")
     assert "| `rocketmq_pauses_total` | counter | topic | Pauses between two pulls. |\n" in copy.page("metrics")
     used = copy.run("-c", _USES)

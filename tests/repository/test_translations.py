@@ -30,6 +30,7 @@ TRANSLATED = {
     ),
     "docs/recipes/change-data.zh.md",
     "docs/recipes/lakes.zh.md",
+    "docs/reference/options.zh.md",
 }
 
 
