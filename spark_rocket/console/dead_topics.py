@@ -47,7 +47,7 @@ class _Topic:
 
     @property
     def offset(self) -> int:
-        """That of the newest message."""
+        """The offset of the newest message."""
         return self.newest.max_offset - 1
 
 
