@@ -61,6 +61,7 @@ SUITES = (
         "tests of a minute each",
         {"ARGS": f"{_LONG} --ignore=tests/repository/test_install.py"},
         {"ARGS": _LONG},
+        max_minutes=120,
         takes=("DIFFERENCES_SEED", "DIFFERENCES_SCHEMAS"),
     ),
     Suite("connect", "Spark tests on Spark Connect", {"ARGS": "-k 'test_read or test_stream'"}),
