@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kit.sampling import ALL, SEED, chosen, part
 from tests.kit.tiers import Guard, mark
@@ -28,6 +29,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A test without settings tries 30 examples. How long one takes says little on a shared machine.
+settings.register_profile("tests", max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 # What begins first; the tests of the Spark session take longest.
 _LONG = (

@@ -1,7 +1,4 @@
-"""Stores to read with ``storePath``, and Hypothesis without its deadline.
-
-The duration of one example is not significant on a shared machine.
-"""
+"""Stores to read with ``storePath``."""
 
 from __future__ import annotations
 
@@ -9,13 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from spark_rocket.store import MessageStore
 from tests.store.helpers import opened, small
-
-settings.register_profile("steady", deadline=None)
-settings.load_profile("steady")
 
 
 @pytest.fixture

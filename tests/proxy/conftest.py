@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from spark_rocket.broker.broker_parts import BrokerParts
 from spark_rocket.proxy.server import ProxyServer
@@ -17,10 +16,6 @@ from spark_rocket.testing import LocalCluster
 from tests.broker.wire import Wire
 from tests.kit.brokers import parts_of
 from tests.proxy.caller import Caller
-
-# The time of an example, or of its generation, means nothing on a shared machine.
-settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("unhurried")
 
 _numbers = itertools.count(1)
 
