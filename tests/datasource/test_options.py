@@ -9,9 +9,10 @@ import pytest
 
 from spark_rocket.datasource import conditions
 from spark_rocket.datasource.options import parse
+from spark_rocket.datasource.options.checks import check_conflicts, check_needs
 from spark_rocket.datasource.options.parse import parse_given, parse_read_options, parse_write_options
-from spark_rocket.datasource.options.parsers import LookUp, Position, Start, can_be_written
-from spark_rocket.datasource.options.table import OPTIONS, Scope
+from spark_rocket.datasource.options.parsers import LookUp, Position, Start, Values, can_be_written
+from spark_rocket.datasource.options.table import OPTIONS, Option, Scope
 from spark_rocket.errors import OptionError
 from spark_rocket.model import MessageQueue
 
@@ -298,3 +299,26 @@ def test_a_field_that_no_option_fills_is_an_error(monkeypatch: pytest.MonkeyPatc
 def test_a_batch_has_the_defaults_of_the_options_of_streams() -> None:
     options = parse_read_options({"subscribe": "orders"}, BATCH)
     assert (options.wait_for_topic, options.max_trigger_delay_ms) == (False, 900_000)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_what_an_option_needs_and_excludes_is_checked(option: Option) -> None:
+    """Every name in the table is that of an option of the same operation, and every conflict has a text."""
+    scopes = {known.name: known.scopes for known in OPTIONS}
+    for excluded in option.excludes:
+        other, _, value = excluded.other.partition("=")
+        assert scopes[other] & option.scopes
+        found = {option.name: excluded.value or "given", other: value or "given"}
+        with pytest.raises(OptionError, match=f"option {option.name}.* cannot be combined with .*") as caught:
+            check_conflicts(Values(found, frozenset(found)))
+        assert caught.value.code == "BAD_OPTION.CONFLICT"
+        assert other in caught.value.text
+        check_conflicts(Values({option.name: excluded.value or "given"}, frozenset({option.name})))
+    pairs = [needed.split("|")[0].partition("=") for needed in option.needs]
+    needs = {name: value or "given" for name, _, value in pairs}
+    for missing in needs:
+        assert scopes[missing] & option.scopes
+        others = {name: value for name, value in needs.items() if name != missing}
+        with pytest.raises(OptionError, match=f"option {option.name} has no effect without {missing}"):
+            check_needs(Values({option.name: "given", **others}, frozenset({option.name})))
+    check_needs(Values({option.name: "given", **needs}, frozenset({option.name})))
