@@ -83,15 +83,27 @@ def arguments_of(name: str, message: MessageExt) -> dict[str, Any]:
     }
 
 
+def call_of(admin: Admin, name: str, message: MessageExt) -> Callable[[], None]:
+    """Return a complete call of a method, which may be refused."""
+    arguments = arguments_of(name, message)
+
+    def call() -> None:
+        with suppress(RocketError):
+            found = getattr(admin, name)(**arguments)
+            if inspect.isgenerator(found):
+                list(found)
+
+    return call
+
+
+def message_of(mq: FakeCluster) -> MessageExt:
+    with Reader(mq.name_server.address) as reader:
+        return reader.messages(QUEUE, 3)[0]
+
+
 @pytest.fixture
 def mq(mq: FakeCluster) -> FakeCluster:
     return consuming.serve(mq)
-
-
-@pytest.fixture
-def message(mq: FakeCluster) -> MessageExt:
-    with Reader(mq.name_server.address) as reader:
-        return reader.messages(QUEUE, 3)[0]
 
 
 def lines() -> Iterator[int]:
@@ -117,18 +129,11 @@ def test_the_calls_are_found() -> None:
 
 @pytest.mark.parametrize("name", list(called()))
 def test_a_call_that_is_interrupted_leaves_nothing(
-    mq: FakeCluster, closing: Callable[[Admin], Admin], message: MessageExt, name: str
+    mq: FakeCluster, closing: Callable[[Admin], Admin], name: str
 ) -> None:
     admin = closing(new(mq))
     admin.cluster_info()
-    arguments = arguments_of(name, message)
-
-    def call() -> None:
-        with suppress(RocketError):
-            found = getattr(admin, name)(**arguments)
-            if inspect.isgenerator(found):
-                list(found)
-
+    call = call_of(admin, name, message_of(mq))
     for at in lines():
         reached, _ = at_line(at, interrupt, call, consuming.PARTS)
         assert admin.cluster_info().broker_addr_table

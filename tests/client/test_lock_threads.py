@@ -23,6 +23,7 @@ import pytest
 from spark_rocket.client.core import instance, lifecycle
 from spark_rocket.remoting import event_loop
 from spark_rocket.remoting.event_loop import loop_thread
+from tests.client import test_interrupts_admin as administering
 from tests.client import test_interrupts_consuming as consuming
 from tests.client import test_interrupts_everywhere as sending
 from tests.client.fakes import FakeCluster
@@ -217,5 +218,16 @@ def test_consumers_and_readers(mq: FakeCluster, locks: Locks, name: str) -> None
         consuming.works(client, mq)
         with locks.closing():
             client.close()
+    assert locks.of_close
+    locks.check()
+
+
+def test_administrators(mq: FakeCluster, locks: Locks) -> None:
+    message = administering.message_of(consuming.serve(mq))
+    admin = administering.new(mq)
+    for name in administering.called():
+        administering.call_of(admin, name, message)()
+    with locks.closing():
+        admin.close()
     assert locks.of_close
     locks.check()
