@@ -102,9 +102,16 @@ def checked_class(kind: type[C]) -> type[C]:
 def _exact_types(name: str, hint: Any) -> frozenset[type]:
     """Return types whose values need no further check but that for NaN, because sends are frequent."""
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    plain = {kind for kind in kinds if isinstance(kind, type) and get_origin(kind) is None}
+    origins = ((kind, get_origin(kind)) for kind in kinds)
+    plain = {
+        origin or kind for kind, origin in origins if isinstance(origin or kind, type) and not _is_container(origin)
+    }
     plain |= {int} if float in kinds else set()
     return frozenset(plain - {int} if name.endswith(_TIMES) else plain)
+
+
+def _is_container(origin: Any) -> bool:
+    return isinstance(origin, type) and issubclass(origin, Iterable)
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
@@ -156,8 +163,9 @@ def _fits(value: object, hint: Any) -> bool:
         return isinstance(value, bytes | bytearray | memoryview)
     if hint is float:
         return isinstance(value, Real) and not isinstance(value, bool) and value == value
-    if isinstance(origin, type) and issubclass(origin, Iterable):
+    if _is_container(origin):
         return isinstance(value, origin) and not isinstance(value, str | bytes) and _elements_fit(value, hint)
+    hint = origin if isinstance(origin, type) else hint  # a class with parameters, which its objects do not know
     if hint is Any or not isinstance(hint, type) or typing.is_typeddict(hint):  # Any is a class since Python 3.11
         return True
     if Protocol in hint.__bases__:

@@ -17,7 +17,7 @@ import pytest
 from spark_rocket import client
 from spark_rocket.arrow import read_arrow
 from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer, aio
-from spark_rocket.client.consume.pull import pull_request
+from spark_rocket.client.consume.pull import pull, pull_result
 from spark_rocket.client.consume.subscriptions import Subscriptions
 from spark_rocket.common.arguments import check, hints_of
 from spark_rocket.errors import RocketError
@@ -278,7 +278,7 @@ def test_tags_and_sql_are_not_combined(tags: str, sql: str) -> None:
     with pytest.raises(RocketError, match=r"tags=.*sql=.*cannot be given together"):
         Subscriptions().add("orders", tags, sql)
     with pytest.raises(RocketError, match=r"tags=.*sql=.*cannot be given together"):
-        pull_request("group", QUEUE, 0, {"tags": tags, "sql": sql})
+        pull("group", QUEUE, 0, {"tags": tags, "sql": sql}, lambda response: pull_result(response, True))
 
 
 @pytest.mark.parametrize(

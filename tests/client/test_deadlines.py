@@ -16,6 +16,7 @@ import pytest
 
 from spark_rocket.client import Admin, LitePullConsumer, Producer, PushConsumer, Reader, TransactionProducer
 from spark_rocket.client.consume.offset_store import PERSIST_SECONDS
+from spark_rocket.client.consume.pull import min_offset
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.ids import RecallMessageHandle
@@ -78,6 +79,7 @@ CALLS: dict[str, Call] = {
     "commit_offset, one-way": (reader, lambda c: c.commit_offset("g", QUEUE, 1, oneway=True), T),
     "commit_offset_async": (reader, lambda c: c.commit_offset_async("g", QUEUE, 1, T).exception(20), T),
     "commit_to_slave": (reader, lambda c: c.commit_to_slave("g", QUEUE, 1, T), T),
+    "ask": (reader, lambda c: c.ask(min_offset(QUEUE), timeout=T).exception(20), T),
     "min_offset": (reader, lambda c: c.min_offset(QUEUE), T),
 }  # fmt: skip
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Admin, ConsumeConcurrentlyStatus, LitePullConsumer, Producer, PushConsumer, Reader
+from spark_rocket.client.consume.pull import max_offset
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from spark_rocket.protocol.namespace import Namespace
@@ -71,7 +72,7 @@ class World:
             "username": "alice", "password": "p4ssw0rd", "resource": f"Topic:{topic}", "actions": ["Pub"],
             "access_key": "alice-key", "admin": False, "topic_perms": [f"{topic}=PUB"], "group_perms": [f"{group}=SUB"],
             "name": "TOPIC_PUT_NUMS", "sql": "a = 1", "handle": "none", "body": b"x", "timeout": 5.0,
-            "trace_topic": topic,
+            "trace_topic": topic, "query": max_offset(queue),
         }[name]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""One pull: its request, its result, and its messages; and other queries about a queue.
+"""Queries about a queue to its brokers; the result of a pull and its messages.
 
 The statuses of a pull:
 
@@ -120,26 +120,6 @@ class PullOptions(TypedDict, total=False):
     timeout: float | None
 
 
-def pull_request(group: str, queue: MessageQueue, offset: int, options: PullOptions) -> RemotingCommand:
-    suspend_ms, sql = options.get("suspend_ms", 0), options.get("sql")
-    check_filter(options.get("tags"), sql)
-    header = PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=options.get("max_msgs", DEFAULT_MAX_MSGS),
-        sys_flag=_SUBSCRIPTION | (_SUSPEND if suspend_ms > 0 else 0),
-        commit_offset=0,
-        suspend_timeout_millis=suspend_ms,
-        sub_version=0,
-        subscription=sql or options.get("tags") or SUB_ALL,
-        expression_type=TYPE_SQL92 if sql else TYPE_TAG,
-        max_msg_bytes=options.get("max_bytes"),
-    )
-    return RemotingCommand.request(RequestCode.PULL_MESSAGE, with_broker(queue, header.to_ext()))
-
-
 def pull_seconds(options: PullOptions, usual: float) -> float:
     seconds = options.get("timeout") or usual
     suspend_ms = options.get("suspend_ms", 0)
@@ -161,12 +141,6 @@ def pull_result(response: RemotingCommand, from_master: bool, namespace: Namespa
         header.suggest_which_broker_id,
         namespace,
     )
-
-
-def with_broker(queue: MessageQueue, ext: dict[str, str]) -> dict[str, str]:
-    """Add the broker name, which a proxy needs to forward the request."""
-    ext[BROKER_NAME] = queue.broker_name
-    return ext
 
 
 # --- decoding ------------------------------------------------------------------------------------------------------
@@ -223,17 +197,54 @@ _SUCCESS_OR_UNSUPPORTED = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode
 
 @dataclass(frozen=True, slots=True)
 class BrokerQuery(Generic[T]):
-    """A query about a queue, synchronous or asynchronous, and the decoder of its response."""
+    """A request about a queue to a broker that has it, and the decoder of its response."""
 
+    queue: MessageQueue
     code: RequestCode
     ext: dict[str, str]
-    what: str
+    doing: str
     value: Callable[[RemotingCommand], T]
     allowed: frozenset[int] = SUCCESS
+
+    @property
+    def what(self) -> str:
+        """What the query is, in errors."""
+        return f"{self.doing} {self.queue.name}"
+
+    def request(self, *, oneway: bool = False) -> RemotingCommand:
+        """Build the request. It names the broker, which a proxy needs to forward it."""
+        self.ext[BROKER_NAME] = self.queue.broker_name
+        return RemotingCommand.request(self.code, self.ext, oneway=oneway)
+
+
+def pull(
+    group: str, queue: MessageQueue, offset: int, options: PullOptions, value: Callable[[RemotingCommand], T]
+) -> BrokerQuery[T]:
+    """A pull; ``value`` decodes responses with one of ``STATUS_CODES``."""
+    suspend_ms, sql = options.get("suspend_ms", 0), options.get("sql")
+    check_filter(options.get("tags"), sql)
+    header = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=options.get("max_msgs", DEFAULT_MAX_MSGS),
+        sys_flag=_SUBSCRIPTION | (_SUSPEND if suspend_ms > 0 else 0),
+        commit_offset=0,
+        suspend_timeout_millis=suspend_ms,
+        sub_version=0,
+        subscription=sql or options.get("tags") or SUB_ALL,
+        expression_type=TYPE_SQL92 if sql else TYPE_TAG,
+        max_msg_bytes=options.get("max_bytes"),
+    )
+    return BrokerQuery(
+        queue, RequestCode.PULL_MESSAGE, header.to_ext(), f"the pull at {offset} of", value, STATUS_CODES
+    )
 
 
 def min_offset(queue: MessageQueue) -> BrokerQuery[int]:
     return BrokerQuery(
+        queue,
         RequestCode.GET_MIN_OFFSET,
         GetMinOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the query of the first offset of",
@@ -244,6 +255,7 @@ def min_offset(queue: MessageQueue) -> BrokerQuery[int]:
 
 def max_offset(queue: MessageQueue) -> BrokerQuery[int]:
     return BrokerQuery(
+        queue,
         RequestCode.GET_MAX_OFFSET,
         GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id).to_ext(),
         "the query of the end of",
@@ -260,9 +272,9 @@ def message_sizes(queue: MessageQueue, offset: int, count: int) -> BrokerQuery[l
         body = QueryConsumeQueueResponseBody.from_json(response.body)
         return [entry.physic_size for entry in body.queue_data or ()]
 
-    what = "the query of message sizes in"
+    doing = "the query of message sizes in"
     # Proxies do not forward it: no size is known.
-    return BrokerQuery(RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), what, value, _SUCCESS_OR_UNSUPPORTED)
+    return BrokerQuery(queue, RequestCode.QUERY_CONSUME_QUEUE, header.to_ext(), doing, value, _SUCCESS_OR_UNSUPPORTED)
 
 
 def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) -> BrokerQuery[int | None]:
@@ -279,8 +291,8 @@ def committed_offset(group: str, queue: MessageQueue, *, or_zero: bool = False) 
             return None
         return QueryConsumerOffsetResponseHeader.from_ext(response.ext_fields).offset
 
-    what = f"the query of the offset of group {group} in"
-    return BrokerQuery(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), what, value, _SUCCESS_OR_NOT_FOUND)
+    doing = f"the query of the offset of group {group} in"
+    return BrokerQuery(queue, RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext(), doing, value, _SUCCESS_OR_NOT_FOUND)
 
 
 def has_offset(group: str, queue: MessageQueue) -> BrokerQuery[bool]:
@@ -294,7 +306,7 @@ def has_offset(group: str, queue: MessageQueue) -> BrokerQuery[bool]:
         found = query.value(response)
         return found is not None and (found > 0 or response.version >= V5_0_0)
 
-    return BrokerQuery(query.code, query.ext, query.what, value, query.allowed)
+    return BrokerQuery(queue, query.code, query.ext, query.doing, value, query.allowed)
 
 
 def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
@@ -303,6 +315,7 @@ def commit(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[bool]:
         consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
     )
     return BrokerQuery(
+        queue,
         RequestCode.UPDATE_CONSUMER_OFFSET,
         header.to_ext(),
         f"the offset {offset} of group {group} for",
@@ -320,13 +333,14 @@ def earliest_store_time(queue: MessageQueue) -> BrokerQuery[int | None]:
         timestamp = GetEarliestMsgStoretimeResponseHeader.from_ext(response.ext_fields).timestamp
         return None if timestamp < 0 else timestamp
 
-    what = "the query of the earliest store time of"
-    return BrokerQuery(RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), what, value, _SUCCESS_OR_UNSUPPORTED)
+    doing = "the query of the earliest store time of"
+    return BrokerQuery(
+        queue, RequestCode.GET_EARLIEST_MSG_STORETIME, header.to_ext(), doing, value, _SUCCESS_OR_UNSUPPORTED
+    )
 
 
 def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]:
     """The store time of the message at an offset in ms; -1 if there is none or it is unreadable."""
-    request = pull_request(group, queue, offset, PullOptions(max_msgs=1))
 
     def value(response: RemotingCommand) -> int:
         found = pull_result(response, from_master=True)
@@ -336,12 +350,13 @@ def store_time(group: str, queue: MessageQueue, offset: int) -> BrokerQuery[int]
             return -1
         return record.store_timestamp if record.queue_offset == offset else -1
 
-    return BrokerQuery(RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES)
+    return pull(group, queue, offset, PullOptions(max_msgs=1), value)
 
 
 def offset_for_time(queue: MessageQueue, timestamp_ms: int) -> BrokerQuery[int]:
     """The result is only an estimate: see Reader.offset_for_time."""
     return BrokerQuery(
+        queue,
         RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
         SearchOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms).to_ext(),
         "the search by time in",

@@ -4,6 +4,10 @@ One pull returns at most as many messages as the broker allows (32 with Apache's
 and may return none before the end of the queue: continue at ``next_offset``. ``messages`` does so until it has some.
 The statuses of a pull are documented in pull.py.
 
+Every request about a queue is a query of pull.py, and goes one way: :meth:`Reader.ask` finds the broker at a place, and
+returns a promise. The other methods are its forms: blocking ones wait for the promise, those of slaves return None if
+none responds.
+
 Temporary errors (no connection, timeout, codes 2 and 14) have ``retriable`` set; the caller decides about retries.
 
 Pulls go to a slave while the master is unavailable, and when the master suggests it for messages that are no longer in
@@ -19,22 +23,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Generic, Self, TypeVar, Unpack
+from dataclasses import replace
+from enum import Enum
+from typing import Self, TypeVar, Unpack
 
 from spark_rocket.client.consume import pull as queries
 from spark_rocket.client.consume.pull import (
-    STATUS_CODES,
     BrokerQuery,
     PullOptions,
     PullResult,
     PullStatus,
     messages_of,
-    pull_request,
     pull_result,
     pull_seconds,
-    with_broker,
 )
 from spark_rocket.client.core.client_config import ClientConfig, Connecting
 from spark_rocket.client.core.deadlines import left
@@ -72,25 +73,11 @@ _SUCCESS_OR_UNSUPPORTED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange(Generic[T]):
-    """A query about a queue, and the broker that it goes to.
+class Place(Enum):
+    """The broker of a queue that a query goes to: its master, or an available slave, which may lag behind it."""
 
-    ``topic``: None for slaves, because a topic missing on a slave may exist.
-    """
-
-    address: str
-    queue: MessageQueue
-    query: BrokerQuery[T]
-    timeout: float
-    topic: str | None
-
-    @property
-    def what(self) -> str:
-        return f"{self.query.what} {self.queue.name}"
-
-    def request(self) -> RemotingCommand:
-        return RemotingCommand.request(self.query.code, with_broker(self.queue, self.query.ext))
+    MASTER = "MASTER"
+    SLAVE = "SLAVE"
 
 
 class Reader(Client):
@@ -159,8 +146,7 @@ class Reader(Client):
         try:
             master = self.brokers().get(queue.broker_name, {}).get(MASTER_ID)
             if master is not None:
-                query = queries.store_time(self.group, queue, 0)  # a pull
-                self._now(_Exchange(master, queue, query, self._timeout, queue.topic))
+                self._send(master, queries.store_time(self.group, queue, 0), self._timeout).wait()  # a pull
         except (TopicNotFoundError, QueueNotFoundError) as missing:
             return missing
         except RocketError as error:
@@ -204,41 +190,89 @@ class Reader(Client):
         instance = self.instance()
         return instance.run(instance.name_servers.ask, request, allowed, what)
 
+    # --- queries of brokers -----------------------------------------------------------------------------------
+
+    def ask(self, query: BrokerQuery[T], place: Place = Place.MASTER, timeout: float | None = None) -> Promise[T]:
+        """Send a query and return the promise of its result. The requests of a thread are written together.
+
+        ``timeout`` covers the search for the address of the broker, whose error the promise has as well.
+        """
+        queue, routes = query.queue, self.instance().routes
+        deadline = time.monotonic() + (timeout or self._timeout)
+        try:
+            address = routes.master(queue, left(deadline)) if place is Place.MASTER else routes.slave(queue)
+            if address is None:
+                raise QueueNotFoundError(
+                    f"Broker {queue.broker_name!r} has no available slave.",
+                    remedy="Query the master, or wait until a slave is available.",
+                    retriable=True,
+                )
+        except RocketError as error:
+            return failed(error)
+        return self._send(address, query, left(deadline), is_slave=place is Place.SLAVE)
+
+    def _send(self, address: str, query: BrokerQuery[T], timeout: float, *, is_slave: bool = False) -> Promise[T]:
+        return self.instance().invoke_async(
+            address,
+            query.request(),
+            query.what,
+            query.value,
+            topic=None if is_slave else query.queue.topic,  # a topic that is missing on a slave may exist
+            timeout=timeout,
+            allowed=query.allowed,
+        )
+
+    def _ask_slave(self, query: BrokerQuery[T], timeout: float | None = None) -> T | None:
+        """Return the response of a slave of the queue's broker; None if none is available."""
+        try:
+            return self.ask(query, Place.SLAVE, timeout).wait()
+        except RocketError as error:
+            logger.info("query of a slave failed: %s", error)
+            return None
+
     # --- offsets ----------------------------------------------------------------------------------------------
 
     def min_offset(self, queue: MessageQueue) -> int:
         """Return the first available offset; in an empty queue that of the next message."""
-        return self._ask(queue, queries.min_offset(queue))
+        return self.ask(queries.min_offset(queue)).wait()
 
     def min_offset_later(self, queue: MessageQueue) -> Promise[int]:
         """Like ``min_offset``, for threads that send many queries before they wait; the same holds for ``*_later``."""
-        return self._async(queue, lambda: self._of_master(queue, queries.min_offset(queue)))
+        return self.ask(queries.min_offset(queue))
 
     def max_offset(self, queue: MessageQueue) -> int:
         """Return the offset after the last message."""
-        return self._ask(queue, queries.max_offset(queue))
+        return self.ask(queries.max_offset(queue)).wait()
 
     def max_offset_later(self, queue: MessageQueue) -> Promise[int]:
-        return self._async(queue, lambda: self._of_master(queue, queries.max_offset(queue)))
+        return self.ask(queries.max_offset(queue))
+
+    def slave_max_offset(self, queue: MessageQueue) -> int | None:
+        """Return the end of the queue at a slave, which may lag behind the master; None if none is available."""
+        return self._ask_slave(queries.max_offset(queue))
 
     def message_sizes_later(self, queue: MessageQueue, offset: int, count: int) -> Promise[list[int]]:
         """Return the sizes in bytes of up to ``count`` records from an offset on, from the consume queue."""
-        return self._async(queue, lambda: self._of_master(queue, queries.message_sizes(queue, offset, count)))
+        return self.ask(queries.message_sizes(queue, offset, count))
+
+    def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int] | None:
+        """Like ``message_sizes_later``, from a slave."""
+        return self._ask_slave(queries.message_sizes(queue, offset, count))
 
     def earliest_store_time(self, queue: MessageQueue) -> int | None:
         """Return the store time of the queue's first message in ms; None if empty or not supported (5.x proxies)."""
-        return self._ask(queue, queries.earliest_store_time(queue))
+        return self.ask(queries.earliest_store_time(queue)).wait()
 
     def earliest_store_time_later(self, queue: MessageQueue) -> Promise[int | None]:
-        return self._async(queue, lambda: self._of_master(queue, queries.earliest_store_time(queue)))
+        return self.ask(queries.earliest_store_time(queue))
 
     def store_time_later(self, queue: MessageQueue, offset: int) -> Promise[int]:
         """Return the store time of the message at an offset in ms; -1 if there is none."""
-        return self._async(queue, lambda: self._of_master(queue, queries.store_time(self.group, queue, offset)))
+        return self.ask(queries.store_time(self.group, queue, offset))
 
     def slave_store_time(self, queue: MessageQueue, offset: int) -> int | None:
         """Like ``store_time_later``, from a slave; None if none is available."""
-        return self._ask_slave(queue, queries.store_time(self.group, queue, offset))
+        return self._ask_slave(queries.store_time(self.group, queue, offset))
 
     def offset_for_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the first offset stored at or after ``timestamp_ms``; ``max_offset`` if there is none.
@@ -249,7 +283,7 @@ class Reader(Client):
         low, high = self.min_offset(queue), self.max_offset(queue)
         if low >= high:
             return high
-        guess = min(max(self._ask(queue, queries.offset_for_time(queue, timestamp_ms)), low), high)
+        guess = min(max(self.ask(queries.offset_for_time(queue, timestamp_ms)).wait(), low), high)
         # Invariant: messages before ``low`` are older than the time; messages from ``high`` on are not.
         step = 1
         while low < high:
@@ -292,19 +326,19 @@ class Reader(Client):
         """
         query = queries.committed_offset(group, queue, or_zero=or_zero)
         try:
-            return self._ask(queue, query)
+            return self.ask(query).wait()
         except UNAVAILABLE_ERRORS:
-            found = self._ask_slave(queue, query)
+            found = self._ask_slave(query)
             if found is None:
                 raise
             return found
 
     def committed_offset_later(self, group: str, queue: MessageQueue) -> Promise[int | None]:
-        return self._async(queue, lambda: self._of_master(queue, queries.committed_offset(group, queue)))
+        return self.ask(queries.committed_offset(group, queue))
 
     def has_offset_later(self, group: str, queue: MessageQueue) -> Promise[bool]:
         """Return whether the group has committed an offset in the queue."""
-        return self._async(queue, lambda: self._of_master(queue, queries.has_offset(group, queue)))
+        return self.ask(queries.has_offset(group, queue))
 
     def commit_offset(
         self, group: str, queue: MessageQueue, offset: int, *, oneway: bool = False, timeout: float | None = None
@@ -319,42 +353,47 @@ class Reader(Client):
         query = queries.commit(group, queue, offset)
         deadline = time.monotonic() + (timeout or self._timeout)
         if oneway:
-            request = RemotingCommand.request(query.code, with_broker(queue, query.ext), oneway=True)
-            self.remoting.invoke_oneway(self._master(queue, deadline), request, left(deadline))
-        elif not self._ask(queue, query, left(deadline)):
-            pull = queries.store_time(group, queue, offset)
-            self._ask(queue, replace(pull, what=f"the first pull of group {group} for"), left(deadline))
-            self._ask(queue, replace(query, allowed=queries.SUCCESS), left(deadline))
+            address = self.instance().routes.master(queue, left(deadline))
+            self.remoting.invoke_oneway(address, query.request(oneway=True), left(deadline))
+        elif not self.ask(query, timeout=left(deadline)).wait():
+            pull = replace(queries.store_time(group, queue, offset), doing=f"the first pull of group {group} for")
+            self.ask(pull, timeout=left(deadline)).wait()
+            self.ask(replace(query, allowed=queries.SUCCESS), timeout=left(deadline)).wait()
 
     def commit_offset_async(self, group: str, queue: MessageQueue, offset: int, timeout: float) -> Promise[bool]:
         """Commit once, with a promise: False if the broker does not know the group."""
-        return self._async(queue, lambda: self._of_master(queue, queries.commit(group, queue, offset), timeout))
+        return self.ask(queries.commit(group, queue, offset), timeout=timeout)
 
     def commit_to_slave(self, group: str, queue: MessageQueue, offset: int, timeout: float | None = None) -> bool:
         """Commit while the master is unavailable; False if no slave accepted it. Commit to the master later as well."""
-        committed = self._ask_slave(queue, queries.commit(group, queue, offset), timeout)
-        return committed is True
-
-    def slave_max_offset(self, queue: MessageQueue) -> int | None:
-        """Return the end of the queue at a slave, which may lag behind the master; None if none is available."""
-        return self._ask_slave(queue, queries.max_offset(queue))
-
-    def slave_message_sizes(self, queue: MessageQueue, offset: int, count: int) -> list[int] | None:
-        """Like ``message_sizes_later``, from a slave."""
-        return self._ask_slave(queue, queries.message_sizes(queue, offset, count))
+        return self._ask_slave(queries.commit(group, queue, offset), timeout) is True
 
     # --- messages ---------------------------------------------------------------------------------------------
 
     def pull(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> PullResult:
         """Pull once from ``offset`` on; see ``PullOptions``."""
-        return self._now(self._pull_of(queue, offset, options))
+        return self.pull_async(queue, offset, **options).wait()
 
     def pull_async(self, queue: MessageQueue, offset: int, **options: Unpack[PullOptions]) -> Promise[PullResult]:
-        """Like ``pull``, with a future: keep the next pull in flight while processing the last one.
+        """Like ``pull``, with a promise: keep the next pull in flight while processing the last one.
 
-        The requests of a thread with many pulls in flight are written together.
+        It goes to the master or to a slave, as the routes say.
         """
-        return self._async(queue, lambda: self._pull_of(queue, offset, options))
+        routes = self.instance().routes
+        try:
+            address, from_master = routes.reader(queue)
+        except RocketError as error:
+            return failed(error)
+
+        def value(response: RemotingCommand) -> PullResult:
+            result = pull_result(response, from_master, self._config.namespace)
+            routes.suggested(queue, result.suggested_broker)
+            if not from_master and result.status is not PullStatus.FOUND:
+                routes.try_master(queue)
+            return result
+
+        query = queries.pull(self.group, queue, offset, options, value)
+        return self._send(address, query, pull_seconds(options, self._timeout))
 
     def may_block(self, queue: MessageQueue) -> bool:
         """Whether ``pull_async`` may wait: for the start, the route, or a broker that does not read."""
@@ -377,74 +416,6 @@ class Reader(Client):
             if messages or not _continues(found, offset):
                 return messages
             offset = found.next_offset
-
-    # --- the exchange -----------------------------------------------------------------------------------------
-
-    def _pull_of(self, queue: MessageQueue, offset: int, options: PullOptions) -> _Exchange[PullResult]:
-        """Build a pull to the broker chosen by the routes: the master or a slave."""
-        routes = self.instance().routes
-        address, from_master = routes.reader(queue)
-
-        def value(response: RemotingCommand) -> PullResult:
-            result = pull_result(response, from_master, self._config.namespace)
-            routes.suggested(queue, result.suggested_broker)
-            if not from_master and result.status is not PullStatus.FOUND:
-                routes.try_master(queue)
-            return result
-
-        request = pull_request(self.group, queue, offset, options)
-        query = BrokerQuery(
-            RequestCode.PULL_MESSAGE, request.ext_fields, f"the pull at {offset} of", value, STATUS_CODES
-        )
-        return _Exchange(address, queue, query, pull_seconds(options, self._timeout), queue.topic)
-
-    def _of_master(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> _Exchange[T]:
-        """Build a query to the master: a slave that lags behind would return an outdated end.
-
-        ``timeout`` covers the search for its address.
-        """
-        deadline = time.monotonic() + (timeout or self._timeout)
-        return _Exchange(self._master(queue, deadline), queue, query, left(deadline), queue.topic)
-
-    def _master(self, queue: MessageQueue, deadline: float) -> str:
-        return self.instance().routes.master(queue, left(deadline))
-
-    def _ask(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> T:
-        return self._now(self._of_master(queue, query, timeout))
-
-    def _ask_slave(self, queue: MessageQueue, query: BrokerQuery[T], timeout: float | None = None) -> T | None:
-        """Return the response of a slave of the queue's broker; None if none is available."""
-        address = self.instance().routes.slave(queue)
-        if address is None:
-            return None
-        try:
-            return self._now(_Exchange(address, queue, query, timeout or self._timeout, topic=None))
-        except RocketError as error:
-            logger.info("query of a slave failed: %s", error)
-            return None
-
-    def _now(self, one: _Exchange[T]) -> T:
-        response = self.instance().invoke(
-            one.address, one.request(), one.what, topic=one.topic, timeout=one.timeout, allowed=one.query.allowed
-        )
-        return one.query.value(response)
-
-    def _async(self, queue: MessageQueue, find: Callable[[], _Exchange[T]]) -> Promise[T]:
-        """Return a promise; it has the error if ``find`` raises one."""
-        instance = self.instance()
-        try:
-            one = find()
-        except RocketError as error:
-            return failed(error)
-        return instance.invoke_async(
-            one.address,
-            one.request(),
-            one.what,
-            one.query.value,
-            topic=queue.topic,
-            timeout=one.timeout,
-            allowed=one.query.allowed,
-        )
 
 
 def _continues(found: PullResult, offset: int) -> bool:

@@ -27,7 +27,6 @@ from spark_rocket.common.system import now_ms
 from spark_rocket.errors import (
     ClientError,
     RemotingConnectError,
-    RemotingError,
     RemotingTimeoutError,
     TopicNotFoundError,
 )
@@ -110,12 +109,8 @@ class ClientInstance:
         allowed: frozenset[int] = _ONLY_SUCCESS,
     ) -> RemotingCommand:
         """Return the response if its code is in ``allowed``; otherwise raise its error."""
-        try:
-            response = self.remoting.invoke(address, request, timeout or self.config.request_timeout)
-        except RemotingError as error:
-            self._failed(address, error)
-            raise
-        return self._checked(request, response, address, what, topic, allowed)
+        promise = self.invoke_async(address, request, what, _unchanged, topic=topic, timeout=timeout, allowed=allowed)
+        return promise.wait()
 
     def invoke_async(
         self,
@@ -131,7 +126,9 @@ class ClientInstance:
         """Like ``invoke``, but return a promise of ``value(response)``."""
 
         def convert(response: RemotingCommand) -> T:
-            return value(self._checked(request, response, address, what, topic, allowed))
+            if response.code in allowed:
+                return value(response)
+            raise self.refusal(request, response, address, what, topic)
 
         timeout = timeout or self.config.request_timeout
         promise = Request(int(request.code), timeout, convert, partial(self._failed, address))
@@ -140,19 +137,6 @@ class ClientInstance:
     def _failed(self, address: str, error: BaseException) -> None:
         if isinstance(error, RemotingConnectError | RemotingTimeoutError):
             self.routes.mark_unavailable(address)
-
-    def _checked(
-        self,
-        request: RemotingCommand,
-        response: RemotingCommand,
-        address: str,
-        what: str,
-        topic: str | None,
-        allowed: frozenset[int],
-    ) -> RemotingCommand:
-        if response.code in allowed:
-            return response
-        raise self.refusal(request, response, address, what, topic)
 
     def refusal(
         self, request: RemotingCommand, response: RemotingCommand, address: str, what: str, topic: str | None = None
@@ -206,6 +190,10 @@ class ClientInstance:
     def later(self, task: Callable[[], object]) -> None:
         """Run a task that may block, on a thread that no connection depends on."""
         loop_thread().post(partial(self._tasks.submit, task))
+
+
+def _unchanged(response: RemotingCommand) -> RemotingCommand:
+    return response
 
 
 _lock = threading.RLock()  # a signal handler may close what the interrupted code starts

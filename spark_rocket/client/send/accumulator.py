@@ -71,8 +71,8 @@ class HeldMessage(Promise[SendResult]):
     ) -> None:
         self.accumulator = accumulator
         self.message = message
-        self.queue = queue  # with ``wait`` and the topic its key, which is not kept: the collector would look at it
-        self.wait = wait
+        self.queue = queue  # with the topic and WAIT its key, which is not kept: the collector would look at it
+        self.wait_property = wait
         self.unique_key = unique_key
         self.piece = piece
         self.timeout = timeout
@@ -204,7 +204,7 @@ class Accumulator:
             held.fail(closed())
             return
         assert held.message is not None
-        key = held.message.topic, held.queue, held.wait
+        key = held.message.topic, held.queue, held.wait_property
         batch = self._batches.get(key)
         if batch is None:
             timer = loop_thread().loop.call_later(self._max_delay, self._send, key)

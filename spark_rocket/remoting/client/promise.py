@@ -112,6 +112,10 @@ class Promise(Future[T]):
         finally:
             del outcome  # no circle of the error and this frame
 
+    def wait(self) -> T:
+        """Return the result, for a caller that keeps no reference. The promise of a request has a deadline."""
+        return self.result()
+
     def exception(self, timeout: float | None = None) -> BaseException | None:
         outcome = self._outcome
         if outcome is _PENDING:
