@@ -333,8 +333,7 @@ class Broker:
                 await parts.synchronize.close()
                 await parts.slave.close()
             await parts.registration.close()
-            parts.pull_request_hold.close()
-            parts.pop_long_polling.close()
+            parts.held_requests.close()
             await parts.replication.settle()
             await server.close()
             await parts.tasks.settle()
@@ -353,8 +352,7 @@ class Broker:
     def channel_closed(self, channel: Channel) -> None:
         parts = self._parts
         if parts is not None:
-            parts.pull_request_hold.channel_closed(channel)
-            parts.pop_long_polling.channel_closed(channel)
+            parts.held_requests.channel_closed(channel)
             parts.clients.channel_closed(channel)
 
 

@@ -3,7 +3,7 @@
 =================  =================================================================================================
 stage              parts
 =================  =================================================================================================
-tables             topics, groups, offsets, clients, locks, statistics, held pulls and pops; all empty
+tables             topics, groups, offsets, clients, locks, statistics, held requests; all empty
 store              the message store, opened and recovered; then the tables are loaded from ``config/*.json``
 delivery           delay levels, timer, transactions, pops, and the timers that drive them
 network            name servers, slaves, the master of a slave
@@ -30,10 +30,10 @@ from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.delivery.durability_gate import DurabilityGate
-from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
 from spark_rocket.broker.pop.pop_service import PopService
+from spark_rocket.broker.pop.turns import parts_of
 from spark_rocket.broker.processors.accounts import AccountProcessor
 from spark_rocket.broker.processors.ack import AckMessageProcessor
 from spark_rocket.broker.processors.assignment import QueryAssignmentProcessor
@@ -148,15 +148,17 @@ class BrokerParts:
         )
         self.topics, self.groups, self.offsets = self.tables.topics, self.tables.groups, self.tables.offsets
         self.clients, self.stats = self.tables.clients, self.tables.stats
-        pops = self.pop_long_polling = PopLongPollingService(self.loop, config, clock, self.topics.read_queues)
-        self.pull_request_hold = PullRequestHoldService(self.loop, pops.watched, pops.notify_arriving)
+        read_queues = self.topics.read_queues
+        held = self.held_requests = HeldRequests(
+            self.loop, config, self.environment.rules, lambda topic: parts_of(read_queues(topic))
+        )
         self.order_info = ConsumerOrderInfoManager(
-            self.loop, clock, self.offsets, self.topics, self.groups, on_free=pops.more
+            self.loop, clock, self.offsets, self.topics, self.groups, on_free=held.more
         )
 
     def _open_store(self) -> None:
         config = self.config
-        on_arrive = self._arrived if config.is_slave else self.pull_request_hold.notify_arriving
+        on_arrive = self._arrived if config.is_slave else self.held_requests.notify_arriving
         self.store = MessageStore(
             config.store_config(), store_host=self.environment.store_host, clock=self.clock, on_arrive=on_arrive
         )
@@ -166,7 +168,7 @@ class BrokerParts:
         """Handle a new message in the log of a slave."""
         if self.synchronize is not None:
             self.synchronize.arrived(topic, queue_id)
-        self.pull_request_hold.notify_arriving(topic, queue_id, *rest)
+        self.held_requests.notify_arriving(topic, queue_id, *rest)
 
     def _load_tables(self) -> None:
         """Load the tables; ConfigError for a corrupt file."""
@@ -274,7 +276,7 @@ class BrokerParts:
             files=self.files,
             saver=self.saver,
             registration=self.registration,
-            pull_request_hold=self.pull_request_hold,
+            held_requests=self.held_requests,
             targets=self.targets,
             period=seconds,
         )
@@ -318,29 +320,29 @@ class BrokerParts:
             ),
             SendBackProcessor(*common, self.delay_rules, timers),
             ReplyMessageProcessor(*common, self.targets),
-            PullMessageProcessor(*common, self.pull_request_hold, overload, self.tracing),
+            PullMessageProcessor(*common, self.held_requests, overload, self.tracing),
             EndTransactionProcessor(*common, self.transactions, timers),
             PendingMessageProcessor(*common, self.delay_rules, self.schedule_message_service, self.timer_store, timers),
             QueryMessageProcessor(*common),
         ]
 
     def _pop_processors(self) -> list[Processor]:
-        common, pops, service, overload = self._common, self.pop_long_polling, self.pop_service, self.overload
-        peeks = PeekProcessor(*common, self.order_info, pops, overload)
+        common, held, service, overload = self._common, self.held_requests, self.pop_service, self.overload
+        peeks = PeekProcessor(*common, self.order_info, held, overload)
         if service is None:
             return [peeks]
-        return [peeks, PopMessageProcessor(*common, service, pops, overload), AckMessageProcessor(*common, service)]
+        return [peeks, PopMessageProcessor(*common, service, held, overload), AckMessageProcessor(*common, service)]
 
     def _administration(self) -> list[Processor]:
-        common, pulls, pops = self._common, self.pull_request_hold, self.pop_long_polling
+        common, held = self._common, self.held_requests
         return [
             ClientManageProcessor(*common),
             ConsumerRequestProcessor(*common),
             QueryAssignmentProcessor(*common, self.registration, self.saver),
             OffsetProcessor(*common, self.saver),
-            OffsetResetProcessor(*common, pulls),
+            OffsetResetProcessor(*common, held),
             ConsumeStatsProcessor(*common),
-            TopicAdminProcessor(*common, self.order_info, pulls, pops),
+            TopicAdminProcessor(*common, self.order_info, held),
             GroupAdminProcessor(*common, self.order_info),
             SettingsProcessor(*common, self._settings_changed),
             DeletionProcessor(*common),
@@ -348,8 +350,7 @@ class BrokerParts:
                 *common,
                 schedule_message_service=self.schedule_message_service,
                 timer_store=self.timer_store,
-                pull_request_hold=pulls,
-                pop_long_polling=pops,
+                held_requests=held,
                 overload=self.overload,
             ),
             HaStatusProcessor(*common, self.replication, self.slave),

@@ -49,7 +49,7 @@ from functools import partial
 from typing import Any
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
-from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.slave import ReplicationSlave
 from spark_rocket.broker.send_targets import SendTargets
@@ -96,7 +96,7 @@ class SlaveSynchronize:
     files: Mapping[str, ConfigFile]
     saver: StateSaver
     registration: NameServerRegistration
-    pull_request_hold: PullRequestHoldService
+    held_requests: HeldRequests
     targets: SendTargets
     period: float  # seconds
 
@@ -279,7 +279,7 @@ class SlaveSynchronize:
                     )
             elif topic not in self.topics.table and self._is_untouched(topic):
                 self.store.delete_topic(topic)
-                self.pull_request_hold.wake_topic(topic)
+                self.held_requests.wake_topic(topic)
             else:
                 orphans = True
         self._may_have_orphans = orphans

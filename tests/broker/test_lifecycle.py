@@ -286,7 +286,7 @@ def test_a_held_pull_waits_until_its_client_reads_again(tmp_path: Path, clock: C
         wire.send("T", b"meanwhile")
         assert not later.done()
         until(
-            lambda: parts.pull_request_hold.count == 1
+            lambda: parts.held_requests.pulls.count == 1
         )  # held again and again, instead of written to a full connection
         pull.channel.is_paused = False
         assert bodies_of(later.result(30)) == [b"meanwhile"]

@@ -1,40 +1,80 @@
 """Held pulls: woken by messages of their queue and tags, ended by timeouts and closed connections."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
-import pytest
-
-from spark_rocket.broker.delivery.pull_request_hold_service import HeldPull, PullRequestHoldService
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.state.broker_config import BrokerConfig
+from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.requests import STATE_LIMITS
 from spark_rocket.protocol.requests.state import HELD_PULLS
+from spark_rocket.protocol.wire.codes import ResponseCode
+from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.server.channel import Channel
 
 
 class Peer:
-    """The part of a connection that a held pull needs."""
+    """The part of a connection that a held pull needs, with the responses that it got."""
 
+    is_active = True
+    is_writable = True
     remote_addr = "127.0.0.1:1"
 
+    def __init__(self) -> None:
+        self.answered: list[str | None] = []
 
-CHANNEL = cast(Channel, Peer())
+    def write(self, command: RemotingCommand) -> None:
+        self.answered.append(command.remark)
+
+
+class Scene:
+    def __init__(self, **settings: int) -> None:
+        self.rules = object()
+        self.held = HeldRequests(asyncio.get_running_loop(), BrokerConfig(**settings), lambda: self.rules)
+        self.peer = Peer()
+
+    @property
+    def answered(self) -> list[str | None]:
+        return self.peer.answered
+
+    def hold(
+        self,
+        name: str,
+        *,
+        offset: int = 5,
+        tags: set[int] | None = None,
+        peer: Peer | None = None,
+        milliseconds: int = 60_000,
+        subscription: str = "",
+        again: Callable[[], RemotingCommand] | None = None,
+    ) -> Held:
+        request = RemotingCommand.request(11, {"subscription": subscription})
+        place = Place("T", "", 0, HeldKind.PULL, None if tags is None else frozenset(tags))
+        channel = cast(Channel, peer or self.peer)
+        return self.held.hold(
+            HeldRequest(
+                channel,
+                request,
+                place,
+                again or (lambda: RemotingCommand.response(request, 0, name)),
+                lambda: RemotingCommand.response(request, 0, f"{name}: nothing"),
+                offset,
+            ),
+            milliseconds,
+        )
 
 
 @asynccontextmanager
-async def holding() -> AsyncIterator[tuple[PullRequestHoldService, list[str]]]:
-    """The service, and the names of the answered pulls; at the end its tables are consistent."""
-    service = PullRequestHoldService(asyncio.get_running_loop(), (), lambda *arrived: None)
-    yield service, []
-    assert service.count == sum(map(len, service._by_queue.values())) == sum(map(len, service._by_channel.values()))
-
-
-def held(
-    answered: list[str], name: str, *, offset: int = 5, tags: set[int] | None = None, channel: Channel = CHANNEL
-) -> HeldPull:
-    codes = None if tags is None else frozenset(tags)
-    return HeldPull(channel, ("T", 0), offset, codes, lambda: answered.append(name))
+async def holding(**settings: int) -> AsyncIterator[Scene]:
+    """Held pulls; at the end the tables are consistent, and empty after a stop."""
+    scene = Scene(**settings)
+    yield scene
+    held = scene.held
+    assert held.pulls.count == len(list(held.of_topic("T")))
+    held.close()
+    assert (held.pulls.count, held.pulls.quota.total, held.pulls.lines) == (0, 0, {})
 
 
 async def settle() -> None:
@@ -43,97 +83,114 @@ async def settle() -> None:
 
 
 async def test_a_message_wakes_the_pulls_of_its_queue_once() -> None:
-    async with holding() as (service, answered):
-        service.hold(held(answered, "a"), 60)
-        service.hold(held(answered, "b"), 60)
-        service.notify_arriving("T", 1, 6, 0)
-        service.notify_arriving("Other", 0, 6, 0)
+    async with holding() as scene:
+        scene.hold("a")
+        scene.hold("b")
+        scene.held.notify_arriving("T", 1, 6, 0)
+        scene.held.notify_arriving("Other", 0, 6, 0)
         await settle()
-        assert answered == []
-        service.notify_arriving("T", 0, 6, 0)
-        service.notify_arriving("T", 0, 7, 0)
-        assert answered == []  # not inside the put
+        assert scene.answered == []
+        scene.held.notify_arriving("T", 0, 6, 0)
+        scene.held.notify_arriving("T", 0, 7, 0)
+        assert scene.answered == []  # not inside the put
         await settle()
-        assert service.count == 0
-    assert sorted(answered) == ["a", "b"]
+        assert scene.held.pulls.count == 0
+    assert scene.answered == ["a", "b"]
 
 
 async def test_a_message_before_the_pulls_offset_does_not_wake_it() -> None:
-    async with holding() as (service, answered):
-        service.hold(held(answered, "a", offset=9), 60)
-        service.notify_arriving("T", 0, 9, 0)
+    async with holding() as scene:
+        scene.hold("a", offset=9)
+        scene.hold("b", offset=8)
+        scene.held.notify_arriving("T", 0, 9, 0)
         await settle()
-        assert service.count == 1
-        service.close()
-    assert answered == []
+        assert scene.held.pulls.count == 1
+    assert scene.answered == ["b"]
 
 
 async def test_only_its_tags_wake_a_pull_with_tags() -> None:
-    async with holding() as (service, answered):
-        service.hold(held(answered, "tagged", tags={1, 2}), 60)
-        service.notify_arriving("T", 0, 6, 3)
+    async with holding() as scene:
+        scene.hold("tagged", tags={1, 2})
+        scene.held.notify_arriving("T", 0, 6, 3)
         await settle()
-        assert answered == []
-        service.notify_arriving("T", 0, 7, 2)
+        assert scene.answered == []
+        scene.held.notify_arriving("T", 0, 7, 2)
         await settle()
-    assert answered == ["tagged"]
+    assert scene.answered == ["tagged"]
 
 
 async def test_many_messages_at_once_wake_whatever_their_tags() -> None:
-    async with holding() as (service, answered):
-        service.hold(held(answered, "tagged", tags={1}), 60)
-        service.notify_arriving("T", 0, 100, None)
+    async with holding() as scene:
+        scene.hold("tagged", tags={1})
+        scene.held.notify_arriving("T", 0, 100, None)
         await settle()
-    assert answered == ["tagged"]
+    assert scene.answered == ["tagged"]
 
 
 async def test_expiry_answers_in_time() -> None:
-    async with holding() as (service, _):
+    async with holding() as scene:
         done = asyncio.Event()
-        service.hold(HeldPull(CHANNEL, ("T", 0), 0, None, done.set), 0.01)
+
+        def respond() -> RemotingCommand:
+            done.set()
+            return RemotingCommand.response(RemotingCommand.request(11))
+
+        scene.hold("a", milliseconds=10, again=respond)
         await asyncio.wait_for(done.wait(), 5)
-        assert service.count == 0
+        assert scene.held.pulls.count == 0
 
 
 async def test_a_closed_connection_ends_its_pulls() -> None:
-    other = cast(Channel, Peer())
-
-    async with holding() as (service, answered):
-        service.hold(held(answered, "a"), 0)
-        service.hold(held(answered, "b", channel=other), 60)
-        service.channel_closed(CHANNEL)
-        service.channel_closed(CHANNEL)
-        assert service.count == 1
-        service.wake_topic("T")
+    other = Peer()
+    async with holding() as scene:
+        scene.hold("a")
+        scene.hold("b", peer=other)
+        scene.held.channel_closed(cast(Channel, scene.peer))
+        scene.held.channel_closed(cast(Channel, scene.peer))
+        assert scene.held.pulls.count == 1
+        scene.held.wake_topic("T")
         await settle()
-    assert answered == ["b"]
+    assert (scene.answered, other.answered) == ([], ["b"])
 
 
-async def test_a_failed_one_does_not_affect_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise OSError("no file left")
+async def test_a_failed_one_does_not_affect_the_others() -> None:
+    def fail() -> RemotingCommand:
+        raise RefusedError("no file left", ResponseCode.SYSTEM_ERROR)
 
-    async with holding() as (service, answered):
+    async with holding() as scene:
         for name in "ab":
-            service.hold(HeldPull(CHANNEL, ("T", 0), 0, None, fail), 60)
-            service.hold(held(answered, name), 60)
-        service.notify_arriving("T", 0, 6, 0)
+            scene.hold("", again=fail)
+            scene.hold(name)
+        scene.held.notify_arriving("T", 0, 6, 0)
         await settle()
-    assert sorted(answered) == ["a", "b"]
-    assert caplog.text.count("failed to respond to a held pull") == 2
+    assert len(scene.answered) == 4
+    assert scene.answered[1::2] == ["a", "b"]
+    assert all("no file left" in (remark or "") for remark in scene.answered[::2])
+
+
+async def test_a_pull_that_was_checked_by_other_rules_gets_nothing() -> None:
+    async with holding() as scene:
+        scene.hold("before")
+        scene.rules = object()
+        scene.hold("after")
+        scene.held.notify_arriving("T", 0, 6, 0)
+        await settle()
+    assert scene.answered == ["before: nothing", "after"]
 
 
 async def test_pulls_are_bounded_by_connection_and_those_with_long_filters_count_more() -> None:
-    async with holding() as (service, answered):
-        limit = STATE_LIMITS[HELD_PULLS]
-        most = limit.per_connection or 0
-        pull = held(answered, "a")
-        pull.weight = most - 1
-        service.hold(pull, 60)
-        assert service.has_room(CHANNEL, 1, limit.total)
-        assert not service.has_room(CHANNEL, 2, limit.total)
-        assert not service.has_room(CHANNEL, 1, 1)  # maxHeldPulls
-        assert service.has_room(cast(Channel, Peer()), 2, limit.total)
-        service.channel_closed(CHANNEL)
-        assert service.has_room(CHANNEL, most, limit.total)
-    assert answered == []
+    most = STATE_LIMITS[HELD_PULLS].per_connection or 0
+    async with holding() as scene:
+        assert scene.hold("a", subscription="x" * 128 * (most - 2)) is Held.HELD
+        assert scene.hold("b", subscription="x" * 128) is Held.FULL
+        assert scene.hold("b", subscription="x" * 128, peer=Peer()) is Held.HELD
+        assert scene.hold("c") is Held.HELD
+        scene.held.channel_closed(cast(Channel, scene.peer))
+        assert scene.hold("d", subscription="x" * 128 * (most - 1)) is Held.HELD
+    assert scene.answered == []
+
+
+async def test_pulls_are_bounded_by_a_setting() -> None:
+    async with holding(max_held_pulls=1) as scene:
+        assert scene.hold("a") is Held.HELD
+        assert scene.hold("b", peer=Peer()) is Held.FULL

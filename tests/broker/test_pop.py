@@ -73,6 +73,15 @@ def test_where_a_new_group_begins_and_continues_after_a_reset(popper: Popper, wi
     assert popper.take_bodies() == [b"1", b"2"]
 
 
+def test_a_reset_reaches_held_pops(popper: Popper, wire: Wire) -> None:
+    popper.send(b"a")
+    popper.ack_all(popper.take())
+    later = popper.pop_later()
+    assert popper.polling_num() == "1"
+    wire.reset(popper.group, popper.topic, timestamp=0)
+    assert bodies_of(later.result(30)) == [b"a"]
+
+
 def test_acks_are_accepted_once_twice_and_in_batches(popper: Popper, wire: Wire) -> None:
     popper.send(*[b"x"] * 12)
     message, receipt = popper.take()[0]

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
-from spark_rocket.broker.pop.pop_long_polling_service import Held, PopLongPollingService
+from spark_rocket.broker.delivery.held_requests import Held, HeldRequest, HeldRequests, Place
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -27,6 +26,9 @@ class Client:
     is_writable = True
     remote_addr = "127.0.0.1:1"
 
+    def write(self, command: RemotingCommand) -> None:
+        """The response."""
+
 
 class WaitingMachine(RuleBasedStateMachine):
     """Two groups, two queues, tags 1 and 2; all members of a group have the same subscription."""
@@ -34,8 +36,7 @@ class WaitingMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.waiting = PopLongPollingService(self.loop, BrokerConfig(), lambda: 1_000)
-        self.held = PullRequestHoldService(self.loop, self.waiting.watched, self.waiting.notify_arriving)
+        self.waiting = HeldRequests(self.loop, BrokerConfig())
         self.messages: dict[int, list[int]] = {queue: [] for queue in QUEUES}
         self.at = {(group, queue): 0 for group in GROUPS for queue in QUEUES}
         self.wanted = {"G": ALL, "H": PullFilter(frozenset((1,)))}
@@ -48,7 +49,7 @@ class WaitingMachine(RuleBasedStateMachine):
         self.nobody_waits_for_what_is_there()
         self.waiting.close()
         self.still()
-        assert not self.waiting.watched
+        assert not list(self.waiting.of_topic("T"))
         self.loop.close()
 
     def still(self) -> None:
@@ -77,16 +78,24 @@ class WaitingMachine(RuleBasedStateMachine):
             left += len(self.messages[queue]) - at
         return found, left, passed
 
-    def run(self, client: Client, request: RemotingCommand, pop: PopRequest) -> None:
+    def run(self, client: Client, request: RemotingCommand, pop: PopRequest) -> RemotingCommand | None:
         found, left, passed = self.pop(pop)
         if found:
             if left:
                 self.waiting.more(pop.group, pop.topic, pop.queue_id)
-            return
-        held = self.waiting.hold(cast(Channel, client), request, pop, lambda: self.run(client, request, pop))
-        assert held is Held.HELD
+            return RemotingCommand.response(request)
+        place = Place(pop.topic, pop.group, pop.queue_id, tag_codes=pop.wanted.tag_codes)
+        held = HeldRequest(
+            cast(Channel, client),
+            request,
+            place,
+            lambda: self.run(client, request, pop),
+            lambda: RemotingCommand.response(request),
+        )
+        assert self.waiting.hold(held, 60_000) is Held.HELD
         if passed and left:
             self.waiting.more(pop.group, pop.topic, pop.queue_id)
+        return None
 
     # --- what happens -------------------------------------------------------------------------------------------
 
@@ -101,13 +110,13 @@ class WaitingMachine(RuleBasedStateMachine):
     def send(self, queue: int, tags: list[int]) -> None:
         for tag in tags:
             self.messages[queue].append(tag)
-            self.held.notify_arriving("T", queue, len(self.messages[queue]), tag)
+            self.waiting.notify_arriving("T", queue, len(self.messages[queue]), tag)
 
     @rule(queue=st.sampled_from(QUEUES), tags=st.lists(st.sampled_from((1, 2)), min_size=2, max_size=6))
     def send_batch(self, queue: int, tags: list[int]) -> None:
         self.messages[queue] += tags
         for tag in set(tags):
-            self.held.notify_arriving("T", queue, len(self.messages[queue]), tag)
+            self.waiting.notify_arriving("T", queue, len(self.messages[queue]), tag)
 
     @precondition(lambda self: self.clients)
     @rule(data=st.data())
@@ -125,8 +134,7 @@ class WaitingMachine(RuleBasedStateMachine):
     def nobody_waits_for_what_is_there(self) -> None:
         before = dict(self.at)
         self.still()
-        for line in self.waiting._lines.values():
-            place = line.place
+        for place in list(self.waiting.pops.lines):
             pop = PopRequest(place.group, "T", place.queue_id, 32, 0, 0, 0, 0, self.wanted[place.group])
             for _ in range(40):
                 found, left, _ = self.pop(pop)

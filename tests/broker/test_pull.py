@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -265,7 +264,7 @@ def test_a_held_pull_releases_its_request(wire: Wire, topic: str, parts: BrokerP
     pull = wire.ask_later(RequestCode.PULL_MESSAGE, bytes(4_096), **wire.pull_fields(topic, 0, **HELD))
     assert held_pulls(wire, parts, topic) == 1
     (waiting,) = held_by(parts, topic)
-    request = cast("partial[None]", waiting.respond).args[1]
+    request = waiting.request
     assert (request.code, bytes(request.body)) == (RequestCode.PULL_MESSAGE, b"")
     wire.send(topic)
     assert pull.result(10).code == 0

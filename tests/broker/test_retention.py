@@ -133,7 +133,7 @@ def test_a_queue_without_remaining_messages_keeps_its_end(
         assert here.pull(old, 1).ext_fields["nextBeginOffset"] == "3"
         assert here.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE).code == ResponseCode.SUCCESS
     waiting = here.hold(old, 3)
-    until(lambda: insides.pull_request_hold.count)
+    until(lambda: insides.held_requests.pulls.count)
     assert here.send(old, b"next").ext_fields["queueOffset"] == "3"
     assert waiting.result(20).code == ResponseCode.SUCCESS
 

@@ -7,11 +7,10 @@ import queue
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from spark_rocket.broker.broker_parts import BrokerParts
-from spark_rocket.broker.delivery.pull_request_hold_service import HeldPull
+from spark_rocket.broker.delivery.held_requests import HeldKind, HeldRequest
 from spark_rocket.model import Message, MessageExt
 from spark_rocket.protocol.auth import Credentials
 from spark_rocket.protocol.java_properties import parse_properties
@@ -257,9 +256,9 @@ def _text(value: object) -> str:
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
-def held_by(parts: BrokerParts, topic: str) -> list[HeldPull]:
+def held_by(parts: BrokerParts, topic: str) -> list[HeldRequest]:
     """The held pulls of a topic."""
-    return [pull for key, pulls in list(parts.pull_request_hold._by_queue.items()) if key[0] == topic for pull in pulls]
+    return [held for held in list(parts.held_requests.of_topic(topic)) if held.place.kind is HeldKind.PULL]
 
 
 def held_pulls(wire: Wire, parts: BrokerParts, topic: str) -> int:
@@ -269,11 +268,5 @@ def held_pulls(wire: Wire, parts: BrokerParts, topic: str) -> int:
 
 
 def time_is_up(parts: BrokerParts, topic: str) -> None:
-    """Let the held pulls of a topic time out."""
-
-    def expire() -> None:
-        for pull in held_by(parts, topic):
-            cast("partial[None]", pull.respond).args[2].until = 0.0  # one with an SQL92 filter looks at it too
-            parts.pull_request_hold._expire(pull)
-
-    parts.loop.call_soon_threadsafe(expire)
+    """Let the held requests of a topic time out."""
+    parts.loop.call_soon_threadsafe(parts.held_requests.wake_topic, topic)

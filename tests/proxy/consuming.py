@@ -210,5 +210,5 @@ def consuming(directory: Path, clock: Clock | None = None, **settings: object) -
         yield world
         world.run(world.renewals.close)
         world.settle_all()
-        held = world.run(lambda: (world.parts.pop_long_polling.count, world.parts.pull_request_hold.count))
+        held = world.run(lambda: (world.parts.held_requests.pops.count, world.parts.held_requests.pulls.count))
         assert held == (0, 0), "ended calls are held"

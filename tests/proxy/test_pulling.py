@@ -140,7 +140,7 @@ def test_a_pull_waits_for_a_message(client: Consuming) -> None:
         return [each async for each in client.pulling.pull_message(client.context(), request)]
 
     waiting = asyncio.run_coroutine_threadsafe(pull(), client.server.loop)
-    client.wait_for(lambda: client.parts.pull_request_hold.count == 1)
+    client.wait_for(lambda: client.parts.held_requests.pulls.count == 1)
     client.send(b"late", queue_id=QUEUE)
     first, message, last = waiting.result(30)
     assert (first.status.code, message.message.body, last.next_offset) == (Code.OK, b"late", 1)
@@ -152,14 +152,14 @@ def test_a_call_that_ends_while_it_waits_receives_nothing(client: Consuming) -> 
     async def start_and_cancel() -> None:
         request = _pull_request(client, long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.pulling.pull_message(client.context(), request)))
-        await until_async(lambda: client.parts.pull_request_hold.count)
+        await until_async(lambda: client.parts.held_requests.pulls.count)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     client.do(start_and_cancel())
     client.send(b"a", queue_id=QUEUE)
-    client.wait_for(lambda: client.parts.pull_request_hold.count == 0)
+    client.wait_for(lambda: client.parts.held_requests.pulls.count == 0)
     assert [message.body for message in _pull(client)[1]] == [b"a"]
 
 
@@ -168,7 +168,7 @@ def test_a_call_without_time_is_answered_at_once(client: Consuming, seconds: flo
     request = _pull_request(client, long_polling_timeout={"seconds": 20})
     answers = _answers(client, request, client.context(seconds=seconds))
     assert answers[0].status.code == Code.MESSAGE_NOT_FOUND
-    assert client.run(lambda: client.parts.pull_request_hold.count) == 0
+    assert client.run(lambda: client.parts.held_requests.pulls.count) == 0
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_receive_waits_for_a_message(client: Consuming) -> None:
         return [each async for each in client.receiving.receive_message(client.context(), request)]
 
     waiting = asyncio.run_coroutine_threadsafe(receive(), client.server.loop)
-    client.wait_for(lambda: client.parts.pop_long_polling.count == 1)
+    client.wait_for(lambda: client.parts.held_requests.pops.count == 1)
     client.send(b"late")
     answers = waiting.result(30)
     assert [answer.message.body for answer in answers[1:-1]] == [b"late"]
@@ -250,7 +250,7 @@ def test_messages_for_an_ended_call_are_redelivered_soon(client: Consuming) -> N
     async def start() -> asyncio.Task[Any]:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
-        await until_async(lambda: client.parts.pop_long_polling.count == 1)
+        await until_async(lambda: client.parts.held_requests.pops.count == 1)
         return task
 
     async def cancel(task: asyncio.Task[Any]) -> None:
@@ -260,7 +260,7 @@ def test_messages_for_an_ended_call_are_redelivered_soon(client: Consuming) -> N
 
     client.do(cancel(client.do(start())))
     client.send(b"a")
-    client.wait_for(lambda: client.parts.pop_long_polling.count == 0)
+    client.wait_for(lambda: client.parts.held_requests.pops.count == 0)
     assert client.receive() == []
     client.settle_all()
     client.pass_time(2_001)
@@ -272,9 +272,9 @@ def test_a_call_that_ends_at_delivery_returns_its_messages(client: Consuming) ->
     async def cancel_with_the_answer() -> None:
         request = client.request(long_polling_timeout={"seconds": 20})
         task = asyncio.ensure_future(anext(client.receiving.receive_message(client.context(), request)))
-        await _turns_until(lambda: client.parts.pop_long_polling.count == 1)
+        await _turns_until(lambda: client.parts.held_requests.pops.count == 1)
         client.parts.store.put_message(client.topic, 0, b"a", b"UNIQ_KEY\x01U1", born_timestamp=1, born_host=_HOST)
-        await _turns_until(lambda: client.parts.pop_long_polling.count == 0)
+        await _turns_until(lambda: client.parts.held_requests.pops.count == 0)
         assert not task.done()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -188,11 +188,11 @@ def test_messages_for_a_broken_connection_go_to_others(
     cluster: LocalCluster, parts: BrokerParts, group: str, topic: str, producer: Producer
 ) -> None:
     """The broker holds the receives on: what it answers is given back."""
-    before = parts.pop_long_polling.count
+    before = parts.held_requests.pops.count
     with Caller(cluster.grpc_endpoint, "leaving@1") as caller:
         consumer = Consumer(caller, group, topic)
         calls = [caller.stream("ReceiveMessage", consumer.request()) for _ in range(2)]
-        until(lambda: parts.pop_long_polling.count == before + 2)
+        until(lambda: parts.held_requests.pops.count == before + 2)
         calls[0].cancel()
     producer.send(Message.of(topic, b"late"))
     with Caller(cluster.grpc_endpoint, "staying@1") as caller:

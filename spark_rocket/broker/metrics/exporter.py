@@ -173,8 +173,8 @@ class _Scrape:
             add("rocketmq_commit_messages_total", f"{node},{label_text({'topic': topic})}", count)
         for topic, count in stats.rolled_back.items():
             add("rocketmq_rollback_messages_total", f"{node},{label_text({'topic': topic})}", count)
-        add("rocket_held_pulls", node, parts.pull_request_hold.count)
-        add("rocket_held_pops", node, parts.pop_long_polling.count)
+        add("rocket_held_pulls", node, parts.held_requests.pulls.count)
+        add("rocket_held_pops", node, parts.held_requests.pops.count)
         add("rocket_pull_misses_total", node, stats.get_misses)
         for address, registered in parts.registration.states().items():
             add("rocket_name_server_registered", f"{node},{label_text({'name_server': address})}", int(registered))

@@ -10,7 +10,6 @@ check_points.py                 check points and acks, as values and as JSON of 
 revive_log.py                   writes check points and acks into the log; recovers groups' offsets from it after a kill
 acks.py                         checks receipts, and batches acks for the log
 revive.py                       reads the log when check points are due; puts unacked messages into the retry topic
-pop_long_polling_service.py     held pops
 consumer_order_info_manager.py  queues that are popped in order
 ==============================  =======================================================================================
 

@@ -4,10 +4,10 @@ How a POP_MESSAGE is processed (processors/pop.py):
 
 1. The processor checks the request as Apache's does and converts it to a :class:`PopRequest`.
 2. ``PopService.pop(request)`` returns a :class:`PopResult`. If it has messages, they are the response; if messages
-   remain, ``PopLongPollingService.more(group, topic, queue_id)`` may run another held request.
-3. Without messages: ``PopLongPollingService.hold(channel, request, pop, again)``. HELD: the response is sent later.
-   ``again()`` is called on the loop when a matching message may have arrived, or when the timeout expires
-   (``poll_time`` after ``born_time``). It repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
+   remain, ``HeldRequests.more(group, topic, queue_id)`` may run another held request.
+3. Without messages: ``HeldRequests.hold`` (delivery/held_requests.py). HELD: the response is sent later. The request is
+   run again on the loop when a matching message may have arrived, or when the timeout expires (``poll_time`` after
+   ``born_time``). That repeats everything from step 2. FULL: 209. TIMED_OUT: 210.
 
 Ordered pops (all calls from ``PopService``, with the queue's real topic) go through
 :class:`~spark_rocket.broker.pop.consumer_order_info_manager.ConsumerOrderInfoManager`:
@@ -16,7 +16,7 @@ Ordered pops (all calls from ``PopService``, with the queue's real topic) go thr
 * after it: ``popped`` stores the offsets and returns the queue's part of orderCountInfo. No check point is written,
   and the group's offset stays at the first popped message;
 * at an ack with reviveQid 999: ``ack`` returns the offset to commit, ALREADY_ACKED or ILLEGAL (the response is 13);
-  afterwards ``PopLongPollingService.more`` is called if the queue is free;
+  afterwards ``HeldRequests.more`` is called if the queue is free;
 * at a change of the invisible time: ``change_invisible``; when the group's offset is reset: ``clear``.
 
 A message of a retry topic is returned with the topic of the request: its record is encoded again with that topic and
@@ -40,6 +40,7 @@ from spark_rocket.protocol.record.record import encode_record, iter_records
 from spark_rocket.store.layout import MAX_PROPERTIES_BYTES
 
 _POP_CK = b"POP_CK"
+_MIN_HELD_MS = 50  # as Apache's: requests with less time left are not held
 
 
 class PopRequest(NamedTuple):
@@ -56,8 +57,6 @@ class PopRequest(NamedTuple):
     wanted: PullFilter
     order: bool = False
     attempt_id: str | None = None
-    rules: object = None
-    """The accounts and permissions that it was checked by."""
 
 
 @dataclass(slots=True)
@@ -85,6 +84,12 @@ class PopResult:
     start_offset_infos: list[str] = field(default_factory=list)
     msg_offset_infos: list[str] = field(default_factory=list)
     order_count_infos: list[str] = field(default_factory=list)
+
+
+def time_left(born_time: int, poll_time: int, now: int) -> int:
+    """How long a request may be held, in ms: ``poll_time``, but not longer than until ``born_time + poll_time``."""
+    left = min(poll_time, born_time + poll_time - now) if born_time > 0 else poll_time
+    return left if left > _MIN_HELD_MS else 0
 
 
 def offsets_of(records: bytes | memoryview) -> list[int]:

@@ -3,7 +3,7 @@
 One request examines at most :data:`MAX_EXAMINED_QUEUES` queues of a topic, and of each retry topic of its group. The
 next request with the same group and filter continues where it ended. So every queue is examined once in
 ``ceil(queues / MAX_EXAMINED_QUEUES)`` requests, or is read as soon as those before it have been. A held request
-continues by itself, in later iterations of the loop, until all queues are examined (pop_long_polling_service.py).
+continues by itself, in later iterations of the loop, until all queues are examined (delivery/held_requests.py).
 
 Positions are not stored: after a restart, parts start at any queue. Apache's broker examines all queues in one request.
 """

@@ -95,16 +95,6 @@ class DeferredResponses:
         self.respond(channel, request, in_turn())
 
 
-def respond_to_held(channel: Channel, request: RemotingCommand, handle: Callable[[], RemotingCommand | None]) -> None:
-    """Run a held request again and write its response. An exception is handled like one of the first run."""
-    try:
-        response = handle()
-    except Exception as error:
-        response = failure_of(channel, request, error)
-    if response is not None and not request.is_oneway:
-        channel.write(response)
-
-
 async def encoded(
     request: RemotingCommand, ext: dict[str, str] | None, snapshot: Callable[[], object]
 ) -> RemotingCommand:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.processors.processor import Processor, Steps, handles_in_steps
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError
@@ -31,7 +31,7 @@ _CPP = ("CPP", LanguageCode.CPP)
 class OffsetResetProcessor(Processor):
     """Resets of a group to a time or an offset."""
 
-    pull_request_hold: PullRequestHoldService
+    held_requests: HeldRequests
 
     @handles_in_steps(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, saves="offsets")
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> Steps:
@@ -77,7 +77,7 @@ class OffsetResetProcessor(Processor):
             raise RefusedError(f"Topic {topic} was changed meanwhile: retry", ResponseCode.SYSTEM_ERROR)
         for queue_id, offset in moved.items():
             self.offsets.reset(group, topic, queue_id, offset)
-        self.pull_request_hold.wake_topic(topic)  # held pulls get the reset now
+        self.held_requests.wake_topic(topic)  # held requests get the reset now
         return {self.queue_here(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
 
     async def _reset_members(

@@ -33,10 +33,10 @@ from functools import partial
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import PullFilter
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.pop_long_polling_service import Held, PollingKey, PollingKind, PopLongPollingService
+from spark_rocket.broker.pop.requests import time_left
 from spark_rocket.broker.pop.turns import QueueTurns, place_of
-from spark_rocket.broker.processors.deferred_responses import respond_to_held
 from spark_rocket.broker.processors.pop import check_queue, pop_filter
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import RefusedError
@@ -63,7 +63,7 @@ class PeekProcessor(Processor):
     """PEEK_MESSAGE, NOTIFICATION and POLLING_INFO: reads that leave messages visible."""
 
     order_info: ConsumerOrderInfoManager
-    pop_long_polling: PopLongPollingService
+    held_requests: HeldRequests
     overload: BrokerOverload
     _turns: QueueTurns = field(init=False, default_factory=QueueTurns)
 
@@ -72,7 +72,7 @@ class PeekProcessor(Processor):
         header = PollingInfoRequestHeader.from_ext(request.ext_fields)
         topic, queue_id, group = header.topic, header.queue_id, header.consumer_group
         self._check_reader(topic, queue_id, group, ResponseCode.SYSTEM_ERROR)
-        waiting = self.pop_long_polling.polling_num(group, topic, max(queue_id, -1))
+        waiting = self.held_requests.polling_num(group, topic, max(queue_id, -1))
         return RemotingCommand.response(request, 0, None, PollingInfoResponseHeader(polling_num=waiting).to_ext())
 
     @handles(RequestCode.NOTIFICATION)
@@ -93,32 +93,22 @@ class PeekProcessor(Processor):
         response = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
         if not response.has_msg:
             queue_id = max(header.queue_id, -1)
-            place = PollingKey(
-                header.topic, header.consumer_group, queue_id, PollingKind.NOTIFICATION, wanted.tag_codes
+            place = Place(header.topic, header.consumer_group, queue_id, HeldKind.NOTIFICATION, wanted.tag_codes)
+            again = partial(self._again, channel, request, header, wanted)
+            left = time_left(header.born_time, header.poll_time, self.clock())
+            held = self.held_requests.hold(
+                HeldRequest(channel, request, place, again, partial(_notified, request, response)), left
             )
-            again = partial(self._again, channel, request, header, wanted, self.environment.rules())
-            held = self.pop_long_polling.hold_at(place, channel, request, header.born_time, header.poll_time, again)
             if held is Held.HELD:
                 return None
             response.polling_full = held is Held.FULL
-        return RemotingCommand.response(request, 0, None, response.to_ext())
+        return _notified(request, response)
 
     def _again(
-        self,
-        channel: Channel,
-        request: RemotingCommand,
-        header: NotificationRequestHeader,
-        wanted: PullFilter,
-        rules: object,
-    ) -> None:
-        def look() -> RemotingCommand | None:
-            if rules is not self.environment.rules():
-                self.pop_long_polling.more(header.consumer_group, header.topic, header.queue_id)
-                return RemotingCommand.response(request, 0, None, NotificationResponseHeader(has_msg=False).to_ext())
-            self.topics.known(header.topic)
-            return self._look(channel, request, header, wanted)
-
-        respond_to_held(channel, request, look)
+        self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, wanted: PullFilter
+    ) -> RemotingCommand | None:
+        self.topics.known(header.topic)
+        return self._look(channel, request, header, wanted)
 
     def _has_message(self, header: NotificationRequestHeader, wanted: PullFilter) -> bool:
         topic, group = header.topic, header.consumer_group
@@ -209,3 +199,7 @@ class PeekProcessor(Processor):
         """The start of the group's next pop of a queue; only an estimate if the group has no offset."""
         offset = self.offsets.query(group, topic, queue_id)
         return offset if offset >= 0 else self.store.get_min_offset(topic, queue_id)
+
+
+def _notified(request: RemotingCommand, response: NotificationResponseHeader) -> RemotingCommand:
+    return RemotingCommand.response(request, 0, None, response.to_ext())

@@ -28,11 +28,10 @@ from functools import partial
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
 from spark_rocket.broker.pop.acks import MAX_POPPED
-from spark_rocket.broker.pop.pop_long_polling_service import Held, PopLongPollingService
 from spark_rocket.broker.pop.pop_service import PopService
-from spark_rocket.broker.pop.requests import PopRequest, PopResult
-from spark_rocket.broker.processors.deferred_responses import respond_to_held
+from spark_rocket.broker.pop.requests import PopRequest, PopResult, time_left
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.state.topic_config_manager import TopicConfigManager, illegal_queue
 from spark_rocket.errors import RefusedError
@@ -51,7 +50,7 @@ class PopMessageProcessor(Processor):
     """POP_MESSAGE: responds with messages, or holds the request until there are some."""
 
     pop_service: PopService
-    pop_long_polling: PopLongPollingService
+    held_requests: HeldRequests
     overload: BrokerOverload
 
     @handles(RequestCode.POP_MESSAGE)
@@ -94,7 +93,6 @@ class PopMessageProcessor(Processor):
             wanted,
             header.order or settings.consume_message_orderly,
             header.attempt_id,
-            self.environment.rules(),
         )
         return self._run(channel, request, pop)
 
@@ -103,32 +101,33 @@ class PopMessageProcessor(Processor):
         result = self.pop_service.pop(pop)
         if result.count:
             if result.rest_num > 0 or result.is_cut:
-                self.pop_long_polling.more(pop.group, pop.topic, pop.queue_id)
+                self.held_requests.more(pop.group, pop.topic, pop.queue_id)
             return _response(request, ResponseCode.SUCCESS, "FOUND", result, pop)
         self.stats.get_misses += 1
-        held = self.pop_long_polling.hold(channel, request, pop, partial(self._again, channel, request, pop))
+        held = self._hold(channel, request, pop)
         if held is Held.HELD:
             if (
                 result.passed and result.rest_num > 0
             ) or result.is_cut:  # continue after the messages that did not match
-                self.pop_long_polling.more(pop.group, pop.topic, pop.queue_id)
+                self.held_requests.more(pop.group, pop.topic, pop.queue_id)
             return None
         code = ResponseCode.POLLING_FULL if held is Held.FULL else ResponseCode.POLLING_TIMEOUT
         return _response(request, code, "NO_MESSAGE_IN_QUEUE", result, pop)
 
-    def _again(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> None:
-        if not channel.is_active:
-            return
+    def _hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> Held:
+        kind = HeldKind.ORDER if pop.order else HeldKind.POP
+        place = Place(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
+        again = partial(self._again, channel, request, pop)
+        held = HeldRequest(channel, request, place, again, partial(self._nothing, request, pop))
+        return self.held_requests.hold(held, time_left(pop.born_time, pop.poll_time, self.clock()))
 
-        def run() -> RemotingCommand | None:
-            if pop.rules is not self.environment.rules():
-                self.pop_long_polling.more(pop.group, pop.topic, pop.queue_id)  # the message is for the next one
-                nothing = PopResult(self.clock(), pop.invisible_time, 0)
-                return _response(request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", nothing, pop)
-            check_queue(self.topics, pop.topic, pop.queue_id, pop.group)
-            return self._run(channel, request, pop)
+    def _again(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> RemotingCommand | None:
+        check_queue(self.topics, pop.topic, pop.queue_id, pop.group)
+        return self._run(channel, request, pop)
 
-        respond_to_held(channel, request, run)
+    def _nothing(self, request: RemotingCommand, pop: PopRequest) -> RemotingCommand:
+        nothing = PopResult(self.clock(), pop.invisible_time, 0)
+        return _response(request, ResponseCode.POLLING_TIMEOUT, "NO_MESSAGE_IN_QUEUE", nothing, pop)
 
 
 def check_queue(

@@ -6,7 +6,7 @@ of a method::
 
     @dataclass(eq=False)
     class OffsetResetProcessor(Processor):
-        pull_request_hold: PullRequestHoldService
+        held_requests: HeldRequests
 
         @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
         def reset_offset(self, channel, request): ...

@@ -38,9 +38,8 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
+from spark_rocket.broker.delivery.held_requests import MAX_HELD_MS, Held, HeldKind, HeldRequest, HeldRequests, Place
 from spark_rocket.broker.delivery.in_memory import is_in_memory
-from spark_rocket.broker.delivery.pull_request_hold_service import HeldPull, PullRequestHoldService
-from spark_rocket.broker.processors.deferred_responses import respond_to_held
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.protocol.filter.tags import TYPE_SQL92
@@ -80,9 +79,6 @@ _REQUIRED = (
 )
 _LONG = 1 << 63
 _PHYSICAL_OFFSET = slice(28, 36)  # in a record
-_MAX_HELD_MS = 300_000
-# Delay before a held pull is retried if its connection is not writable.
-_BACK_OFF_S = 0.05
 
 
 @dataclass(slots=True)
@@ -96,21 +92,15 @@ class _Pull:
     max_msgs: int
     max_bytes: int
     wanted: PullFilter
-    until: float = 0.0
-    """Deadline of the response, by the loop's clock."""
     passed: bool = False
     """Whether messages that do not match were skipped while it was held."""
-    rules: object = None
-    """The accounts and permissions that it was checked by."""
-    weight: int = 1
-    """How often it counts among held pulls: once more for each 16 tags or 128 characters of its filter."""
 
 
 @dataclass(eq=False)
 class PullMessageProcessor(Processor):
     """PULL_MESSAGE: responds with records, or holds the request until there are some."""
 
-    pull_request_hold: PullRequestHoldService
+    held_requests: HeldRequests
     overload: BrokerOverload
     tracing: BrokerTracing | None
 
@@ -145,13 +135,12 @@ class PullMessageProcessor(Processor):
             wanted = self._filter_of_group(group, topic, sub_version, settings.consume_broadcast_enable)
         max_msgs, max_bytes = self._bounds(max_msgs, max_bytes)
         pull = _Pull(group, topic, queue_id, offset, max_msgs, max_bytes, wanted)
-        pull.rules = self.environment.rules()
         if sys_flag & _COMMIT and not self.offsets.has_reset(group, topic, queue_id):
             self.offsets.commit(group, topic, queue_id, commit_offset)
         held_ms = 0
         if sys_flag & _SUSPEND:
             asked = suspend if self.config.long_polling_enable else self.config.short_polling_time_mills
-            held_ms = min(max(asked, 0), _MAX_HELD_MS)
+            held_ms = min(max(asked, 0), MAX_HELD_MS)
         return self._run(channel, request, pull, held_ms)
 
     # --- checks -------------------------------------------------------------------------------------------------
@@ -226,12 +215,8 @@ class PullMessageProcessor(Processor):
             code = ResponseCode.PULL_NOT_FOUND if at_end else ResponseCode.PULL_OFFSET_MOVED
         else:
             code = _CODES[status]
-        if code == ResponseCode.PULL_NOT_FOUND and held_ms:
-            tag_codes = pull.wanted.tag_codes or ()
-            pull.weight = 1 + len(tag_codes) // 16 + len(request.ext_fields.get("subscription") or "") // 128
-            if self.pull_request_hold.has_room(channel, pull.weight, self.config.max_held_pulls):
-                self._hold(channel, request, pull, held_ms / 1000)
-                return None
+        if code == ResponseCode.PULL_NOT_FOUND and held_ms and self._hold(channel, request, pull, held_ms):
+            return None
         suggested = 0
         if self.config.slave_read_enable:
             suggested = self._suggested(pull.group, result)
@@ -268,41 +253,28 @@ class PullMessageProcessor(Processor):
 
     def _waits_on(self, channel: Channel, request: RemotingCommand, pull: _Pull, result: GetMessageResult) -> bool:
         """Hold a woken pull again, after the messages that did not match; False if it cannot be held."""
-        left = pull.until - self.environment.loop.time()
         at_end = result.next_begin_offset == result.max_offset
-        if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end or left <= 0:
+        if result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or not at_end:
             return False
         pull.offset, pull.passed = result.next_begin_offset, True
-        self._hold_for(channel, request, pull, left)
-        return True
+        return self._hold(channel, request, pull)
 
-    def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
-        pull.until = self.environment.loop.time() + seconds
-        self._hold_for(channel, request, pull, seconds)
-
-    def _hold_for(self, channel: Channel, request: RemotingCommand, pull: _Pull, seconds: float) -> None:
-        request.body = b""  # the view would keep the complete receive buffer in memory
-        request.ext_fields = {}
+    def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int = 0) -> bool:
+        """Hold a pull, for its remaining time if it was held before; return whether it is held."""
+        place = Place(pull.topic, "", pull.queue_id, HeldKind.PULL, pull.wanted.tag_codes)
         again = partial(self._again, channel, request, pull)
-        held = HeldPull(channel, (pull.topic, pull.queue_id), pull.offset, pull.wanted.tag_codes, again, pull.weight)
-        self.pull_request_hold.hold(held, seconds)
+        held = HeldRequest(channel, request, place, again, partial(self._nothing, request, pull), pull.offset)
+        return self.held_requests.hold(held, held_ms) is Held.HELD
 
-    def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> None:
+    def _again(self, channel: Channel, request: RemotingCommand, pull: _Pull) -> RemotingCommand | None:
         """Run a held pull again. With a tag filter this is the last run."""
-        if not channel.is_active:
-            return
-        if not channel.is_writable:
-            self._hold_for(channel, request, pull, _BACK_OFF_S)
-            return
+        self.topics.to_read(pull.topic, pull.queue_id, pull.group)
+        return self._run(channel, request, pull, None)
 
-        def run() -> RemotingCommand | None:
-            if pull.rules is not self.environment.rules():
-                code, remark = ResponseCode.PULL_RETRY_IMMEDIATELY, GetMessageStatus.NO_MATCHED_MESSAGE.value
-                return self._offset_response(request, pull, pull.offset, code, remark)
-            self.topics.to_read(pull.topic, pull.queue_id, pull.group)
-            return self._run(channel, request, pull, None)
-
-        respond_to_held(channel, request, run)
+    def _nothing(self, request: RemotingCommand, pull: _Pull) -> RemotingCommand:
+        """A response without messages, after which the client pulls again."""
+        remark = GetMessageStatus.NO_MATCHED_MESSAGE.value
+        return self._offset_response(request, pull, pull.offset, ResponseCode.PULL_RETRY_IMMEDIATELY, remark)
 
     def _offset_response(
         self, request: RemotingCommand, pull: _Pull, offset: int, code: int, remark: str

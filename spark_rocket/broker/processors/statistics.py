@@ -14,8 +14,7 @@ import time
 from dataclasses import dataclass
 
 from spark_rocket.broker.broker_overload import ACK, PULL, QUERY, SEND, TRANSACTION, BrokerOverload
-from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
-from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
+from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.broker.state.broker_stats import (
     BROKER,
@@ -50,8 +49,7 @@ class StatisticsProcessor(Processor):
 
     schedule_message_service: ScheduleMessageService
     timer_store: TimerMessageStore | None
-    pull_request_hold: PullRequestHoldService
-    pop_long_polling: PopLongPollingService
+    held_requests: HeldRequests
     overload: BrokerOverload
 
     def __post_init__(self) -> None:
@@ -94,8 +92,8 @@ class StatisticsProcessor(Processor):
             "startAcceptSendRequestTimeStamp": str(self.config.start_accept_send_request_time_stamp),
             "pageCacheLockTimeMills": "0",  # there are no concurrent appends
             "earliestMessageTimeStamp": str(self.store.first_store_time()),
-            "heldPulls": str(self.pull_request_hold.count),
-            "heldPops": str(self.pop_long_polling.count),
+            "heldPulls": str(self.held_requests.pulls.count),
+            "heldPops": str(self.held_requests.pops.count),
             **self._counts(),
             **self._queue_sizes(),
             **self._timer_info(),

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from spark_rocket.broker.delivery.pull_request_hold_service import PullRequestHoldService
+from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
-from spark_rocket.broker.pop.pop_long_polling_service import PopLongPollingService
 from spark_rocket.broker.processors.deferred_responses import encoded
 from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
 from spark_rocket.broker.state.topic_config_manager import alter_attributes
@@ -43,8 +42,7 @@ class TopicAdminProcessor(Processor):
     """Administration of topics."""
 
     order_info: ConsumerOrderInfoManager
-    pull_request_hold: PullRequestHoldService
-    pop_long_polling: PopLongPollingService
+    held_requests: HeldRequests
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -136,8 +134,7 @@ class TopicAdminProcessor(Processor):
         self.offsets.remove_topic(topic)
         self.order_info.remove_topic(topic)
         self.stats.forget_topic(topic)
-        self.pull_request_hold.wake_topic(topic)
-        self.pop_long_polling.wake_topic(topic)
+        self.held_requests.wake_topic(topic)
 
     @handles_in_steps(RequestCode.GET_ALL_TOPIC_CONFIG)
     def all_topics(self, channel: Channel, request: RemotingCommand) -> Steps:

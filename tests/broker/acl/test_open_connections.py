@@ -75,7 +75,7 @@ def test_a_held_request_gets_nothing_after_a_change(kind: str, cluster: LocalClu
         cluster.set_account(account.access_key, account.secret_key, reading)
 
     def held(number: int) -> bool:
-        return parts.pull_request_hold.count + parts.pop_long_polling.count == number
+        return parts.held_requests.pulls.count + parts.held_requests.pops.count == number
 
     evil = as_(mallory)
     first = ask(evil, topic)
