@@ -73,6 +73,8 @@ def test_a_failed_suite_does_not_end_the_run(project: Path) -> None:
     assert "* `make connect` failed: tests.a::bad" in details
     assert "`x.y` 1,234 rows/s, 0.50 of its ceiling" in details
     assert "* `make matrix`: 3.11 4.3" in details
+    _, later = verify(project, "--only", "matrix")
+    assert later == page
 
 
 def row(page: str, suite: str) -> str:
@@ -89,6 +91,7 @@ def test_each_row_names_its_form_and_commit_and_a_later_run_keeps_the_others(pro
     assert "| short | passed |" in first
     assert f"| `{commit.stdout.strip()}`, 20" in first
     (project / "Makefile").write_text(MAKEFILE + "\n")
+    shutil.rmtree(project / "build")  # as in another clone
     _, page = verify(project, "--only", "matrix")
     assert row(page, "long") == first
     assert "| full | passed |" in row(page, "matrix")
