@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future
 from dataclasses import replace
-from threading import Timer
 
 import pytest
 
@@ -110,7 +109,7 @@ def test_delayed_rows_have_a_separate_limit_and_are_ordered_by_key() -> None:
     assert wire.most_open == 4, "neither of them waits for the plain rows of its queue"
     wire.open[2].set_result(answer(QUEUES[0]))
     wire.open[1].set_exception(RemotingTimeoutError("late"))
-    Timer(0.1, lambda: wire.open[4].set_result(answer(QUEUES[0]))).start()
+    wire.at_once = True
     sender.put(delayed(4, "a"))
     assert [each.first_row for each, _ in wire.sent] == [0, 1, 2, 3, 1, 4], "behind what is sent again"
     for future in wire.open:
