@@ -25,6 +25,7 @@ TRANSLATED = {
             "getting-started",
             "managed-instances",
             "permissions",
+            "read",
             "typed-rows",
         )
     ),

@@ -206,7 +206,7 @@ _WHAT_TO_READ = (
     Option("subscribePattern", READS, "regular expression", topic_pattern, None,
            "The topics to read. The expression must match the complete topic name. See "
            "[topics](../guides/read.md#choose-topics).",
-           "要读取的主题。表达式必须匹配完整的主题名。参见[主题](../guides/read.md#choose-topics)（英文）。",
+           "要读取的主题。表达式必须匹配完整的主题名。参见[主题](../guides/read.zh.md#选择主题)。",
            excludes=(Excludes("subscribe", "SELECTIONS"), _NO_FILES), has_field=False),
     Option("assign", READS, "JSON", assigned_queues, None,
            'The queues to read: `{"orders": {"broker-a": [0, 1]}}`.',
@@ -218,7 +218,7 @@ _WHAT_TO_READ = (
            "checkpoint or in a topic's ORDER_TOPIC_CONFIG. See [unavailable "
            "brokers](../guides/read.md#handle-unavailable-brokers).",
            "必须可用的 Broker 的名称，以逗号分隔。默认：流的检查点或主题的 ORDER_TOPIC_CONFIG 中的 Broker。参见[不可"
-           "用的 Broker](../guides/read.md#handle-unavailable-brokers)（英文）。",
+           "用的 Broker](../guides/read.zh.md#处理不可用的-broker)。",
            excludes=(Excludes("assign", "ASSIGNED_BROKERS"), _NO_FILES)),
     Option("waitForTopic", frozenset({Scope.READ_STREAM}), "boolean", boolean, "false",
            "`true`: wait for missing topics and queues, then read them from their first message. `false`: a missing "
@@ -323,18 +323,18 @@ _FILTERS_LOOK_UPS_AND_DUPLICATES = (
            "Read only messages with one of these tags. Separate tags as RocketMQ does, with two bars. See "
            "[filters](../guides/read.md#filter-at-the-broker).",
            "只读取带有这些标签之一的消息。与 RocketMQ 一样，用两条竖线分隔标签。参见[过滤"
-           "](../guides/read.md#filter-at-the-broker)（英文）。"),
+           "](../guides/read.zh.md#在-broker-端过滤)。"),
     Option("sqlFilter", READS, "SQL92 expression", sql_expression, None,
            "Read only messages whose properties match. Requires `enablePropertyFilter=true` on the brokers. "
            "Excludes `tags`. See [filters](../guides/read.md#filter-at-the-broker).",
            "只读取属性匹配的消息。Broker 需要 `enablePropertyFilter=true`。不能与 `tags` 同时使用。参见[过滤"
-           "](../guides/read.md#filter-at-the-broker)（英文）。",
+           "](../guides/read.zh.md#在-broker-端过滤)。",
            excludes=(Excludes("tags", "FILTERS"), _NO_FILES)),
     Option("lookupKeys", frozenset({Scope.READ}), "list", key_list, None,
            "Read only messages with one of these keys, separated by commas or as a JSON list. Uses the index of the "
            "brokers. See [look-ups](../guides/read.md#look-up-messages-by-key).",
            "只读取带有这些 Key 之一的消息，以逗号分隔或写作 JSON 列表。使用 Broker 的索引。参见[查找"
-           "](../guides/read.md#look-up-messages-by-key)（英文）。",
+           "](../guides/read.zh.md#按-key-查找消息)。",
            excludes=(Excludes("lookupMsgIds"), _NO_FILES), has_field=False),
     Option("lookupMsgIds", frozenset({Scope.READ}), "list", key_list, None,
            "Read only messages with one of these values of `msgId`. Excludes `lookupKeys`.",
@@ -344,7 +344,7 @@ _FILTERS_LOOK_UPS_AND_DUPLICATES = (
            "Omit a message if one of this many preceding offsets of its queue has the same `msgId` and contents. "
            "See [duplicates](../guides/read.md#remove-duplicates).",
            "如果同一队列前面这么多个位点中有 `msgId` 和内容都相同的消息，就省略这条消息。参见[重复消息"
-           "](../guides/read.md#remove-duplicates)（英文）。",
+           "](../guides/read.zh.md#去除重复消息)。",
            excludes=(Excludes("lookupKeys", "LOOKUP"), Excludes("lookupMsgIds", "LOOKUP"), _NO_FILES)),
 )  # fmt: skip
 
@@ -353,8 +353,8 @@ _FAILURES_AND_PROGRESS = (
            "`true`: the query fails if messages were deleted before they were read, or if a broker is "
            "[unavailable](../guides/read.md#handle-unavailable-brokers). `false`: it logs this once and continues. "
            "See [data loss](../guides/exactly-once.md#handle-data-loss).",
-           "`true`：如果消息在读取之前被删除，或者 Broker [不可用](../guides/read.md#handle-unavailable-brokers)（英"
-           "文），查询失败。`false`：记录一次日志并继续。参见[数据丢失](../guides/exactly-once.zh.md#处理数据丢失)。"),
+           "`true`：如果消息在读取之前被删除，或者 Broker [不可用](../guides/read.zh.md#处理不可用的-broker)，查"
+           "询失败。`false`：记录一次日志并继续。参见[数据丢失](../guides/exactly-once.zh.md#处理数据丢失)。"),
     Option("consumerGroup", READS | VIEWS, "string", group_name, None,
            "Streams commit their progress to this group on the brokers, for monitoring. Batch reads commit nothing. "
            "Pulls and queries name it, for accounts; without it they name `spark_rocket_reader`. "
