@@ -27,6 +27,7 @@ TRANSLATED = {
             "permissions",
             "read",
             "typed-rows",
+            "write",
         )
     ),
     "docs/recipes/change-data.zh.md",

@@ -422,7 +422,7 @@ _WRITING = (
            "The compression of bodies. All RocketMQ clients read `zlib`; clients of 5.x read the others, too. See "
            "[compression](../guides/write.md#compress-bodies).",
            "消息体的压缩方式。所有 RocketMQ 客户端都能读取 `zlib`；5.x 的客户端也能读取其他方式。参见[压缩"
-           "](../guides/write.md#compress-bodies)（英文）。",
+           "](../guides/write.zh.md#压缩消息体)。",
            has_field=False),
     Option("compressAbove", WRITES, "size 0k–12m", size(0, 12 * 1024 * 1024), "4k",
            "The minimum size of compressed bodies. Requires `compression`.",
