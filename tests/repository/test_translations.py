@@ -24,6 +24,7 @@ TRANSLATED = {
             "faq",
             "getting-started",
             "managed-instances",
+            "monitoring",
             "permissions",
             "read",
             "typed-rows",
