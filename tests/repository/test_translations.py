@@ -45,6 +45,12 @@ def test_the_translated_pages() -> None:
     assert set(PAGES) == TRANSLATED
 
 
+def test_the_navigation_of_the_site_lists_every_translation() -> None:
+    section = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\n  - 中文:\n")[2]
+    pages = [page.removeprefix("docs/").replace("README.zh-CN.md", "index.zh.md") for page in PAGES]
+    assert sorted(re.findall(r": (\S+\.zh\.md)$", section, re.M)) == sorted(pages)
+
+
 def test_every_translation_is_as_new_as_its_english_page() -> None:
     """Update the pages named here, then run ``make translated PAGES="..."``."""
     assert [page for page in PAGES if not is_current(ROOT / page)] == []
