@@ -96,6 +96,34 @@ def test_a_sharding_key_selects_the_queue_of_a_java_producer() -> None:
     assert len(found) == 6
 
 
+@given(
+    st.lists(st.tuples(st.none() | st.text(max_size=40) | st.text("aü订🚀", max_size=300), st.booleans()), max_size=50),
+    st.integers(0, 5),
+)
+def test_the_queues_of_any_sharding_keys(rows: list[tuple[str | None, bool]], first: int) -> None:
+    """Of batches that are parts of others, too, and of topics in turn: what Java's hash of each key says."""
+    batch = pa.record_batch(
+        {
+            "body": [str(number) for number in range(len(rows))],
+            "shardingKey": pa.array([key for key, _ in rows], pa.string()),
+            "topic": pa.array(["x" if is_first else "y" for _, is_first in rows], pa.string()),
+        }
+    ).slice(first)
+    separators = {"\x01", "\x02"}
+    if any(separators & set(key or "") for key, _ in rows[first:]):
+        with pytest.raises(RowError, match="separator"):
+            list(encoder().blocks(batch))
+        return
+    blocks = list(encoder().blocks(batch))
+    found = {body: (block.topic, block.queue) for block in blocks for _, body, _ in messages([block])}
+    wanted = {}
+    for number, (key, is_first) in enumerate(rows[first:], first):
+        topic = "x" if is_first else "y"
+        queue = None if key is None else sorted(queues_of(topic))[abs(java_hash(key)) % 6]
+        wanted[str(number).encode()] = (topic, queue)
+    assert found == wanted
+
+
 def test_a_copied_message_keeps_the_queue_of_its_sharding_key() -> None:
     """As Java's producer resends it: the key is among the properties, as in a read message."""
     keys = ["order-17", None, "order-18", "Ünicode", None, "order-17", "k"]

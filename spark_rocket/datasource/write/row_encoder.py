@@ -61,7 +61,6 @@ from spark_rocket.model import (
     UNIQ_KEY,
     MessageQueue,
 )
-from spark_rocket.protocol.filter.tags import java_hash
 from spark_rocket.protocol.record.arrays import array_of, binary_of, numpy_of, string_scalar, strings_of
 from spark_rocket.protocol.record.compression import COMPRESSION_BITS, compress_body
 from spark_rocket.protocol.record.encoder import RowsPlan, hex_strings, plan_rows, value_offsets
@@ -87,6 +86,8 @@ _TEXTS = ((TAGS, "tags"), (KEYS, "keys"), (SHARDING_KEY, "shardingkey"))
 _TRANSIENT = "__RMQ.TRANSIENT."
 
 _PLAIN, _COMPRESSED, _DELAYED = range(3)
+_HASHED_AT_ONCE = 2000  # strings: bounds the memory for long ones
+_INVERSE_OF_31 = pow(31, -1, 1 << 32)
 _RESERVED_BYTES = 40_000  # more than any message's properties and what compression adds to incompressible bytes
 
 
@@ -165,7 +166,6 @@ class RowEncoder:
             **{name: columns.get(column) for name, column in _TEXTS},
             **self._delays(columns),
         }
-        given[UNIQ_KEY] = self._unique_keys(np.arange(self._rows_before, self._rows_before + count), given)
         queues, targets = self._targets(count, columns)
         is_free = np.array([queue is None for _, queue in queues])[targets]
         kinds = self._kinds(targets, is_free, lengths, given)
@@ -178,6 +178,7 @@ class RowEncoder:
             taken = array_of(order)
             given = {name: column if column is None else column.take(taken) for name, column in given.items()}
             body, properties = body.take(taken), properties if properties is None else properties.take(taken)
+        given[UNIQ_KEY] = self._unique_keys(rows, given)
         try:
             plan = plan_rows(self._compressed(body, kinds == _COMPRESSED), given, properties)
         except ProtocolError as error:
@@ -316,9 +317,9 @@ class RowEncoder:
                 places.append((topic, None))
                 targets[members] = base
                 continue
-            found = np.unique(chosen)
-            places += [(topic, None if index == FREE else queues[index]) for index in found.tolist()]
-            targets[members] = base + np.searchsorted(found, chosen)
+            found = np.flatnonzero(np.bincount(chosen - FREE))  # numbered from FREE on
+            places += [(topic, None if index == FREE else queues[index]) for index in (found + FREE).tolist()]
+            targets[members] = base + np.searchsorted(found, chosen - FREE)
         return places, targets
 
     def _topics(self, count: int, columns: dict[str, pa.Array]) -> Iterator[tuple[str, I64]]:
@@ -358,8 +359,8 @@ class RowEncoder:
         chosen = np.full(len(members), FREE, np.int64)
         if sharding is not None:
             encoded = sharding.take(array_of(members)).dictionary_encode()
-            places = [abs(java_hash(key)) % len(queues) for key in encoded.dictionary.to_pylist()]
-            chosen = np.array([*places, FREE], np.int64)[_numbers(encoded.indices, len(places))]
+            places = np.abs(_java_hashes(encoded.dictionary)) % len(queues)
+            chosen = np.append(places, FREE)[_numbers(encoded.indices, len(places))]
         if queue_id is not None:
             given = queue_id.take(array_of(members))
             ids, known = _numbers(given, FREE), numpy_of(given.is_valid())
@@ -414,6 +415,37 @@ def _numbers(array: pa.Array, default: int) -> I64:
     """Return the values of an array of integers or times, with ``default`` for nulls."""
     values: I64 = numpy_of(array.cast(pa.int64()).fill_null(array_of(np.array([default]))[0]))
     return values
+
+
+def _java_hashes(texts: pa.Array) -> I64:
+    """Return Java's ``String.hashCode`` of each string, which is a polynomial of its UTF-16 units at 31.
+
+    The sums of ``unit * 31 ** -place`` up to the ends of a string differ by its hash, divided by a power of 31: 31 has
+    an inverse modulo 2 ** 32.
+    """
+    parts = [_some_java_hashes(texts.slice(low, _HASHED_AT_ONCE)) for low in range(0, len(texts), _HASHED_AT_ONCE)]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def _some_java_hashes(texts: pa.Array) -> I64:
+    offsets = value_offsets(texts)
+    first, last = int(offsets[0]), int(offsets[-1])
+    raw = memoryview(texts.buffers()[2] or b"")[first:last].tobytes()
+    edges, units = offsets - first, np.frombuffer(raw, np.uint8)
+    if not raw.isascii():
+        starts = np.add((units & 0xC0) != 0x80, units >= 0xF0, dtype=np.int64)  # units that begin with each byte
+        edges = np.append(0, np.cumsum(starts))[edges]
+        units = np.frombuffer(raw.decode().encode("utf-16-le"), np.uint16)
+    powers = np.full((2, len(units) + 1), [[31], [_INVERSE_OF_31]], np.uint32)
+    powers[:, 0] = 1
+    np.multiply.accumulate(powers, axis=1, out=powers)  # wraps at 32 bits, as Java's int does
+    sums = np.zeros(len(units) + 1, np.uint32)
+    np.cumsum(units * powers[1, :-1], dtype=np.uint32, out=sums[1:])
+    # The last unit of a string counts once: its place, not the string's end, is the exponent.
+    hashes = (sums[edges[1:]] - sums[edges[:-1]]) * powers[0, edges[1:] - 1]
+    hashes[edges[1:] == edges[:-1]] = 0
+    signed: I64 = hashes.view(np.int32).astype(np.int64)
+    return signed
 
 
 def _copied(properties: pa.Array | None) -> pa.Array | None:
