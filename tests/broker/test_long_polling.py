@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
+import pytest
+
 from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
@@ -166,6 +168,45 @@ async def test_a_failed_one_does_not_affect_the_others() -> None:
     assert len(scene.answered) == 4
     assert scene.answered[1::2] == ["a", "b"]
     assert all("no file left" in (remark or "") for remark in scene.answered[::2])
+
+
+async def test_a_response_that_cannot_be_written_does_not_affect_the_others() -> None:
+    class Broken(Peer):
+        def write(self, command: RemotingCommand) -> None:
+            raise ValueError("cannot be encoded")
+
+    async with holding() as scene:
+        scene.hold("broken", peer=Broken())
+        scene.hold("a")
+        scene.hold("b", tags={1})
+        scene.held.notify_arriving("T", 0, 6, None)
+        await settle()
+    assert scene.answered == ["a", "b"]
+
+
+async def test_many_arrivals_for_a_connection_that_does_not_read_have_one_timer() -> None:
+    async with holding() as scene:
+        slow, later, done = Peer(), asyncio.get_running_loop().call_later, asyncio.Event()
+        slow.is_writable = False
+
+        def respond() -> RemotingCommand:
+            done.set()
+            return RemotingCommand.response(RemotingCommand.request(11))
+
+        scene.hold("slow", peer=slow, again=respond)
+        timers: list[float] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                asyncio.get_running_loop(),
+                "call_later",
+                lambda delay, *call: (timers.append(delay), later(delay, *call))[1],
+            )
+            for _ in range(20):
+                scene.held.notify_arriving("T", 0, 6, 0)
+                await settle()
+        assert len(timers) == 1
+        slow.is_writable = True
+        await asyncio.wait_for(done.wait(), 30)
 
 
 async def test_a_pull_that_was_checked_by_other_rules_gets_nothing() -> None:

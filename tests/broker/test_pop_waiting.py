@@ -288,17 +288,30 @@ async def test_producers_that_do_not_read_are_asked_later() -> None:
         assert scene.answered == ["a", "slow"]
 
 
-async def test_one_that_fails_wakes_the_next() -> None:
+async def test_one_that_fails_wakes_the_next_after_a_while() -> None:
     async with playing() as scene:
 
         def fail() -> bool:
             raise RefusedError("no file left", ResponseCode.SYSTEM_ERROR)
 
-        scene.hold_at(Place("T", "G", -1), "b", fail)
+        for _ in range(3):
+            scene.hold_at(Place("T", "G", -1), "b", fail)
         scene.hold("a")
         scene.arrive(G=1)
         await settle()
+        assert scene.waiting.pops.count == 3, "what fails for all does not end the whole line at once"
+        await scene.until(1)
         assert scene.answered == ["a"]
+
+
+async def test_a_reset_wakes_the_pops_of_its_group_alone() -> None:
+    async with playing() as scene:
+        scene.hold("own")
+        scene.hold("other", "H")
+        scene.there = {"G": 1, "H": 1}
+        scene.waiting.offsets_reset("G", "T")
+        await settle()
+        assert (scene.ran, scene.answered, scene.waiting.pops.count) == (["own"], ["own"], 1)
 
 
 async def test_notifications_are_woken_by_the_number_of_messages() -> None:

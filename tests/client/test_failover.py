@@ -13,7 +13,7 @@ from spark_rocket.client.consume.offset_store import RemoteOffsetStore
 from spark_rocket.client.consume.pull import PullStatus
 from spark_rocket.client.core.routes import TopicRoute
 from spark_rocket.client.send.router import select_by_sharding_key
-from spark_rocket.errors import ProtocolError, QueueNotFoundError, RemotingConnectError
+from spark_rocket.errors import ProtocolError, QueueNotFoundError, RemotingConnectError, StateError
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MAX_ROUTE_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -150,6 +150,14 @@ def test_pulls_follow_the_suggested_broker(pair: FakeCluster, reader: Reader) ->
     with pytest.raises(RemotingConnectError):
         reader.pull(QUEUE, 0)
     assert reader.pull(QUEUE, 0).from_master, "an unavailable slave is not waited for"
+
+
+def test_a_closed_reader_is_an_error_at_a_slave_too(pair: FakeCluster, reader: Reader) -> None:
+    reader.close()
+    with pytest.raises(StateError):
+        reader.slave_max_offset(QUEUE)
+    with pytest.raises(StateError):
+        reader.commit_to_slave("g", QUEUE, 1)
 
 
 def test_pulls_use_the_slave_while_the_master_is_unavailable(pair: FakeCluster, reader: Reader) -> None:

@@ -33,6 +33,7 @@ org.apache.rocketmq.broker.longpolling.{PullRequestHoldService, ManyPullRequest,
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -49,9 +50,11 @@ from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import failure_of
 from spark_rocket.remoting.server.state_quota import StateQuota, weight_of
 
+_log = logging.getLogger(__name__)
+
 MAX_HELD_MS = 300_000
 ANY_QUEUE = -1
-# Delay before a held request is retried if its connection is not writable.
+# Delay before requests of a line run again if a connection is not writable, or if one has failed.
 _BACK_OFF_S = 0.05
 
 
@@ -118,6 +121,8 @@ class _Line:
     end: int = 0
     parts: int = 0
     is_woken: bool = False
+    late: tuple[int, int] | None = None
+    """Arrivals and their end for requests that run after a while: their connection was not writable, or one failed."""
 
 
 class HeldFamily:
@@ -199,7 +204,9 @@ class HeldRequests:
         """The number of held pops of exactly this queue (-1: of all queues)."""
         kinds = (HeldKind.POP, HeldKind.ORDER)
         return sum(
-            held.place[:3] == (topic, group, queue_id) and held.place.kind in kinds for held in self.of_topic(topic)
+            len(line.waiters)
+            for line in self._lines_of(topic)
+            if line.place[:3] == (topic, group, queue_id) and line.place.kind in kinds
         )
 
     # --- waking -------------------------------------------------------------------------------------------------
@@ -218,15 +225,22 @@ class HeldRequests:
                     self._wake(line, 1, next_offset)
 
     def more(self, group: str, topic: str, queue_id: int) -> None:
-        """Wake pops without a new message: a pop left messages in the queue, or a block ended."""
+        """Wake pops and notifications without a new message: a pop left messages in the queue, or a block ended."""
         for line in self._lines_of(topic, queue_id):
             if line.place.group == group:
                 self._wake(line, 1)
 
     def wake_topic(self, topic: str) -> None:
-        """Run all requests of a topic for the last time because the topic or its offsets changed."""
+        """Run all requests of a topic for the last time because the topic changed."""
         for held in self.of_topic(topic):
             self._loop.call_soon(self._end, held)
+
+    def offsets_reset(self, group: str, topic: str) -> None:
+        """Run the pulls of a topic for the last time and wake the pops of a group, whose offsets have changed."""
+        for held in self.of_topic(topic):
+            if held.place.kind is HeldKind.PULL:
+                self._loop.call_soon(self._end, held)
+        self.more(group, topic, ANY_QUEUE)
 
     def channel_closed(self, channel: Channel) -> None:
         for held in list(self._by_channel.get(channel, ())):
@@ -300,10 +314,22 @@ class HeldRequests:
             if stays or kind is not HeldKind.NOTIFICATION or not arrivals:
                 return
         if behind:
-            self._loop.call_later(_BACK_OFF_S, self._wake, line, arrivals, end)
+            self._wake_later(line, arrivals, end)
+
+    def _wake_later(self, line: _Line, arrivals: int, end: int = 0) -> None:
+        if line.late is None:
+            self._loop.call_later(_BACK_OFF_S, self._wake_late, line)
+        more, furthest = line.late or (0, 0)
+        line.late = more + arrivals, max(furthest, end)
+
+    def _wake_late(self, line: _Line) -> None:
+        if line.late is not None:
+            arrivals, end = line.late
+            line.late = None
+            self._wake(line, arrivals, end)
 
     def _end(self, held: HeldRequest) -> None:
-        """Run a request for the last time: its timeout has expired."""
+        """Run a request for the last time: its timeout has expired, or its topic has changed."""
         if held.timer is None:
             return
         if held.channel.is_active and not held.channel.is_writable:
@@ -322,17 +348,22 @@ class HeldRequests:
                 response = held.again()
             else:
                 response = held.nothing()
-                self._wake(held.line, 1)  # the message is for the next one
+                if held.place.kind is not HeldKind.PULL:
+                    self._wake(held.line, 1)  # the message is for the next one
         except Exception as error:  # the other woken requests still get a response
             response = failure_of(held.channel, held.request, error)
-            self._wake(held.line, 1)
+            if held.place.kind is not HeldKind.PULL:
+                self._wake_later(held.line, 1)  # not now: what fails for all would end the whole line
         finally:
             self._running = None
         if self._held_again:
             return True
         self._forget(held)
         if response is not None and not held.request.is_oneway:
-            held.channel.write(response)
+            try:
+                held.channel.write(response)
+            except Exception:  # again, the others get theirs
+                _log.exception("failed to respond to a held request of %s", held.place)
         return False
 
     # --- inside -------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class OffsetResetProcessor(Processor):
             raise RefusedError(f"Topic {topic} was changed meanwhile: retry", ResponseCode.SYSTEM_ERROR)
         for queue_id, offset in moved.items():
             self.offsets.reset(group, topic, queue_id, offset)
-        self.held_requests.wake_topic(topic)  # held requests get the reset now
+        self.held_requests.offsets_reset(group, topic)
         return {self.queue_here(topic, queue_id): offset async for queue_id, offset in in_steps(moved.items())}
 
     async def _reset_members(

@@ -224,8 +224,11 @@ class Reader(Client):
 
     def _ask_slave(self, query: BrokerQuery[T], timeout: float | None = None) -> T | None:
         """Return the response of a slave of the queue's broker; None if none is available."""
+        address = self.instance().routes.slave(query.queue)
+        if address is None:
+            return None
         try:
-            return self.ask(query, Place.SLAVE, timeout).wait()
+            return self._send(address, query, timeout or self._timeout, is_slave=True).wait()
         except RocketError as error:
             logger.info("query of a slave failed: %s", error)
             return None
@@ -380,10 +383,6 @@ class Reader(Client):
         It goes to the master or to a slave, as the routes say.
         """
         routes = self.instance().routes
-        try:
-            address, from_master = routes.reader(queue)
-        except RocketError as error:
-            return failed(error)
 
         def value(response: RemotingCommand) -> PullResult:
             result = pull_result(response, from_master, self._config.namespace)
@@ -392,7 +391,11 @@ class Reader(Client):
                 routes.try_master(queue)
             return result
 
-        query = queries.pull(self.group, queue, offset, options, value)
+        try:
+            query = queries.pull(self.group, queue, offset, options, value)
+            address, from_master = routes.reader(queue)
+        except RocketError as error:
+            return failed(error)
         return self._send(address, query, pull_seconds(options, self._timeout))
 
     def may_block(self, queue: MessageQueue) -> bool:

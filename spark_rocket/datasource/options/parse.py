@@ -74,7 +74,9 @@ def internal_write(**own: Any) -> WriteOptions:
 
 def body_of(raw: Mapping[str, str]) -> BodySettings | None:
     """Return the body settings of a read that may be a batch or a stream."""
-    return body_settings(parse_given(raw, READS))
+    values = parse_given(raw, READS)
+    check_needs(values)
+    return body_settings(values)
 
 
 def parse_write_options(raw: Mapping[str, str], scope: Scope) -> WriteOptions:

@@ -89,6 +89,11 @@ def test_contradictions(options: dict[str, str], wrong: str) -> None:
     assert wrong in str(raised.value)
 
 
+def test_a_schema_finds_what_has_no_effect() -> None:
+    with pytest.raises(OptionError, match="timeZone"):
+        body_of({"subscribe": "x", "bodyFormat": "text", "timeZone": "UTC"})
+
+
 def test_a_dead_letter_topic_that_matches_the_pattern() -> None:
     given = {
         "subscribePattern": "order.*",
