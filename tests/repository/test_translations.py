@@ -33,6 +33,7 @@ TRANSLATED = {
     ),
     "docs/recipes/change-data.zh.md",
     "docs/recipes/dead-letters.zh.md",
+    "docs/recipes/exactly-once.zh.md",
     "docs/recipes/lakes.zh.md",
     "docs/recipes/parquet-delta.zh.md",
     "docs/recipes/scheduled.zh.md",
