@@ -36,6 +36,7 @@ TRANSLATED = {
     "docs/recipes/exactly-once.zh.md",
     "docs/recipes/lakes.zh.md",
     "docs/recipes/parquet-delta.zh.md",
+    "docs/recipes/replay.zh.md",
     "docs/recipes/scheduled.zh.md",
     "docs/reference/options.zh.md",
 }
