@@ -23,6 +23,7 @@ TRANSLATED = {
             "exactly-once",
             "faq",
             "getting-started",
+            "lag",
             "managed-instances",
             "monitoring",
             "permissions",
