@@ -16,11 +16,11 @@ HANGS  := -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true --max
 
 help:
 	@echo "make demo    send 336,776 flights through a topic and a streaming query: a table and a chart"
-	@echo "make test    run the tests, of some kinds a choice (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
+	@echo "make test    run the tests, of some only a sample (ARGS=... goes to pytest: make test ARGS='tests/store -x')"
 	@echo "make unit    run only the tests within one process without sockets, in three minutes"
 	@echo "make live    run only the tests with servers, clients and processes, and slow tests"
 	@echo "make spark   run only the tests with a Spark session"
-	@echo "make long    run the tests that make test skips, a minute of both cores each, or takes a choice of"
+	@echo "make long    run the tests that make test skips or samples: a minute of both cores each"
 	@echo "make connect run the Spark tests on Spark Connect"
 	@echo "make crash   1,000 torn images and 50 kills under load, 15 minutes (TORN_IMAGES=... KILL_ROUNDS=...)"
 	@echo "make failover 30 rounds: kill and isolate masters, slaves, name servers under load (FAILOVER_ROUNDS=...)"

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.errors import RefusedError
 from spark_rocket.protocol.requests import STATE_LIMITS
@@ -53,7 +53,7 @@ class Scene:
         again: Callable[[], RemotingCommand] | None = None,
     ) -> Held:
         request = RemotingCommand.request(11, {"subscription": subscription})
-        place = Place("T", "", 0, HeldKind.PULL, None if tags is None else frozenset(tags))
+        place = HeldPlace("T", "", 0, HeldKind.PULL, None if tags is None else frozenset(tags))
         channel = cast(Channel, peer or self.peer)
         return self.held.hold(
             HeldRequest(

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.pop.requests import time_left
 from spark_rocket.broker.pop.turns import MAX_EXAMINED_QUEUES, parts_of
 from spark_rocket.broker.state.broker_config import BrokerConfig
@@ -70,7 +70,7 @@ class Scene:
         takes: int = 1,
     ) -> Held:
         kind = HeldKind.ORDER if order else HeldKind.POP
-        place = Place(topic, group, queue_id, kind, wanted.tag_codes)
+        place = HeldPlace(topic, group, queue_id, kind, wanted.tag_codes)
 
         def again() -> bool:
             self.ran.append(name)
@@ -86,7 +86,7 @@ class Scene:
 
     def hold_at(
         self,
-        place: Place,
+        place: HeldPlace,
         name: str,
         again: Callable[[], bool],
         *,
@@ -218,7 +218,7 @@ async def test_messages_without_a_match_are_skipped_while_there_are_more() -> No
                 scene.waiting.more("G", "T", -1)
             return False
 
-        scene.hold_at(Place("T", "G", -1), "a", again)
+        scene.hold_at(HeldPlace("T", "G", -1), "a", again)
         scene.arrive()
         await settle()
         await settle()
@@ -295,7 +295,7 @@ async def test_one_that_fails_wakes_the_next_after_a_while() -> None:
             raise RefusedError("no file left", ResponseCode.SYSTEM_ERROR)
 
         for _ in range(3):
-            scene.hold_at(Place("T", "G", -1), "b", fail)
+            scene.hold_at(HeldPlace("T", "G", -1), "b", fail)
         scene.hold("a")
         scene.arrive(G=1)
         await settle()
@@ -318,7 +318,7 @@ async def test_notifications_are_woken_by_the_number_of_messages() -> None:
     async with playing() as scene:
         told: list[int] = []
         for number in range(4):
-            place = Place("T", "G", -1, HeldKind.NOTIFICATION)
+            place = HeldPlace("T", "G", -1, HeldKind.NOTIFICATION)
 
             def tell(number: int = number) -> bool:
                 told.append(number)

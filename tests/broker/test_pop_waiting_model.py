@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from spark_rocket.broker.delivery.filters import ALL, PullFilter
-from spark_rocket.broker.delivery.held_requests import Held, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.delivery.held_requests import Held, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.pop.requests import PopRequest
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.protocol.wire.command import RemotingCommand
@@ -84,7 +84,7 @@ class WaitingMachine(RuleBasedStateMachine):
             if left:
                 self.waiting.more(pop.group, pop.topic, pop.queue_id)
             return RemotingCommand.response(request)
-        place = Place(pop.topic, pop.group, pop.queue_id, tag_codes=pop.wanted.tag_codes)
+        place = HeldPlace(pop.topic, pop.group, pop.queue_id, tag_codes=pop.wanted.tag_codes)
         held = HeldRequest(
             cast(Channel, client),
             request,

@@ -11,7 +11,7 @@ import pytest
 
 from spark_rocket.client import Admin, Producer, Reader
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
-from spark_rocket.datasource.exactly_once.first_record import Place
+from spark_rocket.datasource.exactly_once.first_record import LedgerPlace
 from spark_rocket.datasource.exactly_once.manifest import Epoch
 from spark_rocket.datasource.exactly_once.place import find_ledger
 from spark_rocket.datasource.exactly_once.replace import replace_ledger
@@ -50,7 +50,7 @@ def options(name_server: str, mark: str = "", **more: str) -> WriteOptions:
     return parse_write_options(given | more, Scope.WRITE_STREAM)
 
 
-def place(given: WriteOptions) -> Place:
+def place(given: WriteOptions) -> LedgerPlace:
     return find_ledger(given, brokers_for(given))
 
 

@@ -1,7 +1,8 @@
 """Long polling: requests without messages are held until one arrives or their timeout expires.
 
-Requests that wait for the same :class:`Place` form one line, the oldest first. An arrival wakes the lines of its topic
-and queue whose tag codes (8 bytes, as in the filter) match. An SQL92 filter needs the record: any tag wakes its line.
+Requests that wait for the same :class:`HeldPlace` form one line, the oldest first. An arrival wakes the lines of its
+topic and queue whose tag codes (8 bytes, as in the filter) match. An SQL92 filter needs the record: any tag wakes its
+line.
 Woken lines are served in the next iteration of the loop, once for all arrivals until then, in one of two ways:
 
 =================================  ====================================================================================
@@ -75,7 +76,7 @@ class Held(Enum):
     TIMED_OUT = 2
 
 
-class Place(NamedTuple):
+class HeldPlace(NamedTuple):
     """What a request waits for. ``tag_codes`` None: any tag; ``group``: empty for pulls, which wake together."""
 
     topic: str
@@ -91,7 +92,7 @@ class HeldRequest:
 
     channel: Channel
     request: RemotingCommand
-    place: Place
+    place: HeldPlace
     again: Callable[[], RemotingCommand | None]
     """Runs the request again; returns its response, or None if it was held again."""
     nothing: Callable[[], RemotingCommand]
@@ -113,7 +114,7 @@ class _Line:
     ``end``: the offset after them; ``parts``: number of runs until all queues are examined.
     """
 
-    place: Place
+    place: HeldPlace
     family: HeldFamily
     watches: tuple[tuple[str, int], ...]
     waiters: dict[HeldRequest, None] = field(default_factory=dict)
@@ -130,7 +131,7 @@ class HeldFamily:
 
     def __init__(self, quota: str) -> None:
         self.quota = StateQuota(quota)
-        self.lines: dict[Place, _Line] = {}
+        self.lines: dict[HeldPlace, _Line] = {}
         self.count = 0
 
 
@@ -368,7 +369,7 @@ class HeldRequests:
 
     # --- inside -------------------------------------------------------------------------------------------------
 
-    def _bounds(self, place: Place) -> tuple[int, int, int]:
+    def _bounds(self, place: HeldPlace) -> tuple[int, int, int]:
         """The most requests of a family, lines, and requests in a line."""
         config = self._config
         if place.kind is HeldKind.PULL:
@@ -389,7 +390,7 @@ class HeldRequests:
                 parts = max(parts, self._parts(topic))
         return parts
 
-    def _open(self, family: HeldFamily, place: Place) -> _Line:
+    def _open(self, family: HeldFamily, place: HeldPlace) -> _Line:
         line = family.lines[place] = _Line(place, family, _watches(place))
         for topic, queue_id in line.watches:
             self._watched.setdefault(topic, {}).setdefault(queue_id, {})[line] = None
@@ -427,14 +428,14 @@ class HeldRequests:
                 del self._watched[topic]
 
 
-def _weight(place: Place, request: RemotingCommand) -> int:
+def _weight(place: HeldPlace, request: RemotingCommand) -> int:
     """How often a request counts: once more for each 16 tags or 128 characters of its filter, and for a long name."""
     ext = request.ext_fields
     expression = ext.get("subscription" if place.kind is HeldKind.PULL else "exp") or ""
     return weight_of(place.topic, place.group) + len(place.tag_codes or ()) // 16 + len(expression) // 128
 
 
-def _watches(place: Place) -> tuple[tuple[str, int], ...]:
+def _watches(place: HeldPlace) -> tuple[tuple[str, int], ...]:
     """The queues whose messages wake a line. Retry topics are read whatever the queue, but not by pulls and pops in
     order: those messages stay in their own queue."""
     topic, group, queue_id = place.topic, place.group, place.queue_id

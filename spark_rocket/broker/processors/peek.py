@@ -33,7 +33,7 @@ from functools import partial
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import PullFilter
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.requests import time_left
 from spark_rocket.broker.pop.turns import QueueTurns, place_of
@@ -93,7 +93,7 @@ class PeekProcessor(Processor):
         response = NotificationResponseHeader(has_msg=self._has_message(header, wanted))
         if not response.has_msg:
             queue_id = max(header.queue_id, -1)
-            place = Place(header.topic, header.consumer_group, queue_id, HeldKind.NOTIFICATION, wanted.tag_codes)
+            place = HeldPlace(header.topic, header.consumer_group, queue_id, HeldKind.NOTIFICATION, wanted.tag_codes)
             again = partial(self._again, channel, request, header, wanted)
             left = time_left(header.born_time, header.poll_time, self.clock())
             held = self.held_requests.hold(

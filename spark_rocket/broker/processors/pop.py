@@ -28,7 +28,7 @@ from functools import partial
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, parse_filter
-from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.delivery.held_requests import Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.pop.acks import MAX_POPPED
 from spark_rocket.broker.pop.pop_service import PopService
 from spark_rocket.broker.pop.requests import PopRequest, PopResult, time_left
@@ -116,7 +116,7 @@ class PopMessageProcessor(Processor):
 
     def _hold(self, channel: Channel, request: RemotingCommand, pop: PopRequest) -> Held:
         kind = HeldKind.ORDER if pop.order else HeldKind.POP
-        place = Place(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
+        place = HeldPlace(pop.topic, pop.group, pop.queue_id, kind, pop.wanted.tag_codes)
         again = partial(self._again, channel, request, pop)
         held = HeldRequest(channel, request, place, again, partial(self._nothing, request, pop))
         return self.held_requests.hold(held, time_left(pop.born_time, pop.poll_time, self.clock()))

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 from spark_rocket.broker.broker_overload import BrokerOverload
 from spark_rocket.broker.delivery.filters import ALL, PullFilter, check_expression_type, get_matching, parse_filter
-from spark_rocket.broker.delivery.held_requests import MAX_HELD_MS, Held, HeldKind, HeldRequest, HeldRequests, Place
+from spark_rocket.broker.delivery.held_requests import MAX_HELD_MS, Held, HeldKind, HeldPlace, HeldRequest, HeldRequests
 from spark_rocket.broker.delivery.in_memory import is_in_memory
 from spark_rocket.broker.processors.processor import Processor, handles
 from spark_rocket.errors import ProtocolError, RefusedError
@@ -261,7 +261,7 @@ class PullMessageProcessor(Processor):
 
     def _hold(self, channel: Channel, request: RemotingCommand, pull: _Pull, held_ms: int = 0) -> bool:
         """Hold a pull, for its remaining time if it was held before; return whether it is held."""
-        place = Place(pull.topic, "", pull.queue_id, HeldKind.PULL, pull.wanted.tag_codes)
+        place = HeldPlace(pull.topic, "", pull.queue_id, HeldKind.PULL, pull.wanted.tag_codes)
         again = partial(self._again, channel, request, pull)
         held = HeldRequest(channel, request, place, again, partial(self._nothing, request, pull), pull.offset)
         return self.held_requests.hold(held, held_ms) is Held.HELD

@@ -37,9 +37,7 @@ from spark_rocket.broker.state.known_settings import (
 )
 from spark_rocket.errors import ConfigError
 from spark_rocket.protocol.auth import Credentials, inner_credentials
-from spark_rocket.protocol.auth_settings import (
-    check_access,
-)
+from spark_rocket.protocol.auth_settings import check_access
 from spark_rocket.protocol.durability import BrokerRole, Durability, durability
 from spark_rocket.protocol.java_properties import expand_variables, has_variable, parse_properties, render_properties
 from spark_rocket.protocol.setting import Setting, SettingsUpdate, fixed, read_settings, settings_of, text_of

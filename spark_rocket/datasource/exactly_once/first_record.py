@@ -16,7 +16,7 @@ _WAIT_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LedgerPlace:
     """The ledger's queue and its id."""
 
     queue: MessageQueue

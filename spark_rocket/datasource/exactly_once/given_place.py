@@ -30,7 +30,7 @@ from contextlib import suppress
 from spark_rocket.client.admin import Admin
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.entry import NAMESPACE, Entry
-from spark_rocket.datasource.exactly_once.first_record import Place, id_of
+from spark_rocket.datasource.exactly_once.first_record import LedgerPlace, id_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
 from spark_rocket.datasource.options.options import WriteOptions
@@ -49,7 +49,7 @@ class GivenPlace:
         self._topics = SinkTopics(admin, options.name_server)
         self._name_server = options.name_server
 
-    def find(self) -> Place:
+    def find(self) -> LedgerPlace:
         """One attempt: what may succeed later is a retriable error."""
         queues = self._topics.queues(self._queue.topic, {})
         if self._queue not in queues:
@@ -62,7 +62,7 @@ class GivenPlace:
         is_new = not self._brokers.end(self._queue)
         if is_new:
             self._check_unused(queues, staging)
-        place = Place(self._queue, id_of(self._brokers, self._queue))
+        place = LedgerPlace(self._queue, id_of(self._brokers, self._queue))
         self._check_alone(queues, is_new=is_new)
         self._mark(staging)
         return place

@@ -36,7 +36,7 @@ from dataclasses import replace
 from spark_rocket.client.admin import Admin, Failures
 from spark_rocket.datasource.conditions import error as condition
 from spark_rocket.datasource.exactly_once.entry import Entries, Entry
-from spark_rocket.datasource.exactly_once.first_record import Place, id_of
+from spark_rocket.datasource.exactly_once.first_record import LedgerPlace, id_of
 from spark_rocket.datasource.exactly_once.sink_brokers import Brokers
 from spark_rocket.datasource.exactly_once.sink_topics import STAGING_QUEUES, SinkTopics
 from spark_rocket.datasource.options.connection import connecting
@@ -49,7 +49,7 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 log = logging.getLogger("spark_rocket.datasource")
 
 
-def find_ledger(options: WriteOptions, brokers: Brokers) -> Place:
+def find_ledger(options: WriteOptions, brokers: Brokers) -> LedgerPlace:
     """Find the ledger; create it, its entry and the staging topic where they are missing.
 
     One attempt: what may succeed later is a retriable error.
@@ -105,7 +105,7 @@ class _Finder:
         self._name_server = options.name_server
         self._entries = Entries(admin, options.ledger_topic, options.name_server)
 
-    def find(self) -> Place:
+    def find(self) -> LedgerPlace:
         entry = self._entries.read()
         places = self._topics.queues(self._ledger, self._entries.silent)
         if len(places) > 1:
@@ -117,7 +117,7 @@ class _Finder:
         if entry is not None and entry.ledger:
             return self._named(entry, places, staging)
         if places:
-            place = Place(places[0], id_of(self._brokers, places[0]))
+            place = LedgerPlace(places[0], id_of(self._brokers, places[0]))
         elif staging:
             self._spread(staging)
             raise self._away(f"{self._staging} has one")
@@ -127,7 +127,7 @@ class _Finder:
         self._spread(staging)
         return place
 
-    def _named(self, entry: Entry, places: list[MessageQueue], staging: set[str]) -> Place:
+    def _named(self, entry: Entry, places: list[MessageQueue], staging: set[str]) -> LedgerPlace:
         """The place that a complete entry names. Entries and staging topics are completed even without its broker."""
         for queue in places:
             if queue.broker_name != entry.broker:
@@ -136,7 +136,7 @@ class _Finder:
         self._entries.write(entry)
         if places:
             self._spread(staging)
-            return Place(places[0], entry.ledger)
+            return LedgerPlace(places[0], entry.ledger)
         with suppress(RocketError):
             self._spread(staging)
         raise self._away(f"its entry at the name servers names broker {entry.broker}")
@@ -151,7 +151,7 @@ class _Finder:
 
     # --- creating -------------------------------------------------------------------------------------------------
 
-    def _create(self, entry: Entry | None) -> Place:
+    def _create(self, entry: Entry | None) -> LedgerPlace:
         masters = self._masters()
         broker = entry.broker if entry is not None else min(masters)
         if broker not in masters:
@@ -160,7 +160,7 @@ class _Finder:
         self._masters()  # another driver may have created it before it saw this entry
         self._topics.create(self._ledger, 1, broker)
         queue = MessageQueue(self._ledger, broker, 0)
-        return Place(queue, id_of(self._brokers, queue))
+        return LedgerPlace(queue, id_of(self._brokers, queue))
 
     def _masters(self) -> dict[str, str]:
         """The address of each broker's master. All have reported that they have neither ledger nor staging topic.

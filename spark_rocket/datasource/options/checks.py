@@ -1,8 +1,8 @@
 """The checks between options: options that contradict each other, have no effect, or would read nothing.
 
 The table declares which options need or exclude others; the other checks compare values. Each check takes parsed
-options and raises OptionError. Pure, except that a start in the future is compared with the
-clock. Corresponds to ``validateGeneralOptions`` of KafkaSourceProvider in Spark.
+options and raises OptionError. Pure, except that a start in the future is compared with the clock. Corresponds to
+``validateGeneralOptions`` of KafkaSourceProvider in Spark.
 """
 
 from __future__ import annotations

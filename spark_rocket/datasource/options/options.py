@@ -1,9 +1,9 @@
 """The options of a read, a write and a view, as typed values. ``parse.py`` makes them.
 
 First the fields that hold the value of one option, which ``make tables`` writes, then those that are computed. Defaults
-are in ``table.py``. Names of topics and groups are those on the wire, with the namespace: so plans,
-checkpoints and the ledger of the exactly-once sink do not depend on the option ``namespace``. Columns
-(``schema.Projection``) and errors (``processes.py``) have the names without it.
+are in ``table.py``. Names of topics and groups are those on the wire, with the namespace: so plans, checkpoints and the
+ledger of the exactly-once sink do not depend on the option ``namespace``. Columns (``schema.Projection``) and errors
+(``processes.py``) have the names without it.
 
 They are pickled for the executors. Immutable, so safe from any thread.
 """

@@ -2,8 +2,8 @@
 
 A background thread reads the log after the writer and adds the keys of entire blocks to the newest file. Where records
 of batches and their properties are, it knows from the writer (:meth:`IndexService.note`), as long as it is not far
-behind, which saves a fifth of the store's CPU time for blocks of 4,000 rows. It finds other records by scanning the
-log, for example those before a start. It works in short steps with pauses, longer ones while the writer is busy,
+behind: a scan would read each record again. It finds other records by scanning the log, for example those before a
+start. It works in short steps with pauses, longer ones while the writer is busy,
 because both share an interpreter. Only a clean stop and queries wait for it: with :meth:`IndexService.when_indexed`,
 during which the thread makes no pauses, or in :meth:`IndexService.query` itself. Both have a short timeout and do not
 wait for the rebuild of a large log (``index_last_update_physical_offset`` is the end of the index).
