@@ -45,7 +45,8 @@ TABLES: Mapping[str, Table] = {
     "limits": Table(reference_tables.limits, reference_tables.LIMITS),
 }
 _TABLE = re.compile(
-    rf"(<!-- (?P<name>{'|'.join(TABLES)})(?: (?P<argument>\S[^>]*?))? -->\n)(?:(?!<!-- ).)*(?P<end><!-- end of (?P=name) -->)",
+    rf"(<!-- (?P<name>{'|'.join(TABLES)})(?: (?P<argument>\S[^>]*?))? -->\n)"
+    r"(?:(?!<!-- ).)*(?P<end><!-- end of (?P=name) -->)",
     re.DOTALL,
 )
 

@@ -49,9 +49,7 @@ def _code_of(tags: bytes) -> int:
 
 def tags_code(properties: bytes) -> int:
     """Return the tags code of an ordinary message with these properties."""
-    start = (
-        properties.rfind(b"\x02TAGS\x01") + 1
-    )  # find_property() for one name: a single put is faster without its call
+    start = properties.rfind(b"\x02TAGS\x01") + 1  # find_property() for one name: faster without its call
     if not start and not properties.startswith(b"TAGS\x01"):
         return 0
     end = properties.find(b"\x02", start)

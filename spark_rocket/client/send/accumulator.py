@@ -71,9 +71,7 @@ class HeldMessage(Promise[SendResult]):
     ) -> None:
         self.accumulator = accumulator
         self.message = message
-        self.queue = (
-            queue  # with the topic and ``wait_property`` its key, which is not kept: the collector would look at it
-        )
+        self.queue = queue  # with the topic and ``wait_property`` its key, which the collector would look at
         self.wait_property = wait
         self.unique_key = unique_key
         self.piece = piece
