@@ -173,7 +173,7 @@ class NameServerMetrics:
         exposition.add("rocket_namesrv_topics", node, namesrv.routes.topic_count)
         silences = namesrv.routes.silences()
         exposition.add("rocket_namesrv_brokers", node, len(silences))
-        add_overload(exposition, node, namesrv.overload, namesrv.connections)
+        add_overload(exposition, node, namesrv.overload, namesrv.connections, _QUEUES)
         yield
         for broker, seconds in silences:
             labels = label_text(

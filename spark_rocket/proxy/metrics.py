@@ -80,7 +80,7 @@ class ProxyMetrics:
 
 def _add_method(exposition: Exposition, labels: str, stats: MethodStats) -> None:
     exposition.add("rocket_proxy_calls", labels, stats.running)
-    names: Counter[str] = Counter()
+    names = Counter({"OK": 0, "INTERNAL_SERVER_ERROR": 0})  # Prometheus computes no increase to a first sample
     for code, count in stats.codes.items():
         names[_name_of(code)] += count
     for name, count in names.items():

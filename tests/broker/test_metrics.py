@@ -197,6 +197,11 @@ def test_dead_letters_and_retries(endpoint: Endpoint, wire: Wire, topic: str, gr
     wire.create_group(group)
     wire.send(topic, b"x")
     (record,) = wire.messages(topic, consumerGroup=group)
+    samples = endpoint.samples()  # Prometheus sees the first event of a counter only if it was 0 before
+    assert value(samples, "rocketmq_send_to_dlq_messages_total", consumer_group=group, topic=topic) == 0
+    reasons = [(labels["processor"], labels["reason"]) for labels, _ in samples["rocket_requests_refused_total"]]
+    assert {("send", "page_cache"), ("send", "put"), ("pull", "unread"), ("client", "overload")} <= set(reasons)
+    assert len(samples["rocket_connections_refused_total"]) == 6  # of the broker and the name server
     for level in (1, -1):
         wire.ask(
             RequestCode.CONSUMER_SEND_MSG_BACK, offset=record.physical_offset, group=group, delayLevel=level,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.namesrv.name_server import METRICS as NAMESRV_METRICS
@@ -19,6 +20,9 @@ from spark_rocket.remoting.server.overload import OVERLOAD_METRICS
 DASHBOARD = json.loads(
     (Path(__file__).parents[2] / "docs" / "grafana" / "spark-rocket.json").read_text(encoding="utf-8")
 )
+ALERTS = yaml.safe_load((Path(__file__).parents[2] / "docs" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))[
+    "groups"
+]
 _GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "monitoring.md").read_text(encoding="utf-8")
 _TABLES = (METRICS, NAMESRV_METRICS, PROXY_METRICS, OVERLOAD_METRICS, MONITOR_METRICS)
 KNOWN = {metric.name: metric for table in _TABLES for metric in table}
@@ -33,9 +37,10 @@ def queries() -> Iterator[Any]:
     for variable in DASHBOARD["templating"]["list"]:
         if variable["type"] == "query":
             yield pytest.param(variable["query"]["query"], "", id=variable["name"])
-    section = _GUIDE.partition("## Alerts")[2].partition("\n## ")[0]
-    for query in re.findall(r"^\| `([^`]+)`", section, re.M):
-        yield pytest.param(query, "", id=f"alert-{query.split()[0]}")
+    for group in ALERTS[:2]:  # not those of the lag listener
+        for rule in group["rules"]:
+            if "up{" not in rule["expr"]:
+                yield pytest.param(rule["expr"], "", id=rule["alert"])
 
 
 @pytest.mark.parametrize(("query", "legend"), list(queries()))
@@ -62,6 +67,13 @@ def test_a_query_names_what_there_is(query: str, legend: str) -> None:
 
 def _lists(query: str) -> list[list[str]]:
     return [re.split(r",\s*", some) for some in re.findall(r"by \(([^)]*)\)", query)]
+
+
+def test_the_guide_explains_each_alert() -> None:
+    section = _GUIDE.partition("## Alerts")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"`(Rocket[A-Z]\w+)`(?=[^|]*\|[^|]*\|$)", section, re.M)) == sorted(
+        rule["alert"] for group in ALERTS for rule in group["rules"]
+    )
 
 
 def test_panels_do_not_overlap_and_have_a_title() -> None:

@@ -136,7 +136,8 @@ class _Scrape:
         parts = self._parts
         self._broker_values()
         if self._broker.overload is not None:
-            add_overload(self._exposition, self._node, self._broker.overload, self._broker.connections)
+            kinds = parts.overload.limits.queues
+            add_overload(self._exposition, self._node, self._broker.overload, self._broker.connections, kinds)
         yield
         self._runtime()
         yield
@@ -292,7 +293,7 @@ class _Scrape:
             if counts.gets:
                 self._add("rocketmq_messages_out_total", labels, counts.gets)
                 self._add("rocketmq_throughput_out_total", labels, counts.get_bytes)
-            if counts.dead_letters:
+            if counts.gets or counts.dead_letters:  # from 0 on: Prometheus computes no increase to a first sample
                 system = is_system_topic(topic) or is_system_group(group)
                 named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
                 self._add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)

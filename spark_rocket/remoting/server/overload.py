@@ -20,7 +20,7 @@ Corresponds to NettyServerConfig, BrokerFastFailure and the rejections of NettyR
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from spark_rocket.protocol.wire.codes import ResponseCode
@@ -85,9 +85,10 @@ class OverloadStats:
         """Bytes of responses buffered for slow readers, as of the last check."""
         self.refused: Counter[tuple[str, str]] = Counter()
         """Requests rejected with SYSTEM_BUSY, or dropped if one-way, by kind and reason: ``overload`` (no room),
-        ``timeout`` (queued too long), ``page_cache``, ``memory``, ``put`` (too many pending disk or slave writes)."""
+        ``timeout`` (queued too long), ``page_cache``, ``memory``, ``unread`` (of responses), ``put`` (too many pending
+        disk or slave writes)."""
         self.connections_refused: Counter[str] = Counter()
-        """By reason: ``total``, ``address``."""
+        """By reason: ``total``, ``descriptors``, ``address``."""
         self.slow_readers = 0
         self.slow_writers = 0
         self.silent = 0
@@ -146,17 +147,28 @@ OVERLOAD_METRICS: tuple[Metric, ...] = (
 )
 
 
-def add_overload(exposition: Exposition, node: str, stats: OverloadStats, connections: int) -> None:
-    """Add the samples of one server. Kinds of requests and reasons appear once they were counted."""
+_REASONS = ("overload", "timeout")
+_MORE_REASONS = {"send": ("page_cache", "memory", "put"), "pull": ("memory", "unread")}
+_CONNECTION_REASONS = ("total", "descriptors", "address")
+
+
+def add_overload(
+    exposition: Exposition, node: str, stats: OverloadStats, connections: int, kinds: Iterable[str]
+) -> None:
+    """Add the samples of one server, with the kinds of requests that it has queues for.
+
+    Counters begin at 0: Prometheus computes no increase of a series whose first sample is the first event.
+    """
     add = exposition.add
     for kind, count in list(stats.waiting.items()):
         add("rocketmq_processor_watermark", f"{node},{label_text({'processor': kind})}", count)
-    for (kind, reason), count in list(stats.refused.items()):
+    reasons = [(kind, reason) for kind in kinds for reason in (*_REASONS, *_MORE_REASONS.get(kind, ()))]
+    for (kind, reason), count in {**dict.fromkeys(reasons, 0), **stats.refused}.items():
         add("rocket_requests_refused_total", f"{node},{label_text({'processor': kind, 'reason': reason})}", count)
     add("rocket_request_bytes", node, stats.waiting_bytes + stats.unfinished_bytes)
     add("rocket_unread_bytes", node, stats.unread_bytes)
     add("rocket_connections", node, connections)
-    for reason, count in list(stats.connections_refused.items()):
+    for reason, count in {**dict.fromkeys(_CONNECTION_REASONS, 0), **stats.connections_refused}.items():
         add("rocket_connections_refused_total", f"{node},{label_text({'reason': reason})}", count)
     cut = {"slow_reader": stats.slow_readers, "slow_writer": stats.slow_writers, "silent": stats.silent}
     for reason, count in cut.items():
