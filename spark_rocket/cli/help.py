@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 import spark_rocket
 from spark_rocket.cli import show
+from spark_rocket.cli.other_tools import counterpart
 from spark_rocket.cli.show import Column
+from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ConfigError
 
 _FOLDERS = ("guides", "recipes", "reference", "internals", "")
@@ -38,9 +41,7 @@ def help(context: click.Context, topic: str | None) -> None:
     elif (verb := _verb(context, topic)) is not None:
         click.echo_via_pager(verb)
     else:
-        near = difflib.get_close_matches(topic, found, n=3) or [page for page in found if topic.lower() in page]
-        remedy = f"Did you mean {' or '.join(near)}?" if near else "List the pages with: rocket help"
-        raise ConfigError(f"Unknown help topic {topic!r}.", remedy=remedy)
+        raise ConfigError(f"Unknown help topic {topic!r}.", remedy=_remedy(context, topic, found))
 
 
 def pages() -> dict[str, Path]:
@@ -65,6 +66,20 @@ def _verb(context: click.Context, topic: str) -> str | None:
     assert isinstance(root.command, click.Group)
     command = root.command.get_command(root, topic)
     return None if command is None else command.get_help(click.Context(command, info_name=topic, parent=root))
+
+
+def _remedy(context: click.Context, topic: str, found: Mapping[str, Path]) -> str:
+    """Name similar pages, or else the commands that are meant, also by the names that other tools give them."""
+    near = difflib.get_close_matches(topic, found, n=3) or [page for page in found if topic.lower() in page]
+    elsewhere = counterpart(topic)
+    if elsewhere is None and near:
+        return f"Did you mean {' or '.join(near)}?"
+    if isinstance(elsewhere, str):
+        return elsewhere
+    root = context.find_root()
+    assert isinstance(root.command, VerbGroup)
+    lines = [f"{line} --help" for line in root.command.suggestions(root, topic)]
+    return f"Did you mean {' or '.join(map(repr, lines))}?" if lines else "List the pages with: rocket help"
 
 
 def _page(text: str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import click
 
 import spark_rocket
-from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.cli.verbs import VerbGroup, commands_with
 from spark_rocket.common.extras import requires
 from spark_rocket.common.system import check_system
 from spark_rocket.errors import RocketError
@@ -112,6 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if end.exit_code == 0:
             raise SystemExit(0) from None
         return end.exit_code
+    except click.NoSuchOption as error:
+        meant = " or ".join(map(repr, commands_with(error.option_name, error.ctx) if error.ctx else ()))
+        if meant:
+            error = click.NoSuchOption(error.option_name, f"{error.message} Did you mean {meant}?", ctx=error.ctx)
+        error.show()
+        raise SystemExit(error.exit_code) from None
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None

@@ -2,7 +2,8 @@
 
 A table lists the verbs of a group: section, name, module and attribute of the click command, and its line of help.
 An unknown verb gets suggestions: similar verbs of its group, verbs of that name in other groups (``rocket lag``:
-``rocket group lag``), and the verbs that other tools call so (``other_tools.py``).
+``rocket group lag``), and the verbs that other tools call so (``other_tools.py``). An unknown option gets the commands
+that have it, derived from their declarations.
 
 Thread-safety: one thread. Corresponds to MQAdminStartup's list of SubCommands.
 """
@@ -17,6 +18,7 @@ from typing import Any
 import click
 
 _MAX_SUGGESTIONS = 4
+_SIMILAR = 0.8  # one letter of six wrong, missing or extra, or two exchanged
 _ONE: Mapping[str, Mapping[str, tuple[str, str]]] = {"Commands": {}}
 Verbs = Mapping[str, tuple[str, str]]
 """Name to (``module:attribute``, one line of help)."""
@@ -58,17 +60,17 @@ class VerbGroup(click.Group):
             reason = counterpart(name)
             if isinstance(reason, str):
                 ctx.fail(f"No such command {name!r}. {reason}")
-            meant = " or ".join(map(repr, self._suggestions(ctx, name)))
+            meant = " or ".join(map(repr, self.suggestions(ctx, name)))
             ctx.fail(f"No such command {name!r}.{f' Did you mean {meant}?' if meant else ''}")
         return super().resolve_command(ctx, args)
 
-    def _suggestions(self, ctx: click.Context, name: str) -> list[str]:
+    def suggestions(self, ctx: click.Context, name: str) -> list[str]:
         """Return the command lines that the user may mean, the most likely ones first."""
         from spark_rocket.cli.other_tools import RELATED, counterpart
 
         root = ctx.find_root()
         near = [f"{ctx.command_path} {verb}" for verb in get_close_matches(name, self.list_commands(ctx))]
-        same = [path for path, verb in _verbs(root) if verb == name]
+        same = [path for path, verb, _ in _commands(root) if verb == name]
         elsewhere = counterpart(name)
         others = RELATED.get(name.lower().replace("_", "-")) or (() if isinstance(elsewhere, str) else elsewhere) or ()
         related = [f"{root.command_path} {line}" for line in others]
@@ -99,11 +101,44 @@ class VerbGroup(click.Group):
         ]
 
 
-def _verbs(context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield all verbs below a group, with their command lines."""
+def commands_with(option: str, context: click.Context) -> list[str]:
+    """Return the command lines that the user of an unknown option may mean.
+
+    They have the option, or take its name as an argument and have it in their own name (``--key``: ``message query-key
+    KEY``). Those of the same group come first, then those of the same name. An argument of that name, or a similar
+    option, of the command itself is more likely than all of them.
+    """
+    word = option.lstrip("-").replace("-", "_")
+    here = context.command_path
+    if own := [each for each in context.command.params if isinstance(each, click.Argument) and each.name == word]:
+        return [f"{here} {own[0].human_readable_name}"]
+    if near := get_close_matches(option, _options(context.command), cutoff=_SIMILAR):
+        return [f"{here} {name}" for name in near]
+    found: dict[str, int] = {}
+    group = context.parent.command_path if context.parent is not None else ""
+    for path, name, command in _commands(context.find_root()):
+        if path == here or isinstance(command, click.Group):
+            continue
+        in_group = path.startswith(f"{group} ")
+        if option in _options(command):
+            found[f"{path} {option}"] = 4 * (not in_group) + 2 * (name != context.info_name)
+        elif word in name.split("-") and any(parameter.name == word for parameter in command.params):
+            found[path] = 4 * (not in_group) + 1
+    return sorted(found, key=found.__getitem__)[:_MAX_SUGGESTIONS]
+
+
+def _options(command: click.Command) -> list[str]:
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    return [name for option in options for name in option.opts]
+
+
+def _commands(context: click.Context) -> Iterator[tuple[str, str, click.Command]]:
+    """Yield all commands below a group, with their command lines and names."""
     group = context.command
     assert isinstance(group, click.Group)
     for name in group.list_commands(context):
-        yield f"{context.command_path} {name}", name
-        if isinstance(command := group.get_command(context, name), click.Group):
-            yield from _verbs(click.Context(command, parent=context, info_name=name))
+        command = group.get_command(context, name)
+        assert command is not None
+        yield f"{context.command_path} {name}", name, command
+        if isinstance(command, click.Group):
+            yield from _commands(click.Context(command, parent=context, info_name=name))

@@ -13,7 +13,7 @@ import pytest
 
 from spark_rocket.cli.main import rocket
 from spark_rocket.cli.other_tools import KAFKA, MQADMIN, RELATED, counterpart
-from spark_rocket.cli.verbs import VerbGroup
+from spark_rocket.cli.verbs import VerbGroup, commands_with
 from tests.cli.conftest import Run
 
 
@@ -70,11 +70,82 @@ def test_help_lists_every_verb(run: Run) -> None:
         (["resetOffsetByTime"], "'rocket offsets reset'"),
         (["resetoffsetbytime"], "'rocket offsets reset'"),
         (["kafka-consumer-groups.sh"], "'rocket group list' or 'rocket group lag' or 'rocket offsets reset'"),
+        (["message", "peek"], "'rocket message tail'"),
+        (["dlq", "retry"], "'rocket dlq resend'"),
         (["Consume"], "'rocket message tail' or 'rocket bench consume'"),
     ],
 )
 def test_an_unknown_verb_gets_a_suggestion(run: Run, words: list[str], meant: str) -> None:
     assert run(*words).failed(f"Did you mean {meant}", status=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["dlq", "resend", "g", "--key", "k"], "'rocket message query-key' or 'rocket message send --key'"),
+        (["message", "get", "--key", "k"], "'rocket message query-key' or 'rocket message send --key'"),
+        (["topic", "show", "--watch", "5"], "'rocket topic stats --watch'"),
+        (["group", "lag", "--tags", "x"], "'rocket message tail --tags'"),
+        (["topic", "show", "--topic", "t"], "'rocket topic show TOPIC'"),
+        (["bench", "send", "--key", "k"], "'rocket bench send --keys'"),
+        (["topic", "list", "--jsno"], "'rocket topic list --json'"),
+    ],
+)
+def test_an_unknown_option_gets_a_suggestion(run: Run, words: list[str], meant: str) -> None:
+    assert run(*words).failed(f"Did you mean {meant}", status=2)
+
+
+COMMANDS = {path: command for path, _, _, command in VERBS if not isinstance(command, click.Group)}
+OPTIONS = {path: {name for parameter in each.params for name in parameter.opts} for path, each in COMMANDS.items()}
+HIDDEN = {
+    name
+    for command in COMMANDS.values()
+    for parameter in command.params
+    if isinstance(parameter, click.Option) and parameter.hidden
+    for name in parameter.opts
+}
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_each_option_of_a_sibling_leads_to_a_command_that_has_it(path: str) -> None:
+    context = click.Context(rocket, info_name="rocket")
+    for word in path.split()[1:]:
+        assert isinstance(context.command, click.Group)
+        command = context.command.get_command(context, word)
+        assert command is not None
+        context = click.Context(command, parent=context, info_name=word)
+    group = path.rpartition(" ")[0]
+    siblings = {name for each, names in OPTIONS.items() if each.rpartition(" ")[0] == group for name in names}
+    for option in {name for name in siblings if name.startswith("--")} - OPTIONS[path] - HIDDEN:
+        lines = commands_with(option, context)
+        assert lines, option
+        for line in lines:
+            words, _, named = line.partition(" --")
+            words = words if named else re.sub(r" [A-Z_]+$", "", words)
+            assert words in COMMANDS, (option, line)
+            assert not named or f"--{named}" in OPTIONS[words], (option, line)
+
+
+@pytest.mark.parametrize(
+    ("topic", "meant"),
+    [
+        ("kafka-topics", "'rocket topic list --help'"),
+        ("kafka-topics.sh", "'rocket topic list --help'"),
+        ("resetOffsetByTime", "'rocket offsets reset --help'"),
+        ("kafka-storage", "RocketMQ has no KRaft quorum."),
+        ("peek", "'rocket message tail --help'"),
+        ("exactly-onc", "exactly-once"),
+    ],
+)
+def test_an_unknown_help_topic_gets_a_suggestion(run: Run, topic: str, meant: str) -> None:
+    assert run("help", topic).failed(meant)
+
+
+@pytest.mark.parametrize("name", [*MQADMIN, *KAFKA])
+def test_help_for_commands_of_other_tools_names_their_counterpart(run: Run, name: str) -> None:
+    found = counterpart(name)
+    said = run("help", name)
+    assert said.status == 0 or said.failed(found if isinstance(found, str) else "Did you mean 'rocket ")
 
 
 def test_suggested_commands_exist() -> None:
