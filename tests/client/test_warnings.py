@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from spark_rocket.client import Producer, TransactionProducer
+from spark_rocket.client.send import transaction
+from spark_rocket.common.logs import RateLimited
 from spark_rocket.model import Message, SendStatus
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
@@ -70,8 +72,13 @@ def test_a_state_that_changes_with_each_message_is_not_logged_with_each(
 
 
 def test_transactions_that_are_rolled_back_for_one_reason(
-    mq: FakeCluster, closing: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+    mq: FakeCluster,
+    closing: Callable[[Any], Any],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # A test before this one may have logged the same reason.
+    monkeypatch.setattr(transaction, "_often", RateLimited(logging.getLogger("spark_rocket.client.send.transaction")))
     mq.everywhere(RequestCode.END_TRANSACTION, says(0))
     respond(mq, ResponseCode.SLAVE_NOT_AVAILABLE)
     producer = closing(TransactionProducer("g", Decides(), name_server=mq.name_server.address))

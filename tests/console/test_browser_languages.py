@@ -56,6 +56,8 @@ NAMES = TERMS | {
         "B",
         "KiB",
         "MiB",
+        "GiB",
+        "TiB",
     ),
 }
 #: All that a user sees or hears, without data: code, names of things in links, bodies and settings.
