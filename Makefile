@@ -27,7 +27,7 @@ help:
 	@echo "make chaos   100 consumers join and leave for a minute, brokers restart (PUSH_MEMBERS=... PUSH_SECONDS=...)"
 	@echo "make chaos-sink 200 kills of tasks, commits, drivers, brokers, and 44 in Spark: sent = stored = distinct (SINK_KILLS=...),"
 	@echo "             and 6,000 random histories of the sink in a cluster in memory (SINK_HISTORIES=..., SINK_SEED=...)"
-	@echo "make cost    CPU and memory of hostile requests of every code, five minutes; writes docs/internals/request-costs.md"
+	@echo "make cost    CPU and memory of hostile requests of every code, 12 minutes; writes docs/internals/request-costs.md"
 	@echo "make fuzz    a million cases of invalid input for all decoders, two processes (FUZZ_CASES=...)"
 	@echo "make verify  run all suites that make test skips; writes docs/reference/verification.md (ARGS=--short: 20 minutes)"
 	@echo "make lint    run ruff, mypy --strict, import-linter, codespell"
