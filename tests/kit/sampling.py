@@ -1,6 +1,7 @@
-"""``make test`` tries some of what ``make long`` tries all of: others in each run. ``SAMPLE_SEED`` repeats a choice.
+"""A sample of the slow tests for ``make test``, another one in each run. ``make long`` runs all of them.
 
-``SOME`` names what is left out of ``make test`` and its tiers. pytest without workers leaves out nothing of it.
+``SOME`` lists these tests and how many of them run. ``SAMPLE_SEED`` repeats a sample. Without workers (``-n 0``),
+pytest runs every test.
 """
 
 from __future__ import annotations

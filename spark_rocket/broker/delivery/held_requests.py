@@ -10,7 +10,7 @@ request                            a woken line runs
 =================================  ====================================================================================
 pull                               each request that waits at an offset before the end of the arrived messages
 pop, in order or not               the first request: one pop of every group. If it is completed, others are woken only
-                                   by :meth:`HeldRequests.more`
+                                   by :meth:`HeldRequests.more`; if it fails, the next one runs a little later
 notification                       the first ones, as many as messages have arrived: they do not consume messages
 =================================  ====================================================================================
 

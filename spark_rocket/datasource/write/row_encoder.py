@@ -422,6 +422,9 @@ def _java_hashes(texts: pa.Array) -> I64:
 
     The sums of ``unit * 31 ** -place`` up to the ends of a string differ by its hash, divided by a power of 31: 31 has
     an inverse modulo 2 ** 32.
+
+    ``spans.java_hashes`` is for records: any bytes, which may be invalid UTF-8, anywhere in a block. It decodes strings
+    that are not ASCII one by one; Arrow's strings are valid and need not be.
     """
     parts = [_some_java_hashes(texts.slice(low, _HASHED_AT_ONCE)) for low in range(0, len(texts), _HASHED_AT_ONCE)]
     return np.concatenate([np.empty(0, np.int64), *parts])
