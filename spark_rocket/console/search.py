@@ -78,7 +78,7 @@ class Span:
 
     @property
     def left(self) -> int:
-        return max(self.high - self.low, 0)
+        return self.high - self.low if self.high > self.low else 0
 
     def put(self, first: int, rows: Iterable[dict[str, Any]]) -> None:
         """Add the matches of the offsets from ``first`` to before ``high``, newest first."""
@@ -108,11 +108,16 @@ def parse_cursor(topic: str, value: object) -> list[Span]:
 
 
 def _parse_span(topic: str, value: object) -> Span:
-    match value:
-        case [str(broker), int(queue), int(low), int(high), None | int() as newest]:
-            if min(queue, low, high) >= 0 and max(queue, low, high) < 2**63:
-                return Span(MessageQueue(topic, broker, queue), low, high, newest)
+    if isinstance(value, list) and len(value) == 5:
+        broker, queue, low, high, newest = value
+        is_known = newest is None or isinstance(newest, int)
+        if is_known and isinstance(broker, str) and _is_offset(queue) and _is_offset(low) and _is_offset(high):
+            return Span(MessageQueue(topic, broker, queue), low, high, newest)
     raise _invalid_cursor()
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**63
 
 
 def _invalid_cursor() -> Refused:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_rocket.broker.metrics.table import METRICS
 from spark_rocket.broker.processors.statistics import VERSION_TEXT
@@ -101,13 +101,22 @@ class BrokerMetrics:
             self._cached = scrape.cached
 
 
+class _PairLabels(NamedTuple):
+    """The labels of a group and a topic in three kinds of metrics."""
+
+    consumer: str
+    dead_letters: str
+    exporter: str
+    """In metrics of rocketmq-exporter."""
+
+
 @dataclass(slots=True)
 class _Cached:
     """What one scrape has read and formatted, for the next one."""
 
     stored: dict[tuple[str, int, int], int] = field(default_factory=dict)
     """Store times, by topic, queue id and offset."""
-    pairs: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)
+    pairs: dict[tuple[str, str], _PairLabels] = field(default_factory=dict)
     topics: dict[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -286,17 +295,15 @@ class _Scrape:
             yield
 
     def _groups(self) -> Iterator[None]:
-        parts, node = self._parts, self._node
+        parts = self._parts
         counted = reversed(parts.stats.groups.items())
         for (group, topic), counts in list(islice(counted, self._max_pairs)):
-            labels, of_exporter = self._labels_of(group, topic)
+            labels, of_dead_letters, of_exporter = self._labels_of(group, topic)
             if counts.gets:
                 self._add("rocketmq_messages_out_total", labels, counts.gets)
                 self._add("rocketmq_throughput_out_total", labels, counts.get_bytes)
             if counts.gets or counts.dead_letters:  # from 0 on: Prometheus computes no increase to a first sample
-                system = is_system_topic(topic) or is_system_group(group)
-                named = label_text({"consumer_group": group, "topic": topic, "is_system": system})
-                self._add("rocketmq_send_to_dlq_messages_total", f"{node},{named}", counts.dead_letters)
+                self._add("rocketmq_send_to_dlq_messages_total", of_dead_letters, counts.dead_letters)
             tps, size, send_backs = parts.stats.windows.of_group(group, topic)
             self._add("rocketmq_consumer_tps", of_exporter, tps)
             self._add("rocketmq_consumer_message_size", of_exporter, size)
@@ -332,7 +339,7 @@ class _Scrape:
                     if following < end:
                         waiting = self._older(waiting, (topic, queue_id, following))
             age = max(now - oldest, 0) if oldest else 0
-            labels, of_exporter = self._labels_of(group, topic)
+            labels, _, of_exporter = self._labels_of(group, topic)
             self._add("rocketmq_consumer_lag_messages", labels, lag)
             self._add("rocketmq_consumer_lag_latency", labels, age)
             self._add("rocketmq_consumer_inflight_messages", labels, lag - ready)
@@ -348,17 +355,25 @@ class _Scrape:
             yield
         self._add("rocket_metrics_left_out", node, left_out)
 
-    def _labels_of(self, group: str, topic: str) -> tuple[str, str]:
-        """The labels of a pair in metrics of RocketMQ 5 and of rocketmq-exporter."""
+    def _labels_of(self, group: str, topic: str) -> _PairLabels:
         key = (group, topic)
         found = self.cached.pairs.get(key)
         if found is None:
             found = self._known.pairs.get(key)
             if found is None:
-                of_exporter = f"{self._exporter},{label_text({'topic': topic, 'group': group})}"
-                found = f"{self._node},{_pair(group, topic)}", of_exporter
+                found = self._format(group, topic)
             self.cached.pairs[key] = found
         return found
+
+    def _format(self, group: str, topic: str) -> _PairLabels:
+        names: dict[str, object] = {"consumer_group": group, "topic": topic}
+        is_system = {"is_system": is_system_topic(topic) or is_system_group(group)}
+        is_retry = {"is_retry": topic.startswith((RETRY_PREFIX, DLQ_PREFIX))}
+        return _PairLabels(
+            f"{self._node},{label_text(names | is_retry | is_system)}",
+            f"{self._node},{label_text(names | is_system)}",
+            f"{self._exporter},{label_text({'topic': topic, 'group': group})}",
+        )
 
     def _labels_of_topic(self, topic: str) -> tuple[str, str]:
         """The labels of a topic in metrics of RocketMQ 5, without the node's, and of rocketmq-exporter."""
@@ -380,17 +395,6 @@ class _Scrape:
             return oldest
         self.cached.stored[place] = time
         return min(oldest, time) if oldest else time
-
-
-def _pair(group: str, topic: str) -> str:
-    return label_text(
-        {
-            "consumer_group": group,
-            "topic": topic,
-            "is_retry": topic.startswith((RETRY_PREFIX, DLQ_PREFIX)),
-            "is_system": is_system_topic(topic) or is_system_group(group),
-        }
-    )
 
 
 def _in_buckets(sizes: list[int]) -> list[int]:
