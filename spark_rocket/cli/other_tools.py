@@ -1,7 +1,8 @@
-"""Verbs and commands of other tools (``mqadmin`` 4.9 and 5.3, Kafka's), and the ``rocket`` commands that do the same.
+"""Verbs and commands of other tools, and the ``rocket`` commands that do the same.
 
-A string instead of commands is the reason why RocketMQ or this package has no counterpart. A test compares the names
-with docs/guides/from-mqadmin.md.
+``MQADMIN`` has the commands of ``mqadmin`` 4.9 to 5.4, ``KAFKA`` the scripts of Kafka 3.9 and 4.1. A string instead of
+commands is the reason why RocketMQ or this package has no counterpart. Tests have the complete lists, and compare
+``MQADMIN`` with docs/guides/from-mqadmin.md.
 """
 
 from __future__ import annotations
@@ -63,7 +64,12 @@ _STATIC = "This broker does not support static topics."
 _CONTAINER = "There are no broker containers; rocket up --brokers N starts several brokers."
 _SHOW = ("acl list", "acl show")
 _COPY = "Changes apply to all brokers; copy the output of rocket acl list --json for another cluster."
-_KRAFT = "RocketMQ has no KRaft quorum."
+_KRAFT = "RocketMQ has no KRaft quorum: name servers hold the routes, see rocket namesrv."
+_ZOOKEEPER = "RocketMQ has no ZooKeeper: name servers hold the routes, see rocket namesrv."
+_LEADER = "Queues elect no leader: they belong to their broker. To promote a slave, see rocket help operations."
+_CONNECT = "This package runs no connectors: Spark reads and writes other systems, see rocket help lakes."
+_MIRROR = "Read from one cluster and write to the other with Spark: rocket help enrich."
+_STOP = "End the process of {} with SIGTERM."
 
 MQADMIN: dict[str, tuple[str, ...] | str] = {
     "addBroker": _CONTAINER, "addWritePerm": ("broker undrain",), "allocateMQ": ("group show",),
@@ -110,32 +116,40 @@ MQADMIN: dict[str, tuple[str, ...] | str] = {
 }  # fmt: skip
 
 KAFKA: dict[str, tuple[str, ...] | str] = {
-    "kafka-acls": ("acl list", "acl update", "acl delete"), "kafka-broker-api-versions": ("broker runtime",),
-    "kafka-client-metrics": ("broker config",), "kafka-cluster": ("cluster list",), "kafka-configs": (
-        "broker config", "topic update", "group create"), "kafka-console-consumer": ("message tail",),
-    "kafka-console-producer": ("message send",), "kafka-console-share-consumer": ("message tail",),
+    "connect-distributed": _CONNECT, "connect-mirror-maker": _MIRROR, "connect-plugin-path": _CONNECT,
+    "connect-standalone": _CONNECT, "kafka-acls": ("acl list", "acl allow", "acl update", "acl delete"),
+    "kafka-broker-api-versions": ("broker runtime",), "kafka-client-metrics": ("broker config",),
+    "kafka-cluster": ("cluster list",), "kafka-configs": ("broker config", "topic update", "group create"),
+    "kafka-console-consumer": ("message tail",), "kafka-console-producer": ("message send",),
+    "kafka-console-share-consumer": ("message tail",),
     "kafka-consumer-groups": ("group list", "group lag", "offsets reset"),
     "kafka-consumer-perf-test": ("bench consume",), "kafka-delegation-tokens": "RocketMQ has no delegation tokens.",
-    "kafka-delete-records": "RocketMQ deletes messages by age and disk usage only.",
+    "kafka-delete-records": "RocketMQ deletes messages only by age and disk usage: set fileReservedTime with rocket "
+        "broker config.",
     "kafka-dump-log": ("store dump",), "kafka-e2e-latency": ("bench send",),
     "kafka-features": "RocketMQ has no feature levels.", "kafka-get-offsets": ("topic stats",),
-    "kafka-groups": ("group list",), "kafka-jmx": ("broker runtime",), "kafka-leader-election": _KRAFT,
+    "kafka-groups": ("group list",), "kafka-jmx": ("broker runtime",), "kafka-leader-election": _LEADER,
     "kafka-log-dirs": ("store stats",), "kafka-metadata-quorum": _KRAFT, "kafka-metadata-shell": _KRAFT,
-    "kafka-mirror-maker": "Read from one cluster and write to another with Spark.",
-    "kafka-producer-perf-test": ("bench send",), "kafka-reassign-partitions":
-        "RocketMQ does not move queues; see rocket broker drain.",
+    "kafka-mirror-maker": _MIRROR, "kafka-producer-perf-test": ("bench send",), "kafka-reassign-partitions":
+        "RocketMQ does not move queues. To empty a broker, see rocket broker drain.",
     "kafka-replica-verification": ("broker ha",), "kafka-run-class": ("help",), "kafka-server-start": ("up",),
-    "kafka-server-stop": "End the process of rocket up with SIGTERM.", "kafka-share-groups": ("group list",),
-    "kafka-storage": _KRAFT, "kafka-streams-application-reset": ("offsets reset",),
-    "kafka-streams-groups": ("group list",),
-    "kafka-topics": ("topic list", "topic create", "topic show", "topic delete"),
-    "kafka-transactions": ("help exactly-once",), "kafka-verifiable-consumer": ("message tail",),
-    "kafka-verifiable-producer": ("message send",),
+    "kafka-server-stop": _STOP.format("rocket up"), "kafka-share-consumer-perf-test": ("bench consume",),
+    "kafka-share-groups": ("group list",), "kafka-storage": _KRAFT,
+    "kafka-streams-application-reset": ("offsets reset",), "kafka-streams-groups": ("group list",),
+    "kafka-topics": ("topic list", "topic create", "topic show", "topic delete"), "kafka-transactions":
+        "Brokers end open transactions: they ask the producer, at most transactionCheckMax times.",
+    "kafka-verifiable-consumer": ("message tail",), "kafka-verifiable-producer": ("message send",),
+    "kafka-verifiable-share-consumer": ("message tail",), "trogdor": ("bench send", "bench consume"),
+    "zookeeper-security-migration": _ZOOKEEPER, "zookeeper-server-start": ("namesrv",),
+    "zookeeper-server-stop": _STOP.format("rocket namesrv"), "zookeeper-shell": _ZOOKEEPER,
 }  # fmt: skip
 
 _BY_NAME = {name.lower(): counterpart for name, counterpart in (MQADMIN | KAFKA).items()}
 
 
 def counterpart(name: str) -> tuple[str, ...] | str | None:
-    """Return the commands without ``rocket``, or the reason why there is none; None for an unknown name."""
-    return _BY_NAME.get(name.lower().removesuffix(".sh").removesuffix(".bat"))
+    """Return the commands without ``rocket``, or the reason why there is none; None for an unknown name.
+
+    The name can have a path and a suffix: ``bin/kafka-topics.sh``.
+    """
+    return _BY_NAME.get(name.lower().rpartition("/")[2].removesuffix(".sh").removesuffix(".bat"))

@@ -11,10 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
+from spark_rocket.cli.help import pages
 from spark_rocket.cli.main import rocket
-from spark_rocket.cli.other_tools import KAFKA, MQADMIN, RELATED, counterpart
+from spark_rocket.cli.other_tools import KAFKA, MQADMIN, RELATED
 from spark_rocket.cli.verbs import VerbGroup, commands_with
 from tests.cli.conftest import Run
+from tests.cli.tool_names import KAFKA_SCRIPTS, MQADMIN_COMMANDS
 
 
 def _verbs(group: click.Group, path: str = "rocket") -> Iterator[tuple[str, click.Group, str, click.Command]]:
@@ -28,6 +30,7 @@ def _verbs(group: click.Group, path: str = "rocket") -> Iterator[tuple[str, clic
 
 
 VERBS = list(_verbs(rocket))
+PATHS = {path for path, *_ in VERBS}
 
 
 @pytest.mark.parametrize(("path", "group", "name", "command"), VERBS, ids=[verb[0] for verb in VERBS])
@@ -132,7 +135,7 @@ def test_each_option_of_a_sibling_leads_to_a_command_that_has_it(path: str) -> N
         ("kafka-topics", "'rocket topic list --help'"),
         ("kafka-topics.sh", "'rocket topic list --help'"),
         ("resetOffsetByTime", "'rocket offsets reset --help'"),
-        ("kafka-storage", "RocketMQ has no KRaft quorum."),
+        ("kafka-storage", "RocketMQ has no KRaft quorum"),
         ("peek", "'rocket message tail --help'"),
         ("exactly-onc", "exactly-once"),
     ],
@@ -141,26 +144,49 @@ def test_an_unknown_help_topic_gets_a_suggestion(run: Run, topic: str, meant: st
     assert run("help", topic).failed(meant)
 
 
-@pytest.mark.parametrize("name", [*MQADMIN, *KAFKA])
-def test_help_for_commands_of_other_tools_names_their_counterpart(run: Run, name: str) -> None:
-    found = counterpart(name)
-    said = run("help", name)
-    assert said.status == 0 or said.failed(found if isinstance(found, str) else "Did you mean 'rocket ")
+TOOLS = [*MQADMIN_COMMANDS.split(), *(f"{name}.sh" for name in KAFKA_SCRIPTS.split())]
+
+
+def test_all_commands_of_other_tools_are_in_the_table() -> None:
+    assert (set(MQADMIN), set(KAFKA)) == (set(MQADMIN_COMMANDS.split()), set(KAFKA_SCRIPTS.split()))
+
+
+@pytest.mark.parametrize("words", [(), ("help",)], ids=["rocket", "rocket help"])
+@pytest.mark.parametrize("name", TOOLS)
+def test_commands_of_other_tools_name_their_counterpart(run: Run, name: str, words: tuple[str, ...]) -> None:
+    """Or the reason why there is none: a sentence."""
+    said = run(*words, name, *(() if words else ("-n", "127.0.0.1:9876")))
+    if words and said.status == 0:
+        assert "Usage: rocket" in said.out, "rocket has a command of the same name"
+        return
+    assert said.failed(name, status=1 if words else 2)
+    answer = " ".join(said.err.split()).partition(f"{name!r}.")[2]
+    lines = [line.removesuffix(" --help") for line in re.findall(r"'(rocket [^']+)'", answer)]
+    assert all(line in PATHS or line.startswith("rocket help ") for line in lines), answer
+    assert lines or re.fullmatch(r" [A-Z][^.]{20,}\.( [A-Z][^.]+\.)?", answer), answer
+
+
+@pytest.mark.parametrize("name", ["bin/kafka-topics.sh", "./kafka-topics", "Kafka-Topics.bat"])
+def test_scripts_with_a_path(run: Run, name: str) -> None:
+    assert run(name).failed("'rocket topic list'", status=2)
+
+
+def test_commands_in_reasons_exist() -> None:
+    reasons = {reason for reason in (MQADMIN | KAFKA).values() if isinstance(reason, str)}
+    named = {tuple(found.split()) for reason in reasons for found in re.findall(r"(rocket(?: [a-z]+)+)", reason)}
+    assert len(named) > 5
+    for words in named:
+        if words[1] == "help":
+            assert words[2] in pages(), words
+        else:
+            assert " ".join(words[:2]) in PATHS, words
 
 
 def test_suggested_commands_exist() -> None:
-    known = {path for path, *_ in VERBS}
     elsewhere = [lines for lines in (MQADMIN | KAFKA).values() if not isinstance(lines, str)]
     for line in (line for lines in (*RELATED.values(), *elsewhere) for line in lines):
         words = f"rocket {line}".split()
-        assert " ".join(words) in known or words[1] in ("--version", "help"), line
-
-
-@pytest.mark.parametrize("name", [*MQADMIN, *(f"{name}.sh" for name in KAFKA)])
-def test_commands_of_other_tools_name_their_counterpart(run: Run, name: str) -> None:
-    found = counterpart(name)
-    wanted = found if isinstance(found, str) else "Did you mean 'rocket "
-    assert run(name).failed(wanted, status=2)
+        assert " ".join(words) in PATHS or words[1] in ("--version", "help"), line
 
 
 def test_the_guide_and_the_table_have_the_same_commands() -> None:
