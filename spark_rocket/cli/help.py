@@ -1,12 +1,14 @@
 """``rocket help``: the installed documentation.
 
 The pages of ``docs/`` are part of the package. A page is named by its file (``security``), or with its folder if that
-is ambiguous (``reference/security``). On a terminal, the page is formatted and shown in the pager.
+is ambiguous (``reference/security``). On a terminal, the page is formatted and shown in the pager. Chinese readers get
+the translation ``x.zh.md`` of a page ``x.md``, where there is one.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ from spark_rocket.cli.verbs import VerbGroup
 from spark_rocket.errors import ConfigError
 
 _FOLDERS = ("guides", "recipes", "reference", "internals", "")
+_LANGUAGES = ("en", "zh")
 _COLUMNS = (Column("page"), Column("title"))
 
 
@@ -30,10 +33,13 @@ def _complete(context: click.Context, parameter: click.Parameter, incomplete: st
 
 @click.command()
 @click.argument("topic", required=False, shell_complete=_complete)
+@click.option("--language", type=click.Choice(_LANGUAGES), help="default: that of the shell (LANG)")
 @click.pass_context
-def help(context: click.Context, topic: str | None) -> None:
+def help(context: click.Context, topic: str | None, language: str | None) -> None:
     """Show a page of the documentation, or the help of a verb. Without TOPIC: list the pages."""
-    found = pages()
+    if topic is not None and topic.endswith(".zh"):
+        topic, language = topic.removesuffix(".zh"), "zh"
+    found = pages(language or _language())
     if topic is None:
         show.table([{"page": page, "title": _title(path)} for page, path in found.items()], _COLUMNS)
     elif topic in found:
@@ -44,15 +50,25 @@ def help(context: click.Context, topic: str | None) -> None:
         raise ConfigError(f"Unknown help topic {topic!r}.", remedy=_remedy(context, topic, found))
 
 
-def pages() -> dict[str, Path]:
-    """Return the pages of the documentation by name: guides first."""
+def _language() -> str:
+    """Return the first language of the environment that the pages have. The variables and their order are gettext's."""
+    names = ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG")
+    tags = next(filter(None, map(os.environ.get, names)), "").split(":")
+    return next((tag[:2] for tag in tags if tag[:2] in _LANGUAGES), "en")
+
+
+def pages(language: str = "en") -> dict[str, Path]:
+    """Return the pages of the documentation by name: guides first. Pages without a translation are English."""
     package = Path(spark_rocket.__file__).parent
     root = package / "docs" if (package / "docs").is_dir() else package.parent / "docs"  # installed, or a checkout
     found: dict[str, Path] = {}
     for folder in _FOLDERS:
         for path in sorted((root / folder).glob("*.md")):
+            if path.suffixes[:-1] == [".zh"]:
+                continue
             name = path.stem if path.stem not in found else f"{folder}/{path.stem}"
-            found[name] = path
+            translation = path.with_suffix(f".{language}.md")
+            found[name] = translation if translation.exists() else path
     return found
 
 

@@ -14,6 +14,7 @@ from spark_rocket.cli import main
 from spark_rocket.cli.help import pages
 from spark_rocket.datasource.options.other_names import FOREIGN_NAMES, NOT_NEEDED
 from spark_rocket.datasource.options.table import OPTIONS
+from tests.cli.conftest import Run
 
 
 def test_all_options_are_listed_without_markdown() -> None:
@@ -65,9 +66,42 @@ def test_pages_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert any(line.split() == ["security", "Security"] for line in lines)
     docs = Path(spark_rocket.__file__).parents[1] / "docs"
-    assert len(pages()) == len(list(docs.rglob("*.md")))
+    assert len(pages()) == len([page for page in docs.rglob("*.md") if not page.name.endswith(".zh.md")])
     assert main(["help", "security"]) == 0
     assert capsys.readouterr().out == (docs / "guides" / "security.md").read_text(encoding="utf-8") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("environment", "words", "is_chinese"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, (), True),
+        ({"LANG": "zh_TW"}, (), True),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C.UTF-8"}, (), False),
+        ({"LANG": "zh_CN.UTF-8", "LANGUAGE": "fr:en:zh"}, (), False),
+        ({"LANG": "en_US.UTF-8", "LANGUAGE": "fr:zh_CN"}, (), True),
+        ({"LANG": "de_DE.UTF-8"}, (), False),
+        ({}, (), False),
+        ({"LANG": "zh_CN.UTF-8"}, ("--language", "en"), False),
+        ({}, ("--language", "zh"), True),
+    ],
+)
+def test_help_follows_the_language(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    words: tuple[str, ...],
+    is_chinese: bool,
+) -> None:
+    for name in ("LANGUAGE", "LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    titles = dict(line.split(maxsplit=1) for line in run("help", *words).out.splitlines())
+    assert titles["faq"].rstrip() == ("常见问题" if is_chinese else "Frequently asked questions")
+    assert titles["decisions"].isascii(), "it has no translation"
+    assert not [name for name in titles if name.endswith(".zh")]
+    assert ("常见问题" in run("help", "faq", *words).out.splitlines()[0]) == is_chinese
+    assert "常见问题" in run("help", "faq.zh").out.splitlines()[0]
 
 
 def test_help_on_a_verb_and_on_an_unknown_topic(capsys: pytest.CaptureFixture[str]) -> None:
