@@ -203,7 +203,7 @@ def page(outcomes: list[Outcome]) -> str:
         [
             "# Verification",
             "",
-            "Results of the suites that `make test` skips, written by `make verify`"
+            "For reviewers: results of the suites that `make test` skips, written by `make verify`"
             " (`make verify ARGS=--short`: fewer rounds, about 20 minutes).",
             "",
             f"On {os.cpu_count()} cores, {platform.system()}, Python {python}. The full form is that of the Makefile;"

@@ -17,7 +17,8 @@ from tests.cost.state import BulkCost, is_released
 
 _HEAD = """# Costs of requests
 
-`make cost` sends hostile requests of every code, RPC and console route to servers in their own processes, and measures
+For contributors. `make cost` sends hostile requests of every code, RPC and console route to servers in their own
+processes, and measures
 CPU time and memory from outside. The requests come from the declared types of headers, bodies and parameters
 (`tests/cost`): each collection with one entry, at its bound, beyond it and as large as allowed; each number at its
 extremes; long strings, and strings full of separators; names whose Java hash codes are equal; state in bulk on
