@@ -15,15 +15,15 @@ from spark_rocket.protocol.requests.pipelines import Granted, PipelineRequests
 KINDS = ("ACL-1.0", "ACL-2.0")
 
 PIPELINES: dict[str, tuple[str, str]] = {
-    pipelines.READ.name: ("batch read", "批读取"),
+    pipelines.READ.name: ("batch read", "批量读取"),
     pipelines.TIME.name: ("read from a time", "按时间读取"),
     pipelines.GROUP.name: ("read from the offsets of a group", "从消费组的位点读取"),
     pipelines.LOOK_UP.name: ("read with `lookupKeys`", "用 `lookupKeys` 读取"),
-    pipelines.STREAM.name: ("stream", "流读取"),
+    pipelines.STREAM.name: ("stream", "流式读取"),
     pipelines.DEAD_LETTERS.name: ("read with `badRecords=deadLetter`", "用 `badRecords=deadLetter` 读取"),
-    pipelines.WRITE.name: ("write, batch or stream", "写入（批或流）"),
-    pipelines.EXACTLY_ONCE.name: ("exactly-once batch", "精确一次批写入"),
-    pipelines.EXACTLY_ONCE_STREAM.name: ("exactly-once stream", "精确一次流写入"),
+    pipelines.WRITE.name: ("write, batch or stream", "写入（批量或流式）"),
+    pipelines.EXACTLY_ONCE.name: ("exactly-once batch", "精确一次批量写入"),
+    pipelines.EXACTLY_ONCE_STREAM.name: ("exactly-once stream", "精确一次流式写入"),
     pipelines.EXACTLY_ONCE_DELAYED.name: (
         "exactly once with delayed rows (`delayLevel`, `deliverAt`)",
         "精确一次写入有延时的行（`delayLevel`、`deliverAt`）",
@@ -31,14 +31,14 @@ PIPELINES: dict[str, tuple[str, str]] = {
     pipelines.MESSAGES_VIEW.name: ("view `messages`", "视图 `messages`"),
     pipelines.DLQ_VIEW.name: ("view `dlq`", "视图 `dlq`"),
     pipelines.LAG_VIEW.name: ("view `lag` of a group", "一个消费组的视图 `lag`"),
-    pipelines.VIEWS.name: ("other views, of all groups and topics", "其他视图（所有 Topic 和消费组）"),
+    pipelines.VIEWS.name: ("other views, of all groups and topics", "其他视图（所有主题和消费组）"),
     pipelines.CONSOLE.name: ("the console, to look", "控制台（只查看）"),
     pipelines.LAG.name: ("`rocket group lag`", "`rocket group lag`"),
     pipelines.EXPORT.name: ("`rocket message export`", "`rocket message export`"),
     pipelines.DOCTOR.name: ("`rocket doctor -t … --write …`", "`rocket doctor -t … --write …`"),
 }
 """The name of each pipeline in English and Chinese, in the order of the tables."""
-_HEADS = (("pipeline", "topics", "groups", "cluster"), ("流水线", "Topic", "消费组（Group）", "集群"))
+_HEADS = (("pipeline", "topics", "groups", "cluster"), ("作业", "主题", "消费组", "集群"))
 _ANY_ACCOUNT = ("any account", "任何账号")
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
+from pathlib import Path
 
 from spark_rocket.broker.metrics.table import METRICS as BROKER_METRICS
 from spark_rocket.client.core.metrics import CLIENT_METRICS
@@ -129,13 +132,23 @@ def dependencies(argument: str, language: int) -> str:
 
 
 def conditions(argument: str, language: int) -> str:
-    lines = ((f"`{condition.name}`", condition.text, condition.remedy) for condition in CONDITIONS)
-    return rows(("Condition", "Message", "Remedy"), lines)
+    lines: Iterable[Sequence[str]] = ((f"`{each.name}`", each.text, each.remedy) for each in CONDITIONS)
+    if language:
+        translated = chinese_conditions()
+        lines = ((name, *(translated[text] for text in texts)) for name, *texts in lines)
+    return rows((("Condition", "Message", "Remedy"), ("条件", "消息", "处理"))[language], lines)
+
+
+@cache
+def chinese_conditions() -> Mapping[str, str]:
+    """The messages and remedies of conditions in English, each with its translation. Errors themselves are English."""
+    path = Path(__file__).with_name("chinese_conditions.json")
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def former_names(argument: str, language: int) -> str:
     lines = ((f"`{name}`", f"`{former}`") for name, former in FORMER_NAMES.items())
-    return rows(("Condition", "Former name"), lines)
+    return rows((("Condition", "Former name"), ("条件", "原名"))[language], lines)
 
 
 def errors(argument: str, language: int) -> str:

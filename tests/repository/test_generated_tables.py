@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import generated_tables
+from spark_rocket.datasource.conditions import CONDITIONS
+from tools import generated_tables, reference_tables
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,6 +23,15 @@ def test_tables_are_current() -> None:
     """Every table that the code declares is in a page, as it is in the code."""
     assert list(generated_tables.outdated()) == [], "run: make tables"
     assert generated_tables.missing() == [], "add <!-- NAME ARGUMENT --> and <!-- end of NAME --> to a page"
+
+
+def test_every_condition_is_translated() -> None:
+    """After a change of ``conditions.py``, change ``tools/chinese_conditions.json`` and run ``make tables``."""
+    english = {text for condition in CONDITIONS for text in (condition.text, condition.remedy)}
+    chinese = reference_tables.chinese_conditions()
+    assert english ^ set(chinese) == set()
+    fields = re.compile(r"\{[^}]*\}")
+    assert [text for text in english if sorted(fields.findall(text)) != sorted(fields.findall(chinese[text]))] == []
 
 
 class Copy:
