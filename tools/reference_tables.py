@@ -106,7 +106,7 @@ _CHINESE = {
     "list": "列表",
     "addresses": "地址",
     "address map": "地址映射",
-    "tag expression": "标签表达式",
+    "tag expression": "Tag 表达式",
     "SQL92 expression": "SQL92 表达式",
     "regular expression": "正则表达式",
     "time zone": "时区",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,29 @@ def test_a_changed_english_page_is_noticed(tmp_path: Path) -> None:
     assert is_current(chinese)
     english.write_text("# Page\n\nOne three.\n", encoding="utf-8")
     assert not is_current(chinese)
+
+
+@pytest.mark.parametrize("page", [*PAGES, "spark_rocket/console/static/chinese.js"])
+def test_chinese_terms(page: str) -> None:
+    """The last column of the table of terms in docs/internals/writing.md has the words that are not used."""
+    terms = (ROOT / "docs/internals/writing.md").read_text(encoding="utf-8").partition("| English | Chinese | not |")[2]
+    words = [word for line in terms.splitlines() for word in re.findall(r"[\u4e00-\u9fff]+", line.split("|")[-2:][0])]
+    assert len(words) > 5
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert [line for line in text.splitlines() if any(word in line for word in words)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_chinese_paragraph_is_one_line(page: str) -> None:
+    """A line break between Chinese characters is shown as a blank."""
+    lines = _prose(ROOT / page).splitlines()
+    begins = re.compile(r"\s*(?:[*-] |\d+\. |\||#|<!--|\[English\]|!\[|$)")
+    broken = [
+        line
+        for above, line in pairwise(lines)
+        if above.strip() and not above.startswith("<!--") and not begins.match(line)
+    ]
+    assert broken == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -555,7 +555,7 @@ export const CHINESE_ERRORS = {
   "PROTOCOL_ERROR": "协议错误。",
   "PROTOCOL_ERROR_IN_ROW": "某一行的数据不符合协议。",
   "PROTOCOL_RUN_TOO_LARGE": "响应过大。",
-  "PROXY_UNSUPPORTED": "代理不支持此请求。",
+  "PROXY_UNSUPPORTED": "Proxy 不支持此请求。",
   "QUEUE_NOT_FOUND": "队列不存在。",
   "READ_ONLY": "控制台为只读。",
   "REMOTING_ERROR": "通信错误。",

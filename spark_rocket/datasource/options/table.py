@@ -217,8 +217,8 @@ _WHAT_TO_READ = (
            "The brokers that must be available, by name, separated by commas. Default: the brokers in the stream's "
            "checkpoint or in a topic's ORDER_TOPIC_CONFIG. See [unavailable "
            "brokers](../guides/read.md#handle-unavailable-brokers).",
-           "必须可用的 Broker 的名称，以逗号分隔。默认：流的检查点或主题的 ORDER_TOPIC_CONFIG 中的 Broker。参见[不可"
-           "用的 Broker](../guides/read.zh.md#处理不可用的-broker)。",
+           "必须可用的 Broker 的名称，以逗号分隔。默认：流的 Checkpoint 或主题的 ORDER_TOPIC_CONFIG 中的 Broker。参见"
+           "[不可用的 Broker](../guides/read.zh.md#处理不可用的-broker)。",
            excludes=(Excludes("assign", "ASSIGNED_BROKERS"), _NO_FILES)),
     Option("waitForTopic", frozenset({Scope.READ_STREAM}), "boolean", boolean, "false",
            "`true`: wait for missing topics and queues, then read them from their first message. `false`: a missing "
@@ -245,7 +245,7 @@ _START_AND_END = (
            "next two options. Default: `latest` for streams, `earliest` for batch reads. A restarted stream "
            "continues from its checkpoint.",
            "新查询的起点。`group`：`consumerGroup` 提交的位点。`timestamp`：见后面两个选项。默认：流为 `latest`，批量"
-           "读取为 `earliest`。重启的流从检查点继续。",
+           "读取为 `earliest`。重启的流从 Checkpoint 继续。",
            excludes=(Excludes("storePath", "STORE_GROUP", "group"),), has_field=False, has_names=True),
     Option("startingTimestamp", READS, "time", timestamp, None,
            "The first store time to read. Sets `startingOffsets=timestamp`.",
@@ -322,7 +322,7 @@ _FILTERS_LOOK_UPS_AND_DUPLICATES = (
     Option("tags", READS, "tag expression", tag_expression, "*",
            "Read only messages with one of these tags. Separate tags as RocketMQ does, with two bars. See "
            "[filters](../guides/read.md#filter-at-the-broker).",
-           "只读取带有这些标签之一的消息。与 RocketMQ 一样，用两条竖线分隔标签。参见[过滤"
+           "只读取带有这些 Tag 之一的消息。与 RocketMQ 一样，用两条竖线分隔 Tag。参见[过滤"
            "](../guides/read.zh.md#在-broker-端过滤)。"),
     Option("sqlFilter", READS, "SQL92 expression", sql_expression, None,
            "Read only messages whose properties match. Requires `enablePropertyFilter=true` on the brokers. "
@@ -401,8 +401,8 @@ _WRITING = (
            "The name of a batch write. Rows that are written again under the same name get the same `msgId`. In "
            "`foreachBatch`, include a name that changes with the checkpoint. See [name a batch "
            "write](../guides/exactly-once.md#name-a-batch-write). Default: a random name.",
-           "批量写入的名称。以同一名称再次写入的行得到相同的 `msgId`。在 `foreachBatch` 中，名称要包含随检查点变化的"
-           "部分。参见[给批量写入命名](../guides/exactly-once.zh.md#给批量写入命名)。默认：随机的名称。"),
+           "批量写入的名称。以同一名称再次写入的行得到相同的 `msgId`。在 `foreachBatch` 中，名称要包含随 Checkpoint "
+           "变化的部分。参见[给批量写入命名](../guides/exactly-once.zh.md#给批量写入命名)。默认：随机的名称。"),
     Option("maxMessageSize", WRITES, "size 1k–12m", size(1024, 12 * 1024 * 1024), "4m",
            "The maximum body size. Use the value of the brokers' setting `maxMessageSize`.",
            "消息体的最大大小。使用 Broker 的设置 `maxMessageSize` 的值。"),
@@ -455,8 +455,8 @@ _WRITING_EXACTLY_ONCE = (
            "The broker of the ledger, where the sink cannot store its place at the name servers: behind a proxy, or on "
            "a managed instance. See [give the place of the ledger](../guides/exactly-once.md#give-the-place-of-the-"
            "ledger). Do not change it for an existing query.",
-           "账本所在的 Broker，用于 Sink 不能把账本的位置存放在 NameServer 上的情况：在代理之后，或在托管实例上。参见"
-           "[指定账本的位置](../guides/exactly-once.zh.md#指定账本的位置)。已有的查询不要改变它。",
+           "账本所在的 Broker，用于 Sink 不能把账本的位置存放在 NameServer 上的情况：在 Proxy 之后，或在托管实例上。"
+           "参见[指定账本的位置](../guides/exactly-once.zh.md#指定账本的位置)。已有的查询不要改变它。",
            needs=("deliveryGuarantee=exactlyOnce",)),
     Option("ledgerQueue", WRITES, "integer 0–65535", number(0, 65_535), "0",
            "The queue of `ledgerTopic` on `ledgerBroker` that is the ledger. Do not change it for an existing query.",
