@@ -69,9 +69,10 @@ class VerbGroup(click.Group):
         from spark_rocket.cli.other_tools import RELATED, counterpart
 
         root = ctx.find_root()
-        near = [f"{ctx.command_path} {verb}" for verb in get_close_matches(name, self.list_commands(ctx))]
-        same = [path for path, verb, _ in _commands(root) if verb == name]
         elsewhere = counterpart(name)
+        similar = [] if elsewhere else get_close_matches(name, self.list_commands(ctx))
+        near = [f"{ctx.command_path} {verb}" for verb in similar]
+        same = [path for path, verb, _ in _commands(root) if verb == name]
         others = RELATED.get(name.lower().replace("_", "-")) or (() if isinstance(elsewhere, str) else elsewhere) or ()
         related = [f"{root.command_path} {line}" for line in others]
         lines = dict.fromkeys([*related, *same, *near])

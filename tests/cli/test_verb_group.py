@@ -72,6 +72,7 @@ def test_help_lists_every_verb(run: Run) -> None:
         (["message", "find"], "'rocket message query-key' or 'rocket message query-id'"),
         (["resetOffsetByTime"], "'rocket offsets reset'"),
         (["resetoffsetbytime"], "'rocket offsets reset'"),
+        (["updateTopic", "-n", "h"], "'rocket topic create' or 'rocket topic update'?"),
         (["kafka-consumer-groups.sh"], "'rocket group list' or 'rocket group lag' or 'rocket offsets reset'"),
         (["message", "peek"], "'rocket message tail'"),
         (["dlq", "retry"], "'rocket dlq resend'"),
