@@ -223,8 +223,38 @@ class QuietHandler(SimpleHTTPRequestHandler):
         pass
 
 
+#: What people ask at work, and a page with the answer: it is among the first three that the search finds.
+QUESTIONS = {
+    "写入数据湖": "recipes/lakes.zh.html",
+    "Iceberg": "recipes/lakes.zh.html",
+    "变更数据": "recipes/change-data.zh.html",
+    "CDC": "recipes/change-data.zh.html",
+    "消费堆积": "guides/backlog.zh.html",
+    "限流": "guides/faq.zh.html#",
+    "Spark 4.0 限流": "recipes/parquet-delta.zh.html",  # it links to the options
+    "时区": "guides/faq.zh.html#",
+    "告警": "guides/monitoring.zh.html#",
+    "报错": "reference/conditions.zh.html",
+    "已知问题": "known-issues.zh.html",
+    "精确一次": "guides/exactly-once.zh.html",
+    "从某个时间重放": "recipes/replay.zh.html",
+    "死信": "recipes/dead-letters.zh.html",
+    "write to a lake": "recipes/lakes.html",
+    "change data capture": "recipes/change-data.html",
+    "Debezium": "recipes/change-data.html",
+    "backlog": "guides/backlog.html",
+    "rate limit": "guides/faq.html#",
+    "limits Spark 4.0": "recipes/parquet-delta.html",  # it links to the options
+    "time zone": "guides/faq.html#",
+    "alerts": "guides/monitoring.html#",
+    "errors": "reference/conditions.html",
+    "TOPIC_DELETED": "reference/conditions.html",
+    "known issues": "known-issues.html",
+}
+
+
 @browser.needed
-def test_the_search_finds_words_of_both_languages(address: str, driver: Any) -> None:
+def test_the_search_answers_questions_in_both_languages(address: str, driver: Any) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
     browser.size(driver, 1280, 900)
@@ -234,12 +264,7 @@ def test_the_search_finds_words_of_both_languages(address: str, driver: Any) -> 
         "return [...document.querySelectorAll('.md-search-result__item')].slice(0, 3)"
         ".flatMap(item => [...item.querySelectorAll('.md-search-result__link')].map(link => link.href))"
     )
-    for words, expected in (
-        ("时区", "faq.zh.html#"),
-        ("消费堆积", "backlog.zh.html#"),
-        ("精确一次", "exactly-once.zh.html#"),
-        ("time zone", "faq.html#"),
-    ):
+    for words, expected in QUESTIONS.items():
         driver.execute_script(
             "document.querySelectorAll('.md-search-result__link').forEach(link => link.remove());"
             "const input = document.querySelector('.md-search__input'); input.value = arguments[0];"
@@ -247,7 +272,7 @@ def test_the_search_finds_words_of_both_languages(address: str, driver: Any) -> 
             words,
         )
         links = WebDriverWait(driver, WAIT_S, poll_frequency=0.05).until(lambda at: at.execute_script(found))
-        assert any(f"/guides/{expected}" in link for link in links), (words, links)
+        assert any(f"/{expected}" in link for link in links), (words, links)
 
 
 @browser.needed
