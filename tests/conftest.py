@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.kit.sampling import ALL, SEED, chosen, part
+from tests.kit.sampling import ALL, SEED, chosen, named_files, part
 from tests.kit.tiers import Guard, mark
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not os.environ.get(name.upper()):
             items[:] = [item for item in items if item.get_closest_marker(name) is None]
     if hasattr(config, "workerinput"):
-        items[:] = chosen(items)
+        items[:] = chosen(items, named_files(config))
         items.sort(key=lambda item: _place(item.nodeid))
 
 

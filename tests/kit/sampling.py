@@ -1,7 +1,8 @@
 """A sample of the slow tests for ``make test``, another one in each run. ``make long`` runs all of them.
 
-``SOME`` lists these tests and how many of them run. ``SAMPLE_SEED`` repeats a sample. Without workers (``-n 0``),
-pytest runs every test.
+``SOME`` lists these tests and how many of them run. ``SAMPLE_SEED`` repeats a sample. All tests run of a file that the
+command names (``make test ARGS=tests/broker/test_tls.py``), and of all files without workers (``-n 0``). Tests with a
+``sample`` of their own take it there, too.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -104,11 +106,17 @@ def part(nodeid: str) -> str | None:
     return next((place for place in (nodeid.partition("[")[0], nodeid.partition("::")[0]) if place in SOME), None)
 
 
-def chosen(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Leave out what ``SOME`` leaves out."""
+def named_files(config: pytest.Config) -> set[Path]:
+    """The files that the command names, alone or with a test."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return {path.resolve() for path in paths if path.is_file()}
+
+
+def chosen(items: list[pytest.Item], named: Collection[Path] = ()) -> list[pytest.Item]:
+    """Leave out what ``SOME`` leaves out, except in the ``named`` files."""
     parts: dict[str | None, list[pytest.Item]] = {}
     for item in items:
-        parts.setdefault(part(item.nodeid), []).append(item)
+        parts.setdefault(None if item.path in named else part(item.nodeid), []).append(item)
     taken = {item for place, of_it in parts.items() for item in (sample(of_it, SOME[place]) if place else of_it)}
     return [item for item in items if item in taken]
 

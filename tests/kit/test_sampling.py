@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit import sampling
-from tests.kit.sampling import SOME, chosen, part
+from tests.kit.sampling import SOME, chosen, named_files, part
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,10 +19,12 @@ class Named:
 
     def __init__(self, nodeid: str) -> None:
         self.nodeid = nodeid
+        self.path = ROOT / nodeid.partition("::")[0]
 
 
-def choose(names: list[str]) -> list[str]:
-    return [item.nodeid for item in chosen([Named(name) for name in names])]  # type: ignore[misc]
+def choose(names: list[str], *named: str) -> list[str]:
+    files = {ROOT / name for name in named}
+    return [item.nodeid for item in chosen([Named(name) for name in names], files)]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("place", SOME)
@@ -41,6 +43,7 @@ def test_some_of_each_entry_and_all_others_in_their_order(monkeypatch: pytest.Mo
     assert sum(name.startswith("a.py") for name in taken) == 2
     assert sum("test_it" in name for name in taken) == 1
     assert choose(["a.py::test_3"]) == ["a.py::test_3"], "a named test runs"
+    assert choose(names, "a.py", "c.py") == [name for name in names if name.startswith("a.py") or name in taken]
     monkeypatch.setattr(sampling, "ALL", True)
     assert choose(names) == names
 
@@ -53,6 +56,25 @@ def test_another_seed_takes_others(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sampling, "SEED", str(seed))
         seen.update(choose(names))
     assert len(seen) > 25
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["tests/kit/test_tiers.py"], ["tests/kit/test_tiers.py"]),
+        (["tests/kit/test_tiers.py::test_a", "tests/kit/clock.py"], ["tests/kit/test_tiers.py", "tests/kit/clock.py"]),
+        (["tests/kit"], []),
+        ([], []),
+    ],
+)
+def test_files_that_the_command_names(pytestconfig: pytest.Config, arguments: list[str], named: list[str]) -> None:
+    class Command:
+        """What a worker's configuration has of the command."""
+
+        args = arguments or ["tests"]
+        invocation_params = pytest.Config.InvocationParams(args=(), plugins=None, dir=ROOT)
+
+    assert named_files(Command()) == {ROOT / name for name in named}  # type: ignore[arg-type]
 
 
 @pytest.mark.live
