@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.repository.package_code import MODULES, PACKAGE, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "spark_rocket"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PACKAGES = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
-MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
 def test_the_modules_that_are_named_exist() -> None:
@@ -25,7 +25,7 @@ def test_the_modules_that_are_named_exist() -> None:
 
 def test_the_first_pages_name_every_package() -> None:
     """The package's docstring names all of them, README's picture those that take part in a message's way."""
-    docstring = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text())) or ""
+    docstring = ast.get_docstring(tree_of(PACKAGE / "__init__.py")) or ""
     assert set(re.findall(r"``([a-z_]+)``", docstring)) - {"rocket"} == PACKAGES | {"arrow", "model", "errors"}
     for picture in ("overview.svg", "overview.zh.svg"):
         folders = (ROOT / "docs" / "images" / picture).read_text().partition("monospace")[2].partition("</g>")[0]
@@ -42,11 +42,10 @@ def _exists(name: str) -> bool:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_modules_and_functions_are_short(path: Path) -> None:
     """A ceiling, not a guide: divide by meaning, long before it."""
-    text = path.read_text()
-    assert text.count("\n") <= 600
+    assert path.read_text().count("\n") <= 600
     functions = [
         (node.name, length)
-        for node in ast.walk(ast.parse(text))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and (length := (node.end_lineno or 0) - node.lineno + 1) > 80
     ]
@@ -59,7 +58,7 @@ def test_the_modules_that_docstrings_and_comments_name_exist() -> None:
     missing = []
     for module in paths:
         text = (PACKAGE / module).read_text()
-        strings = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr)]
+        strings = [node.value for node in ast.walk(tree_of(PACKAGE / module)) if isinstance(node, ast.Expr)]
         docstrings = [str(node.value) for node in strings if isinstance(node, ast.Constant)]
         prose = "\n".join(re.findall(r"#.*", text) + docstrings)
         package = module.partition("/")[0] + "/"
@@ -80,7 +79,7 @@ def test_the_modules_that_docstrings_and_comments_name_exist() -> None:
 def test_private_constants_are_used() -> None:
     unused = []
     for path in MODULES:
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
         private = {target.id for target in targets if isinstance(target, ast.Name) and re.match(r"_[^_]", target.id)}
         used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
@@ -99,7 +98,7 @@ SAME_NAMES = {
 def test_a_public_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in MODULES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(PACKAGE)))
     repeated = {name: found for name, found in places.items() if len(found) > 1}

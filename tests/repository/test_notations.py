@@ -17,7 +17,6 @@ from typing import Any
 import click
 import pytest
 
-import spark_rocket
 from spark_rocket import client
 from spark_rocket.acl.rules import AclRules
 from spark_rocket.arrow import option_of
@@ -36,8 +35,7 @@ from spark_rocket.protocol.setting import settings_of
 from spark_rocket.proxy.proxy_config import ProxyConfig
 from spark_rocket.remoting.tls.settings import TlsSettings
 from spark_rocket.store.config import parse_delay_levels
-
-PACKAGE = Path(spark_rocket.__file__).parent
+from tests.repository.package_code import PACKAGE, nodes
 
 NAME_SERVERS = {
     "a:9876": "a:9876",
@@ -229,9 +227,8 @@ def test_a_change_at_run_time_keeps_a_file_with_a_byte_order_mark(tmp_path: Path
 def test_no_module_splits_lists_of_servers_itself() -> None:
     """Nothing but the one parser takes the text of ``namesrvAddr`` or ``nameServer`` apart."""
     found = [
-        f"{file.relative_to(PACKAGE)}: {ast.unparse(node)}"
-        for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        f"{name}: {ast.unparse(node)}"
+        for name, node in nodes()
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
         and node.func.attr in ("split", "partition", "rpartition", "replace")
@@ -427,9 +424,8 @@ _TIME_CALLS = {"fromisoformat", "isoformat", "strptime", "strftime", "fromtimest
 
 def test_no_module_formats_or_parses_times_itself() -> None:
     found = {
-        str(file.relative_to(PACKAGE))
-        for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        name
+        for name, node in nodes()
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _TIME_CALLS
     }
     assert found - OTHER_TIMES.keys() == set(), "use spark_rocket.common.units"
@@ -458,14 +454,12 @@ def is_of_re(function: ast.Attribute) -> bool:
 def test_no_module_has_a_pattern_or_a_table_of_units_of_its_own() -> None:
     """Regular expressions with units, and dictionaries from units to factors."""
     found = set()
-    for file in PACKAGE.rglob("*.py"):
-        name = str(file.relative_to(PACKAGE))
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_of_re(node.func):
-                if _UNITS.search(ast.unparse(node.args[0])):
-                    found.add(name)
-            elif isinstance(node, ast.Dict) and all(isinstance(value, ast.Constant) for value in node.values):
-                keys = {str(key.value).lower() for key in node.keys if isinstance(key, ast.Constant)}
-                if {"s", "m", "h"} <= keys or {"k", "m", "g"} <= keys:
-                    found.add(name)
+    for name, node in nodes():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and is_of_re(node.func):
+            if _UNITS.search(ast.unparse(node.args[0])):
+                found.add(name)
+        elif isinstance(node, ast.Dict) and all(isinstance(value, ast.Constant) for value in node.values):
+            keys = {str(key.value).lower() for key in node.keys if isinstance(key, ast.Constant)}
+            if {"s", "m", "h"} <= keys or {"k", "m", "g"} <= keys:
+                found.add(name)
     assert found == {"common/units.py"}
