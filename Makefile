@@ -147,12 +147,15 @@ soak: $(STAMP)
 setup: $(STAMP)
 
 # Repeated when the dependencies, their versions or the script change, and when .venv is missing.
-$(DEMO): pyproject.toml constraints.txt tools/setup.sh
-	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo
-	@touch $@
+INPUTS := pyproject.toml constraints.txt tools/setup.sh
 
-$(STAMP): $(DEMO)
+# All packages, which contain the demo's. Beside another target, the demo waits for them, as one pip runs at a time.
+$(STAMP): $(INPUTS)
 	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo,dev,docs
+	@touch $(DEMO) $@
+
+$(DEMO): $(INPUTS) | $(if $(filter-out demo,$(MAKECMDGOALS)),$(STAMP))
+	@PYTHON="$(PYTHON)" sh tools/setup.sh packages $(VENV) demo
 	@touch $@
 
 # RocketMQ's own Node.js client, for its tests.
