@@ -17,6 +17,9 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler, RemotingServer
+from spark_rocket.remoting.tls.contexts import ServerTls
+from spark_rocket.remoting.tls.settings import TlsSettings
+from tests.remoting.tls_world import LIMIT, Certificates
 
 T = TypeVar("T")
 
@@ -185,3 +188,29 @@ def with_channel(
 def client() -> Iterator[RemotingClient]:
     with RemotingClient() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("tls"))
+
+
+@pytest.fixture(scope="module")
+def permissive(certificates: Certificates) -> Iterator[ServerThread]:
+    server = ServerThread(tls=certificates.server_tls())
+    yield server
+    server.close()
+
+
+@contextlib.contextmanager
+def serving(tls: ServerTls | None, **options: Any) -> Iterator[ServerThread]:
+    server = ServerThread(tls=tls, **options)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def ask(address: str, tls: TlsSettings | None, body: bytes = b"hello", timeout: float = LIMIT) -> bytes:
+    with RemotingClient(tls=tls, connect_timeout=timeout) as client:
+        return bytes(client.invoke(address, request(body=body), timeout).body)
