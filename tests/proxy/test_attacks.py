@@ -40,7 +40,7 @@ CLIENT = [("x-mq-client-id", "attacker")]
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
+    with LocalCluster(in_process=True) as running:
         yield running
 
 

@@ -26,7 +26,7 @@ def ordered(frame: DataFrame) -> list[Row]:
 
 def test_a_stopped_brokers_disk_has_the_rows_of_its_topic(spark: SparkSession, tmp_path: Path) -> None:
     settings = {"mappedFileSizeCommitLog": 1 << 18, "brokerName": "broker-x"}
-    with LocalCluster(data_dir=tmp_path / "data", config=settings) as cluster:
+    with LocalCluster(in_process=True, data_dir=tmp_path / "data", config=settings) as cluster:
         topics = [cluster.create_topic(name, 3) for name in ("orders", "payments")]
         with Producer("tests", name_server=cluster.name_server) as producer:
             for start in range(0, 1500, 500):

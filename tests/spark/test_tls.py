@@ -12,7 +12,7 @@ from spark_rocket.testing import LocalCluster
 
 @pytest.fixture(scope="module")
 def secure() -> Iterator[LocalCluster]:
-    with LocalCluster(tls="enforcing", config={"tls.server.need.client.auth": "require"}) as running:
+    with LocalCluster(in_process=True, tls="enforcing", config={"tls.server.need.client.auth": "require"}) as running:
         running.create_topic("orders", 2)
         yield running
 

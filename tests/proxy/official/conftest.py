@@ -20,7 +20,7 @@ _numbers = itertools.count(1)
 def shared() -> Iterator[LocalCluster]:
     settings = {"transactionTimeOut": 500, "transactionCheckInterval": 500, "recallMessageEnable": True}
     settings |= {"enablePropertyFilter": True}
-    with LocalCluster(config=settings) as running:
+    with LocalCluster(in_process=True, config=settings) as running:
         yield running
 
 
