@@ -24,8 +24,8 @@ from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.exposition import Exposition
 from spark_rocket.store.tools.check import check_store
 from tests.broker.wire import Wire
-from tests.client.fakes import Fake, says
 from tests.kit.brokers import Pair
+from tests.kit.scripted import Fake, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

@@ -30,8 +30,8 @@ from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run, unavailable_broker
-from tests.client.fakes import POSITION, FakeCluster, record, says, says_offset
 from tests.client.pushing import AGAIN, RecordingListener, running_consumer
+from tests.kit.scripted import POSITION, FakeCluster, record, says, says_offset
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

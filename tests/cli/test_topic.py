@@ -11,7 +11,7 @@ from spark_rocket.protocol.wire.bodies.config import TopicConfig
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.testing import LocalCluster
 from tests.cli.conftest import Run
-from tests.client.fakes import FakeCluster, says
+from tests.kit.scripted import FakeCluster, says
 
 pytestmark = pytest.mark.live
 

@@ -21,7 +21,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand, SerializeType
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
-from tests.client.fakes import Fake
+from tests.kit.scripted import Fake
 
 HOST = ("127.0.0.1", 10911)
 HOLD_SECONDS = 0.02

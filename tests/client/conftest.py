@@ -11,8 +11,9 @@ from spark_rocket.client import Admin, Producer, PushConsumer, Reader
 from spark_rocket.client.core.client_config import ClientConfig
 from spark_rocket.client.core.instance import ClientInstance, acquire, release
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, Produce
+from tests.client.producing import Produce
 from tests.client.pushing import FIRST, SUCCESS, Consume
+from tests.kit.scripted import FakeCluster
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from spark_rocket.client.consume.services import ServiceParts
 from spark_rocket.model import MessageExt, MessageQueue
 from spark_rocket.protocol.record.columns import decode_records
 from spark_rocket.protocol.record.messages import decode_messages
-from tests.client.fakes import record
+from tests.kit.scripted import record
 
 QUEUE = MessageQueue("t", "b", 0)
 SECONDS = 30.0

@@ -21,7 +21,7 @@ from spark_rocket.protocol.wire.bodies.stats import (
     TopicStatsTable,
 )
 from spark_rocket.protocol.wire.codes import RequestCode
-from tests.client.fakes import QUEUE, Fake, FakeCluster, Handler, record, says
+from tests.kit.scripted import QUEUE, Fake, FakeCluster, Handler, record, says
 
 pytestmark = pytest.mark.live
 

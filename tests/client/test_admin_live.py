@@ -20,8 +20,8 @@ from spark_rocket.protocol.message_trace import TraceBean, TraceContext, TraceTy
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import QUEUE, FakeCluster, Handler, says, says_offset
 from tests.client.pushing import AGAIN, Consume, RecordingListener
+from tests.kit.scripted import QUEUE, FakeCluster, Handler, says, says_offset
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

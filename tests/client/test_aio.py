@@ -14,7 +14,7 @@ from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import POSITION, STORED, FakeCluster, route, says
+from tests.kit.scripted import POSITION, STORED, FakeCluster, route, says
 
 pytestmark = pytest.mark.live
 

@@ -11,7 +11,7 @@ from spark_rocket.client import Reader
 from spark_rocket.client.core.client_config import ClientConfig, look_up
 from spark_rocket.errors import ConfigError, NameServerUnreachableError, TopicNotFoundError
 from spark_rocket.model import MessageQueue
-from tests.client.fakes import FakeCluster
+from tests.kit.scripted import FakeCluster
 
 
 def test_name_server_comes_from_argument_then_variable_then_default() -> None:

@@ -25,8 +25,9 @@ from spark_rocket.protocol.wire.codes import ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.session import Pending
-from tests.client.fakes import POSITION, Decides, FakeCluster, Handler, says, says_offset
+from tests.client.producing import Decides
 from tests.client.test_producer_accumulator import stored
+from tests.kit.scripted import POSITION, FakeCluster, Handler, says, says_offset
 
 pytestmark = pytest.mark.live
 

@@ -17,7 +17,7 @@ from spark_rocket.errors import ProtocolError, QueueNotFoundError, RemotingConne
 from spark_rocket.model import SHARDING_KEY, Message, MessageQueue
 from spark_rocket.protocol.wire.bodies.route import MAX_ROUTE_QUEUES
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
-from tests.client.fakes import STORED, FakeCluster, route, says
+from tests.kit.scripted import STORED, FakeCluster, route, says
 
 pytestmark = pytest.mark.live
 

@@ -15,7 +15,7 @@ from spark_rocket.datasource.plan.cluster import Cluster
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import FakeCluster, says, says_offset
+from tests.kit.scripted import FakeCluster, says, says_offset
 
 pytestmark = pytest.mark.live
 

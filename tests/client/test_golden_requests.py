@@ -50,7 +50,8 @@ from spark_rocket.protocol.wire.command import FLAG_ONEWAY, RemotingCommand
 from spark_rocket.protocol.wire.json import loads_tolerant
 from tests import golden
 from tests.client.consuming import SECONDS
-from tests.client.fakes import QUEUE, Decides, FakeCluster, says
+from tests.client.producing import Decides
+from tests.kit.scripted import QUEUE, FakeCluster, says
 
 pytestmark = pytest.mark.live
 

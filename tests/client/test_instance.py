@@ -18,8 +18,8 @@ from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.event_loop import loop_thread
-from tests.client.fakes import POSITION, FakeCluster, route, says
 from tests.kit.forking import in_child
+from tests.kit.scripted import POSITION, FakeCluster, route, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

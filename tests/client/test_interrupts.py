@@ -15,8 +15,9 @@ from spark_rocket.model import Message
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import POSITION, QUEUE, Decides, FakeCluster, Handler, says, says_offset
+from tests.client.producing import Decides
 from tests.kit.interrupts import interrupted_at
+from tests.kit.scripted import POSITION, QUEUE, FakeCluster, Handler, says, says_offset
 
 pytestmark = pytest.mark.live
 

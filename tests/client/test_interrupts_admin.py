@@ -23,8 +23,8 @@ from spark_rocket.common.arguments import hints_of
 from spark_rocket.errors import RocketError
 from spark_rocket.model import Message, MessageExt, MessageQueue
 from tests.client import test_interrupts_consuming as consuming
-from tests.client.fakes import FakeCluster
 from tests.client.test_interrupts_everywhere import LONG, at_line, interrupt
+from tests.kit.scripted import FakeCluster
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live

@@ -22,9 +22,9 @@ from spark_rocket.protocol.wire.bodies.assignment import LockBatchRequestBody, L
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody
 from spark_rocket.protocol.wire.codes import RequestCode as Code
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import FakeCluster, record, says, says_offset
 from tests.client.pushing import SUCCESS
 from tests.client.test_interrupts_everywhere import LONG, at_line, interrupt
+from tests.kit.scripted import FakeCluster, record, says, says_offset
 from tests.kit.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.long] if LONG else pytest.mark.live

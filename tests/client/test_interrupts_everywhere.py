@@ -24,8 +24,9 @@ from spark_rocket.errors import RemotingConnectError, StateError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.remoting.event_loop import LoopThread, loop_thread
-from tests.client.fakes import Decides, FakeCluster, says
+from tests.client.producing import Decides
 from tests.client.test_producer_accumulator import stored
+from tests.kit.scripted import FakeCluster, says
 from tests.kit.waiting import until
 
 LONG = bool(os.environ.get("LONG"))

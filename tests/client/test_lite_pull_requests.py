@@ -18,7 +18,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.bodies.client import GetConsumerListByGroupResponseBody, HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
-from tests.client.fakes import QUEUE, FakeCluster, says, says_offset
+from tests.kit.scripted import QUEUE, FakeCluster, says, says_offset
 
 pytestmark = pytest.mark.live
 

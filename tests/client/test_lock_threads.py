@@ -26,7 +26,7 @@ from spark_rocket.remoting.event_loop import loop_thread
 from tests.client import test_interrupts_admin as administering
 from tests.client import test_interrupts_consuming as consuming
 from tests.client import test_interrupts_everywhere as sending
-from tests.client.fakes import FakeCluster
+from tests.kit.scripted import FakeCluster
 
 pytestmark = pytest.mark.live
 

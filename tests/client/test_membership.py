@@ -16,7 +16,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.membership import NotifyConsumerIdsChangedRequestHeader
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster
+from tests.kit.scripted import FakeCluster
 
 pytestmark = pytest.mark.live
 

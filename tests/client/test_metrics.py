@@ -22,8 +22,8 @@ from spark_rocket.errors import ConfigError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, says
 from tests.client.pushing import Consume
+from tests.kit.scripted import FakeCluster, says
 
 pytestmark = pytest.mark.live
 

@@ -24,7 +24,7 @@ from spark_rocket.client import (
 from spark_rocket.errors import ClientError, RocketError
 from spark_rocket.model import Message
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import Decides
+from tests.client.producing import Decides
 from tests.client.pushing import AGAIN, SUCCESS, Consume
 
 pytestmark = pytest.mark.live

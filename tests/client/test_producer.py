@@ -28,7 +28,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
 from spark_rocket.remoting.client.remoting_client import RemotingClient
-from tests.client.fakes import HOWS, STORED, FakeCluster, Produce, done, says
+from tests.client.producing import HOWS, Produce, done
+from tests.kit.scripted import STORED, FakeCluster, says
 
 pytestmark = pytest.mark.live
 

@@ -28,8 +28,9 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.promise import Promise
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import FakeCluster, Produce, route, says
+from tests.client.producing import Produce
 from tests.kit.forking import in_child
+from tests.kit.scripted import FakeCluster, route, says
 
 pytestmark = pytest.mark.live
 

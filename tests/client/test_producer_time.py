@@ -33,7 +33,8 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.bodies.client import HeartbeatData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.remoting.event_loop import loop_thread
-from tests.client.fakes import HOWS, STORED, FakeCluster, Produce, done, says
+from tests.client.producing import HOWS, Produce, done
+from tests.kit.scripted import STORED, FakeCluster, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

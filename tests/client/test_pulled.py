@@ -13,7 +13,7 @@ from spark_rocket.client.consume.pulled_messages import PulledMessages
 from spark_rocket.errors import ProtocolError
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.filter.tags import parse_tags
-from tests.client.fakes import record
+from tests.kit.scripted import record
 
 
 class Rig:

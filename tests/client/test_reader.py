@@ -24,7 +24,7 @@ from spark_rocket.errors import (
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.protocol.wire.headers.pull import PullMessageRequestHeader
-from tests.client.fakes import QUEUE, FakeCluster, record, route, says, says_offset
+from tests.kit.scripted import QUEUE, FakeCluster, record, route, says, says_offset
 
 pytestmark = pytest.mark.live
 

@@ -23,7 +23,7 @@ from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.bodies.route import TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import Handler, route, says
+from tests.kit.scripted import Handler, route, says
 
 BROKERS = {"b0": {0: "b0:1"}, "b1": {0: "b1:1"}}
 

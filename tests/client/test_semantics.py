@@ -39,7 +39,8 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
 from tests.client.consuming import SECONDS
-from tests.client.fakes import STORED, Decides, Fake, FakeCluster, says
+from tests.client.producing import Decides
+from tests.kit.scripted import STORED, Fake, FakeCluster, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

@@ -13,7 +13,7 @@ from spark_rocket.protocol.record.properties import decode_properties
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.headers.consumer import ConsumerSendMsgBackRequestHeader
 from spark_rocket.protocol.wire.headers.producer import SendMessageRequestHeader
-from tests.client.fakes import STORED, FakeCluster, says
+from tests.kit.scripted import STORED, FakeCluster, says
 
 pytestmark = pytest.mark.live
 

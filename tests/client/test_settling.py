@@ -20,8 +20,9 @@ from spark_rocket.errors import BrokerError, RemotingError, RemotingTimeoutError
 from spark_rocket.model import Message, SendResult, SendStatus
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import HOWS, FakeCluster, Produce, done, says
+from tests.client.producing import HOWS, Produce, done
 from tests.client.test_producer_accumulator import stored
+from tests.kit.scripted import FakeCluster, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

@@ -32,7 +32,7 @@ from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import Decides
+from tests.client.producing import Decides
 from tests.client.pushing import Consume
 
 pytestmark = pytest.mark.live

@@ -33,7 +33,7 @@ from spark_rocket.protocol.wire.headers.producer import (
     SendMessageRequestHeader,
 )
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import STORED, FakeCluster, record, says
+from tests.kit.scripted import STORED, FakeCluster, record, says
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

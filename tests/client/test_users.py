@@ -12,7 +12,7 @@ from spark_rocket.client.admin import AccessMode, Failures
 from spark_rocket.errors import BrokerError, ProtocolError, RocketError
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_rocket.protocol.wire.codes import DELETE_ACL_CONFIG_FAILED, RequestCode, ResponseCode
-from tests.client.fakes import FakeCluster, says
+from tests.kit.scripted import FakeCluster, says
 
 pytestmark = pytest.mark.live
 

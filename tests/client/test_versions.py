@@ -19,8 +19,8 @@ from spark_rocket.model import Message, MessageQueue
 from spark_rocket.protocol.wire.codes import RequestCode
 from tests.client.apache import VERSIONS, ApacheCluster, Stored
 from tests.client.consuming import SECONDS
-from tests.client.fakes import QUEUE
 from tests.client.pushing import FIRST, RecordingListener, running_consumer
+from tests.kit.scripted import QUEUE
 
 pytestmark = pytest.mark.live
 

@@ -15,7 +15,8 @@ from spark_rocket.model import Message, SendStatus
 from spark_rocket.protocol.record.batch_body import decode_batch_body
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import HOWS, STORED, Decides, FakeCluster, Handler, done, says
+from tests.client.producing import HOWS, Decides, done
+from tests.kit.scripted import STORED, FakeCluster, Handler, says
 
 pytestmark = pytest.mark.live
 

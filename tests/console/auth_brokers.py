@@ -8,7 +8,7 @@ from typing import Any
 from spark_rocket.protocol.wire.bodies.config import AclInfo, PolicyInfo, UserInfo
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
-from tests.client.fakes import Fake, FakeCluster, says
+from tests.kit.scripted import Fake, FakeCluster, says
 
 CONFIG = b"brokerName=b\naclEnable=false\nauthenticationEnabled=true\nauthorizationEnabled=true\n"
 

@@ -16,10 +16,10 @@ from spark_rocket.protocol.wire.bodies.config import ClusterAclConfig, PlainAcce
 from spark_rocket.protocol.wire.codes import RequestCode
 from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.testing import LocalCluster
-from tests.client.fakes import says
 from tests.console.auth_brokers import AuthCluster
 from tests.console.conftest import Page, page_of
 from tests.kit.accounts import ACCOUNTS, KEYS
+from tests.kit.scripted import says
 
 pytestmark = pytest.mark.live
 

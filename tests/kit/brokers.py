@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 from spark_rocket.broker.broker import Broker
 from spark_rocket.broker.broker_parts import BrokerParts
@@ -20,15 +17,13 @@ from spark_rocket.common.system import now_ms
 from spark_rocket.model import Message, MessageQueue
 from spark_rocket.namesrv.name_server import NameServer
 from spark_rocket.remoting.client.remoting_client import RemotingClient
-from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.store.tools.check import check_store
 from spark_rocket.testing import LocalCluster
 from spark_rocket.testing.threads import ServerThread
 from tests.broker.wire import Wire
 from tests.kit.clock import Clock
+from tests.kit.loop_thread import LoopThread
 from tests.kit.waiting import until
-
-T = TypeVar("T")
 
 
 def thread_of(cluster: LocalCluster) -> ServerThread:
@@ -43,29 +38,6 @@ def parts_of(cluster: LocalCluster) -> BrokerParts:
     parts = thread_of(cluster).parts
     assert parts is not None
     return parts
-
-
-class LoopThread:
-    """An event loop on a thread of its own."""
-
-    def __init__(self) -> None:
-        self.loop = new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._thread.start()
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
-
-    def run(self, call: Callable[[], T]) -> T:
-        async def on_the_loop() -> T:
-            return call()
-
-        return self.do(on_the_loop())
-
-    def stop_loop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(30)
-        self.loop.close()
 
 
 @contextmanager

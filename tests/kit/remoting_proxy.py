@@ -29,7 +29,7 @@ from spark_rocket.remoting.client.async_client import AsyncRemotingClient
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import RemotingServer
 from spark_rocket.testing import LocalCluster
-from tests.kit.brokers import LoopThread
+from tests.kit.loop_thread import LoopThread
 
 CODES = (
     310, 10, 320, 36, 37, 370, 34, 35, 46, 11, 361, 200050, 15, 200051, 200053, 203, 38, 30, 31, 14, 29, 41, 42, 105

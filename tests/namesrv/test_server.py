@@ -29,7 +29,7 @@ from spark_rocket.protocol.wire.command import RemotingCommand
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.server.remoting_server import run
 from tests.broker.wire import Wire
-from tests.kit.brokers import LoopThread
+from tests.kit.loop_thread import LoopThread
 from tests.kit.waiting import until
 
 pytestmark = pytest.mark.live

@@ -17,8 +17,9 @@ from spark_rocket.proxy.methods.grpc_client import CommandStream
 from spark_rocket.proxy.server import MessagingMethods
 from spark_rocket.proxy.transport.message_bytes import Batch, MessageBytes
 from tests.broker.wire import Wire
-from tests.kit.brokers import LoopThread, Served, served
+from tests.kit.brokers import Served, served
 from tests.kit.clock import Clock
+from tests.kit.loop_thread import LoopThread
 from tests.proxy.brokers import cluster_of
 from tests.proxy.caller import Caller, consumer_settings, producer_settings
 

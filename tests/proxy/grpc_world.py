@@ -15,7 +15,7 @@ import h2.exceptions
 
 from spark_rocket.proxy.transport.grpc_server import GrpcServer
 from spark_rocket.proxy.transport.proxy_context import GrpcCode, ProxyContext, Rpc, RpcError
-from tests.kit.brokers import LoopThread
+from tests.kit.loop_thread import LoopThread
 from tests.kit.waiting import until
 
 LIMIT = 30.0

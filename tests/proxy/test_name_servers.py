@@ -7,7 +7,7 @@ import pytest
 from spark_rocket.errors import BrokerError, ConfigError
 from spark_rocket.proxy import definitions
 from spark_rocket.proxy.proxy_config import ProxyConfig
-from tests.client.fakes import Fake
+from tests.kit.scripted import Fake
 from tests.proxy.caller import resource
 from tests.proxy.direct import proxy_of
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -16,63 +15,25 @@ from spark_rocket.protocol.wire.frame import FrameSplitter
 from spark_rocket.remoting.client.remoting_client import RemotingClient
 from spark_rocket.remoting.event_loop import new_event_loop
 from spark_rocket.remoting.server.channel import Channel
-from spark_rocket.remoting.server.remoting_server import Handler, RemotingServer
+from spark_rocket.remoting.server.dispatcher import Handler, not_supported
 from spark_rocket.remoting.tls.contexts import ServerTls
 from spark_rocket.remoting.tls.settings import TlsSettings
+from tests.kit.scripted import Fake
 from tests.remoting.tls_world import LIMIT, Certificates
-
-T = TypeVar("T")
 
 ECHO = 1
 SILENT = 2  # never answered
 FAIL = 3
 
 
-class ServerThread:
-    """A RemotingServer and its loop. ``seen`` counts the requests that its own handlers got."""
+class ServerThread(Fake):
+    """A server with three codes of its own. ``requests`` are those that it handled itself."""
 
-    def __init__(
-        self,
-        handlers: Mapping[int, Handler] | None = None,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
-        **options: Any,
-    ) -> None:
-        self.requests: list[RemotingCommand] = []
-        self.arrived = threading.Semaphore(0)
+    defaults: ClassVar[Mapping[str, Any]] = {"default_handler": not_supported}
+
+    def __init__(self, handlers: Mapping[int, Handler] | None = None, **options: Any) -> None:
         every: dict[int, Handler] = {ECHO: self._echo, SILENT: self._silent, FAIL: self._fail}
-        self.server = RemotingServer(host, port, {**every, **(handlers or {})}, **options)
-        self.loop = loop_factory()
-        self._thread = threading.Thread(target=self.loop.run_forever)
-        self._thread.start()
-        try:
-            self.run(self.server.start())
-        except BaseException:
-            self._stop()
-            raise
-        self.address = self.server.address
-
-    def run(self, work: Any) -> Any:
-        """A coroutine's or (on the loop) a call's result."""
-        if callable(work):
-            return asyncio.run_coroutine_threadsafe(_call(work), self.loop).result(10)
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
-
-    def close(self) -> None:
-        if self._thread.is_alive():
-            self.run(self.server.close())
-            self._stop()
-
-    def _stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(10)
-        self.loop.close()
-
-    def note(self, request: RemotingCommand) -> None:
-        self.requests.append(request)
-        self.arrived.release()
+        super().__init__(handlers={**every, **(handlers or {})}, **options)
 
     def _echo(self, channel: object, request: RemotingCommand) -> RemotingCommand:
         self.note(request)
@@ -83,10 +44,6 @@ class ServerThread:
 
     def _fail(self, channel: object, request: RemotingCommand) -> RemotingCommand:
         raise ValueError("no such luck")
-
-
-async def _call(work: Callable[[], T]) -> T:
-    return work()
 
 
 class RawClient:

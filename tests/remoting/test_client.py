@@ -281,7 +281,7 @@ def pushed(serve: Serve, client: RemotingClient) -> Callable[[int], RemotingComm
         async def ask() -> RemotingCommand:
             return await channel.invoke(RemotingCommand.request(code, {}, b"?"), 10)
 
-        response = server.run(ask())
+        response = server.do(ask())
         assert isinstance(response, RemotingCommand)
         return response
 

@@ -291,7 +291,7 @@ def test_close_does_not_wait_for_a_peer_that_reads_nothing(serve: Serve, dial: D
     server, client, channel = with_channel(serve, dial)
     response = RemotingCommand.response(request(), body=bytes(32 << 20))
     server.run(lambda: channel.write(response))
-    server.run(server.server.close(grace=0.01))
+    server.do(server.server.close(grace=0.01))
     assert not channel.is_active
     assert client.socket.fileno() >= 0
 

@@ -1,22 +1,23 @@
-"""Name servers and brokers with configured responses, on real sockets."""
+"""Scripted name servers and brokers on real sockets: they record requests and give configured responses."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
-from spark_rocket.client import LocalTransactionState, Producer
-from spark_rocket.model import Message, MessageQueue, SendResult
+from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.ids import pack_host
 from spark_rocket.protocol.record.properties import encode_properties
 from spark_rocket.protocol.record.record import encode_record
 from spark_rocket.protocol.wire.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_rocket.protocol.wire.codes import RequestCode, ResponseCode
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.remoting.event_loop import new_event_loop
+from spark_rocket.remoting.server.remoting_server import Handler as ChannelHandler
 from spark_rocket.remoting.server.remoting_server import RemotingServer
-from tests.kit.brokers import LoopThread
+from tests.kit.loop_thread import LoopThread
 
 Handler = Callable[[RemotingCommand], RemotingCommand | None]
 
@@ -27,17 +28,41 @@ HOST = pack_host(("127.0.0.1", 1))
 
 
 class Fake(LoopThread):
-    """A server on a thread. ``responses`` may be changed while it runs; every request is kept in ``requests``."""
+    """A server on a thread. ``responses`` may be changed while it runs; every request is kept in ``requests``.
 
-    def __init__(self, responses: Mapping[int, Handler] | None = None, port: int = 0) -> None:
+    ``handlers`` are those that need the channel: they note their requests themselves. ``options`` are the server's.
+    """
+
+    #: Options of the server: it does not poll before it waits, since it shares the interpreter's lock with the test.
+    defaults: ClassVar[Mapping[str, Any]] = {"busy_poll": 0.0}
+
+    def __init__(
+        self,
+        responses: Mapping[int, Handler] | None = None,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        handlers: Mapping[int, ChannelHandler] | None = None,
+        loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_event_loop,
+        **options: Any,
+    ) -> None:
         self.responses: dict[int, Handler] = dict(responses or {})
         self.requests: list[RemotingCommand] = []
         self.arrived = threading.Semaphore(0)
-        super().__init__()
-        self._server = RemotingServer("127.0.0.1", port, {}, default_handler=self._serve, busy_poll=0)
+        options = {"default_handler": self._serve, **self.defaults, **options}
+        self.server = RemotingServer(host, port, handlers or {}, **options)
+        super().__init__(loop_factory)
         self._closed = False
-        self.do(self._server.start())
-        self.address = self._server.address
+        try:
+            self.do(self.server.start())
+        except BaseException:
+            self.stop_loop()
+            raise
+        self.address = self.server.address
+
+    def note(self, request: RemotingCommand) -> None:
+        self.requests.append(request)
+        self.arrived.release()
 
     def _serve(self, _: object, request: RemotingCommand) -> RemotingCommand | None:
         request.body = bytes(request.body)
@@ -58,7 +83,7 @@ class Fake(LoopThread):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self.do(self._server.close())
+            self.do(self.server.close())
             self.stop_loop()
 
 
@@ -151,24 +176,3 @@ class FakeCluster:
     def close(self) -> None:
         for server in (self.name_server, *self.brokers):
             server.close()
-
-
-Produce = Callable[..., Producer]
-HOWS = ["send", "send_async"]
-
-
-def done(producer: Producer, how: str, message: Any = None, **options: Any) -> SendResult:
-    """Send synchronously or asynchronously, and wait longer than any timeout of a test: nothing may hang."""
-    sent = getattr(producer, how)(Message.of("t", "b") if message is None else message, **options)
-    result: SendResult = sent.result(20) if isinstance(sent, Future) else sent
-    return result
-
-
-class Decides:
-    """A listener of transactions that decides by the argument of the send, which may be a state's name, or commits."""
-
-    def execute_local_transaction(self, message: Any, arg: Any) -> LocalTransactionState:
-        return LocalTransactionState(arg or "COMMIT_MESSAGE")
-
-    def check_local_transaction(self, message: Any) -> LocalTransactionState:
-        return LocalTransactionState.COMMIT_MESSAGE
