@@ -1,4 +1,4 @@
-"""The guard of the unit tier, in runs of pytest of its own."""
+"""The guard of the unit tier, in runs of pytest of its own, and the files that it leaves out."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from tests.kit.tiers import ROOT, has_unit_tests
 
 pytestmark = pytest.mark.live
 
@@ -61,3 +63,18 @@ def test_a_unit_test_that_opens_or_starts_something_fails(tmp_path: Path) -> Non
     }, done.stdout + done.stderr
     assert "4 failed, 2 passed" in done.stdout
     assert "mark it live" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "has_some"),
+    [
+        ("kit/test_tiers.py", False),  # all are marked in one line
+        ("client/test_lost_connections.py", False),  # in several
+        ("spark/test_tls.py", False),  # by their folder
+        ("store/test_state_machine.py", False),  # by their names
+        ("kit/test_sampling.py", True),  # one test is marked
+        ("common/test_units.py", True),
+    ],
+)
+def test_files_without_unit_tests_are_left_out(file: str, has_some: bool) -> None:
+    assert has_unit_tests(ROOT / "tests" / file) is has_some

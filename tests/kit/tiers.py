@@ -6,11 +6,13 @@ tests with a Spark session. The others are unit tests: one that opens a socket o
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ LONG_FILES = ("_machine.py", "_model.py", "_random.py", "_crashes.py", "test_bad
 """Ends of the names of files with random histories and damaged stores, which are live because they take long."""
 SPARK_FOLDERS = ("tests/spark/", "tests/jobs/")
 
+ROOT = Path(__file__).parents[2]
+_ALL_LIVE = re.compile(r"^pytestmark = (?:\[\s*)?pytest\.mark\.(?:live|spark)\b", re.M)
 _INET = (socket.AF_INET, socket.AF_INET6)
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
 
@@ -31,6 +35,14 @@ def mark(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.spark)
     elif item.nodeid.startswith(LIVE_FOLDERS) or item.path.name.endswith(LONG_FILES):
         item.add_marker(pytest.mark.live)
+
+
+def has_unit_tests(path: Path) -> bool:
+    """Whether a file of tests, which is not imported for this, may have some."""
+    name = path.relative_to(ROOT).as_posix()
+    if name.startswith((*LIVE_FOLDERS, *SPARK_FOLDERS)) or name.endswith(LONG_FILES):
+        return False
+    return _ALL_LIVE.search(path.read_text(encoding="utf-8")) is None
 
 
 def is_unit(item: pytest.Item) -> bool:
@@ -45,7 +57,9 @@ def _is_connection(event: str, arguments: tuple[Any, ...]) -> bool:
 
 
 class Guard:
-    """A pytest plugin that fails unit tests which open a socket or start a process.
+    """A pytest plugin for runs of unit tests alone: it fails those that open a socket or start a process.
+
+    Files without unit tests, about half of all, are not imported.
 
     asyncio's pair of sockets for itself is neither bound nor of the internet. Live tests may leave threads behind that
     connect again. So once the process has run one, only what a unit test's own thread does counts.
@@ -65,6 +79,10 @@ class Guard:
         ):
             stack = traceback.format_stack(limit=12)[:-1]
             self._seen.append(f"{event}\n{''.join(stack)}")
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        is_of_tests = collection_path.match("test_*.py") and collection_path.is_relative_to(ROOT)
+        return True if is_of_tests and not has_unit_tests(collection_path) else None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
