@@ -290,6 +290,27 @@ def test_lag_is_watched_until_interrupted(rocket: Run, servers: Servers, monkeyp
     assert [json.loads(line)["lag"] for line in said.out.splitlines()] == [24, 20, 16]
 
 
+def test_a_single_look_estimates_when_a_group_has_caught_up(rocket: Run, servers: Servers) -> None:
+    """From what the brokers have counted: the group has read more than has arrived."""
+    put(servers, "catching", 4)
+    assert rocket("group", "lag", "catching", "--json").json["catchUpMs"] is None
+    with Reader(servers.addresses, group="catching") as reader:
+        for queue in reader.queues("orders"):
+            for _ in range(100):
+                assert reader.pull(queue, 0, max_msgs=COUNT).next_offset == COUNT
+    for broker in servers.brokers:
+        servers.run(broker.parts.stats.sample)
+    assert rocket("group", "lag", "catching", "--json").json["catchUpMs"] > 0
+    for more in ((), ("-t", "orders")):
+        title = rocket("group", "lag", "catching", *more).out.splitlines()[0]
+        assert re.fullmatch(r"catching: Spark stream; caught up in about \d.*", title)
+    with unavailable_broker(servers.addresses):
+        assert '"catchUpMs": null' in rocket("group", "lag", "catching", "--json").out, "the lag is incomplete"
+    put(servers, "catching", COUNT)
+    assert rocket("group", "lag", "catching", "--json").json["catchUpMs"] == 0
+    assert rocket("group", "lag", "catching").out.startswith("catching: Spark stream\n")
+
+
 def test_a_member(rocket: Run, servers: Servers) -> None:
     with running_consumer(servers.addresses, "team", "orders"):
         until(lambda: len(rocket("group", "show", "team", "--json").json["members"]) == 1)

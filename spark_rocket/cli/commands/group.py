@@ -196,10 +196,11 @@ _MEMBER = Column("member")
 def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool, watch: float | None) -> None:
     """Show the lag of a group for each queue: in messages, and as the age of its next message.
 
-    With --watch, the title estimates when the group will have caught up.
+    The title estimates when the group will have caught up: from the brokers' rates of the last minute, and with --watch
+    from the observed decrease of the lag.
     """
     from spark_rocket.client.admin import GroupHistory
-    from spark_rocket.client.admin.catch_up import CatchUp
+    from spark_rocket.client.admin.catch_up import CatchUp, seconds_left
 
     with link.partial() as (admin, failed):
         known_group(admin, group, failed)
@@ -209,7 +210,9 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             failed.clear()
             state = admin.group_state(group, topic=topic, failed=failed)
             history.update(time.time(), state, topics)
-            left = catch_up.add(time.time(), state.lag)
+            left = None if failed else catch_up.add(time.time(), state.lag)
+            if left is None and not failed:
+                left = seconds_left(state.lag, _decrease(admin, state))
             names = "consumer_offset broker_offset lag delay_ms last_timestamp"
             rows = [show.place(found.queue) | pick(found, names) for found in state.queues]
             if members:
@@ -222,10 +225,24 @@ def lag(link: Link, group: str, topic: str | None, members: bool, as_json: bool,
             if left:
                 table = replace(table, title=f"{table.title}; caught up in about {duration_text(round(left * 1000))}")
             document = {"group": group, "kind": history.kind.value, "members": len(state.members)}
-            document |= pick(state, "lag delay_ms consume_tps") | {"queues": rows}
+            document |= pick(state, "lag delay_ms consume_tps")
+            document |= {"catchUpMs": left if left is None else round(left * 1000), "queues": rows}
             return document, replace(table, columns=columns, foot=foot)
 
         show.show_table(fetch, watch, as_json)
+
+
+def _decrease(admin: Admin, state: GroupState) -> float:
+    """Return how many messages per second the lag decreases, by the brokers' counts of the last minute.
+
+    0 if a broker does not report how many messages arrive.
+    """
+    refused: Failures = {}
+    stats = admin.topics_stats({progress.queue.topic for progress in state.queues}, failed=refused)
+    arriving = [table.topic_put_tps for table in stats.values()]
+    if refused or None in arriving:
+        return 0.0
+    return state.consume_tps - sum(rate for rate in arriving if rate)
 
 
 def _lag_table(state: GroupState, rows: list[dict[str, Any]], kind: GroupKind, topic: str | None) -> Table:

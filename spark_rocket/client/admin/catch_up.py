@@ -1,7 +1,8 @@
 """Estimate when a reader with a lag will have caught up, from its lag at several times.
 
-The estimate assumes that messages arrive and are read at the mean rates of the last ``WINDOW_SECONDS``: it divides the
-lag by its decrease per second. There is no estimate from one observation, nor while the lag does not decrease.
+``seconds_left`` divides the lag by its decrease per second. ``CatchUp`` takes the decrease from observations: it
+assumes that messages arrive and are read at the mean rates of the last ``WINDOW_SECONDS``, and has no estimate from one
+observation. There is no estimate while the lag does not decrease.
 
 Not thread-safe.
 """
@@ -12,6 +13,13 @@ from collections import deque
 
 WINDOW_SECONDS = 600.0
 _MAX_OBSERVATIONS = 600
+
+
+def seconds_left(lag: int, decrease: float, seconds: float = 1.0) -> float | None:
+    """Return the seconds until there is no lag, if it decreases by ``decrease`` in ``seconds``; None if it does not."""
+    if not lag:
+        return 0.0
+    return lag * seconds / decrease if decrease > 0 and seconds > 0 else None
 
 
 class CatchUp:
@@ -29,6 +37,4 @@ class CatchUp:
             self._seen.popleft()
         self._seen.append((moment, lag))
         first, before = self._seen[0]
-        if moment <= first or lag >= before:
-            return None
-        return lag * (moment - first) / (before - lag)
+        return seconds_left(lag, before - lag, moment - first)
