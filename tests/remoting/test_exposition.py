@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Exposition, Metric, label_text
 from spark_rocket.remoting.http import monitor as monitor_module
 from spark_rocket.remoting.http.http_server import HttpResponse
-from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor
+from spark_rocket.remoting.http.monitor import MONITOR_METRICS, Monitor, RecentMaximum
 
 TABLE = (
     Metric("sent_total", COUNTER, "How many.", "own"),
@@ -127,6 +128,39 @@ def test_a_failed_source_is_collected_again(caplog: pytest.LogCaptureFixture) ->
         assert b"rocket_build_info" in (await monitor.metrics()).body
 
     asyncio.run(main())
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(-3, 9)), min_size=1, max_size=30))
+def test_the_maximum_of_recent_values(steps: list[tuple[int, int]]) -> None:
+    recent, seen, now = RecentMaximum(60), [(0, 0)], 0
+    assert recent.value == 0
+    for step, value in steps:
+        now += step
+        seen.append((now, value))
+        recent.add(now, value)
+        assert recent.value == max(0, *(value for moment, value in seen if now - moment <= 60))
+
+
+@pytest.mark.live
+def test_each_scrape_reports_a_delay_of_the_loop() -> None:
+    """Also those after the one that waited for the blocked loop, which its Prometheus may have given up."""
+    monitor = Monitor("127.0.0.1", 0, [Source()])
+
+    async def reported() -> float:
+        families = text_string_to_metric_families((await monitor.metrics()).body.decode())
+        return next(family.samples[0].value for family in families if family.name == "rocket_loop_delay_seconds")
+
+    async def main() -> None:
+        await monitor.start()
+        try:
+            time.sleep(0.5)  # blocks the loop  # noqa: ASYNC251
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the check of the delay was due
+            assert min([await reported() for _ in range(3)]) >= 0.25
+        finally:
+            await monitor.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 @pytest.mark.live

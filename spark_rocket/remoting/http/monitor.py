@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import ssl as ssl_module
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from http import HTTPStatus
@@ -34,13 +35,15 @@ from spark_rocket.remoting.http.http_server import HttpResponse, HttpServer
 
 SLICE_SECONDS = 0.002
 _CHECK_SECONDS = 0.25
+DELAY_SECONDS = 60.0
+"""How long a delay is reported: also to the scrapes after one that timed out because of it, and to other scrapers."""
 
 _NODE = ("cluster", "node_type", "node_id")
 MONITOR_METRICS = (
     Metric("rocket_build_info", GAUGE, "Always 1; the label is the running version.", "own", (*_NODE, "version")),
     Metric("rocket_start_time_seconds", GAUGE, "Start time of the endpoint, seconds since the epoch.", "own", _NODE),
     Metric("rocket_ready", GAUGE, "1 if /ready returns 200.", "own", _NODE),
-    Metric("rocket_loop_delay_seconds", GAUGE, "Longest event loop delay since the last scrape.", "own", _NODE),
+    Metric("rocket_loop_delay_seconds", GAUGE, "Longest event loop delay of the last minute.", "own", _NODE),
     Metric("rocket_scrape_seconds", GAUGE, "Collection time of the previous scrape.", "own", _NODE),
     *PROCESS_METRICS,
 )
@@ -75,6 +78,26 @@ class MetricsSource(Protocol):
         """Return further values for /health and /ready."""
 
 
+class RecentMaximum:
+    """The largest value, at least 0, that was added in the ``seconds`` before the newest one."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: deque[tuple[float, float]] = deque()  # each value is larger than all later ones
+
+    def add(self, now: float, value: float) -> None:
+        seen = self._seen
+        while seen and seen[-1][1] <= value:
+            seen.pop()
+        seen.append((now, value))
+        while now - seen[0][0] > self._seconds:
+            seen.popleft()
+
+    @property
+    def value(self) -> float:
+        return max(self._seen[0][1], 0.0) if self._seen else 0.0
+
+
 class Monitor:
     """Serves the metrics of the sources. The first source's labels are those of the process."""
 
@@ -86,7 +109,7 @@ class Monitor:
         self._server = HttpServer(host, port, routes, name="metrics endpoint", ssl=ssl)
         self._collecting: asyncio.Task[bytes] | None = None
         self._started = time.time()
-        self._delay = 0.0
+        self._delay = RecentMaximum(DELAY_SECONDS)
         self._checked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._took = 0.0
@@ -113,7 +136,7 @@ class Monitor:
     def _check_delay(self) -> None:
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._delay = max(self._delay, now - self._checked_at)
+        self._delay.add(now, now - self._checked_at)
         self._checked_at = now + _CHECK_SECONDS
         self._timer = loop.call_at(self._checked_at, self._check_delay)
 
@@ -135,9 +158,8 @@ class Monitor:
         exposition.add("rocket_build_info", f'{labels},version="{spark_rocket.__version__}"', 1)
         exposition.add("rocket_start_time_seconds", labels, self._started)
         exposition.add("rocket_ready", labels, int(not self._problems()))
-        exposition.add("rocket_loop_delay_seconds", labels, max(self._delay, 0.0))
+        exposition.add("rocket_loop_delay_seconds", labels, self._delay.value)
         exposition.add("rocket_scrape_seconds", labels, self._took)
-        self._delay = 0.0
         add_process(exposition, labels)
         parts: list[bytes] = []
         until = time.perf_counter() + SLICE_SECONDS
