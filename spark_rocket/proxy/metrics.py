@@ -20,6 +20,8 @@ from spark_rocket.remoting.exposition import COUNTER, GAUGE, HISTOGRAM, Expositi
 
 _NODE = ("cluster", "node_type", "node_id")
 _METHOD = (*_NODE, "method")
+_FROM_ZERO = ("OK", "INTERNAL_SERVER_ERROR", "PROXY_TIMEOUT")
+"""Codes whose count begins at 0. Prometheus computes no increase to a first sample: the first error raises an alert."""
 
 METRICS: tuple[Metric, ...] = (
     Metric("rocketmq_proxy_up", GAUGE, "1 while the proxy serves.", "5", (*_NODE, "proxy_mode")),
@@ -80,7 +82,7 @@ class ProxyMetrics:
 
 def _add_method(exposition: Exposition, labels: str, stats: MethodStats) -> None:
     exposition.add("rocket_proxy_calls", labels, stats.running)
-    names = Counter({"OK": 0, "INTERNAL_SERVER_ERROR": 0})  # Prometheus computes no increase to a first sample
+    names = Counter(dict.fromkeys(_FROM_ZERO, 0))
     for code, count in stats.codes.items():
         names[_name_of(code)] += count
     for name, count in names.items():
