@@ -12,9 +12,9 @@ responses          what a response may have to wait for: files, registration, fl
 
 Only this module, ``broker``, which starts and stops the parts, and ``metrics``, which reads them, know all parts. What
 many parts need is a record: ``BrokerEnvironment`` (settings, clocks, address, loop), ``BrokerTables`` and
-``ResponseTiming``. A part gets another one by its constructor. Three connections are assigned at the end of the stages,
+``Responses``. A part gets another one by its constructor. Three connections are assigned at the end of the stages,
 because changes made while files are loaded must not be saved or registered: ``topics.on_change``, ``groups.on_change``
-and ``change_gate.on_topic``. Nothing is awaited between the stages, so requests never see an incomplete broker.
+and ``settling_topics.on_topic``. Nothing is awaited between the stages, so requests never see an incomplete broker.
 
 Corresponds to the constructor and ``initialize`` of org.apache.rocketmq.broker.BrokerController.
 """
@@ -26,10 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
 from spark_rocket.broker.broker_overload import BrokerOverload
-from spark_rocket.broker.change_gate import ChangeGate
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
-from spark_rocket.broker.delivery.durability_gate import DurabilityGate
 from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
 from spark_rocket.broker.pop.pop_service import PopService
@@ -42,7 +40,6 @@ from spark_rocket.broker.processors.client_manage import ClientManageProcessor
 from spark_rocket.broker.processors.consume_stats import ConsumeStatsProcessor
 from spark_rocket.broker.processors.consumer_offsets import OffsetProcessor
 from spark_rocket.broker.processors.consumer_requests import ConsumerRequestProcessor
-from spark_rocket.broker.processors.deferred_responses import DeferredResponses
 from spark_rocket.broker.processors.deletions import DeletionProcessor
 from spark_rocket.broker.processors.end_transaction import EndTransactionProcessor
 from spark_rocket.broker.processors.group_admin import GroupAdminProcessor
@@ -51,7 +48,7 @@ from spark_rocket.broker.processors.offset_reset import OffsetResetProcessor
 from spark_rocket.broker.processors.peek import PeekProcessor
 from spark_rocket.broker.processors.pending import PendingMessageProcessor
 from spark_rocket.broker.processors.pop import PopMessageProcessor
-from spark_rocket.broker.processors.processor import Processor, ResponseTiming
+from spark_rocket.broker.processors.processor import Processor
 from spark_rocket.broker.processors.pull import PullMessageProcessor
 from spark_rocket.broker.processors.query import QueryMessageProcessor
 from spark_rocket.broker.processors.refusals import pop_refusals, slave_refusals
@@ -64,7 +61,9 @@ from spark_rocket.broker.processors.users import UserProcessor
 from spark_rocket.broker.registration import NameServerRegistration
 from spark_rocket.broker.replication.master import ReplicationMaster
 from spark_rocket.broker.replication.slave import ReplicationSlave
+from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.send_targets import SendTargets
+from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.broker.slave_synchronize import SlaveSynchronize
 from spark_rocket.broker.state.broker_stats import BrokerStats
 from spark_rocket.broker.state.broker_tables import BrokerTables
@@ -255,14 +254,13 @@ class BrokerParts:
             timer_store=self.timer_store,
             pop_service=self.pop_service,
         )
-        change_gate = ChangeGate(self.environment, self.topics, self.saver, self.registration)
-        self.deferred = DeferredResponses(self.tasks, change_gate)
-        self.targets = SendTargets(self.environment, self.tables, change_gate)
-        self.durability_gate = DurabilityGate(self.environment, self.store, self.replication)
-        self.timing = ResponseTiming(change_gate, self.durability_gate, self.deferred)
-        self.topics.on_change = change_gate.topic_changed
+        loop, tasks, saver = self.loop, self.tasks, self.saver
+        settling = self.settling_topics = SettlingTopics(loop, tasks, self.topics, saver, self.registration)
+        self.responses = Responses(self.config, loop, tasks, self.store, self.replication, saver, settling)
+        self.targets = SendTargets(self.environment, self.tables, settling)
+        self.topics.on_change = settling.topic_changed
         self.groups.on_change = self._group_changed
-        change_gate.on_topic = self.targets.forget
+        settling.on_topic = self.targets.forget
 
     def _group_changed(self, group: str) -> None:
         self.saver.save("groups")
@@ -303,9 +301,9 @@ class BrokerParts:
         return handlers if self.access_control is None else self.access_control.guarded(handlers)
 
     @property
-    def _common(self) -> tuple[BrokerEnvironment, MessageStore, BrokerTables, ResponseTiming]:
+    def _common(self) -> tuple[BrokerEnvironment, MessageStore, BrokerTables, Responses]:
         """What each processor gets."""
-        return self.environment, self.store, self.tables, self.timing
+        return self.environment, self.store, self.tables, self.responses
 
     def _message_processors(self) -> list[Processor]:
         common, overload, timers = self._common, self.overload, self.delivery_timers
@@ -318,7 +316,7 @@ class BrokerParts:
                 delivery_timers=timers,
                 overload=overload,
             ),
-            SendBackProcessor(*common, self.delay_rules, timers),
+            SendBackProcessor(*common, self.delay_rules, timers, self.settling_topics),
             ReplyMessageProcessor(*common, self.targets),
             PullMessageProcessor(*common, self.held_requests, overload, self.tracing),
             EndTransactionProcessor(*common, self.transactions, timers),

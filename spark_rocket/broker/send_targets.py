@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
-from spark_rocket.broker.change_gate import ChangeGate
+from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.broker.state.broker_config import BrokerConfig
 from spark_rocket.broker.state.broker_stats import TopicCounts
 from spark_rocket.broker.state.broker_tables import BrokerTables
@@ -58,7 +58,7 @@ class SendTargets:
 
     environment: BrokerEnvironment
     tables: BrokerTables
-    change_gate: ChangeGate
+    settling_topics: SettlingTopics
     cached: dict[str, SendTarget] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class SendTargets:
                 f"topic[{topic}] has queue.type={found.attributes['queue.type']}, which is not supported.",
                 ResponseCode.NO_PERMISSION,
             )
-        self.change_gate.refuse_unsaved(found.topic_name)
+        self.settling_topics.refuse_unsaved(found.topic_name)
         target = SendTarget(found, self.stats.topic(found.topic_name))
         if config.start_accept_send_request_time_stamp == 0 and not found.order:
             self.cached[topic] = target
@@ -117,7 +117,7 @@ class SendTargets:
             return None
         self.stats.group(group, topic).dead_letters += 1
         dead = self.topics.ensure(DLQ_PREFIX + group)
-        self.change_gate.refuse_unsaved(dead.topic_name)
+        self.settling_topics.refuse_unsaved(dead.topic_name)
         return SendTarget(dead, self.stats.topic(dead.topic_name))
 
     def _group_of_retry_topic(self, name: str) -> str:

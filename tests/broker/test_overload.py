@@ -116,7 +116,7 @@ def test_senders_that_wait_for_the_disk_are_bounded(tmp_path: Path, monkeypatch:
             server.run(lambda given=given: real(*given))  # type: ignore[misc]
         assert [sends[n].result(30).code for n in range(3)] == [0, 0, 0]
         assert wire.send("T").code == 0
-        assert server.broker.parts.durability_gate.waiting == 0
+        assert server.broker.parts.responses.waiting == 0
         assert server.broker.parts.overload.stats.refused == {("send", "put"): 2}
 
 

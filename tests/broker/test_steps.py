@@ -121,11 +121,11 @@ def test_topics_and_groups_of_offsets_are_those_of_the_table() -> None:
 @contextmanager
 def large_response_running(parts: BrokerParts) -> Iterator[None]:
     """Other large responses wait until the end of the block."""
-    asyncio.run_coroutine_threadsafe(parts.deferred.one_large.acquire(), parts.loop).result(10)
+    asyncio.run_coroutine_threadsafe(parts.responses.one_large.acquire(), parts.loop).result(10)
     try:
         yield
     finally:
-        parts.loop.call_soon_threadsafe(parts.deferred.one_large.release)
+        parts.loop.call_soon_threadsafe(parts.responses.one_large.release)
 
 
 @pytest.mark.live
@@ -141,7 +141,7 @@ def test_other_requests_are_answered_while_large_ones_wait(
         assert wire.ask(RequestCode.GET_ALL_DELAY_OFFSET).code == ResponseCode.SUCCESS
         assert [code.name for code, answer in waiting.items() if answer.done()] == []
     assert {code.name: answer.result(30).code for code, answer in waiting.items()} == {code.name: 0 for code in LARGE}
-    assert parts.deferred.large.total == 0
+    assert parts.responses.large.total == 0
 
 
 OFFLINE = {"consumerGroup": "unknown", "producerGroup": "unknown"}
@@ -169,7 +169,7 @@ def test_a_refusal_does_not_wait_for_another_large_response(
 ) -> None:
     with large_response_running(parts):
         answer = wire.ask(code, **fields)
-        assert parts.deferred.large.total == 0
+        assert parts.responses.large.total == 0
     assert answer.code == refusal, answer.remark
 
 
@@ -179,14 +179,14 @@ def test_the_states_of_many_groups_fit_into_the_queue(cluster: LocalCluster, par
     with Admin(cluster.name_server) as admin, ThreadPoolExecutor(1) as other:
         with large_response_running(parts):
             states = other.submit(admin.group_states, names, failed=failed)
-            until(lambda: parts.deferred.large.total == MAX_IN_FLIGHT)
+            until(lambda: parts.responses.large.total == MAX_IN_FLIGHT)
         assert list(states.result(60)) == names
     assert failed == {}
 
 
 @pytest.mark.live
 def test_too_many_large_requests_are_refused(wire: Wire, parts: BrokerParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts.deferred.large, "limit", StateLimit(1, None, 10, "when sent"))
+    monkeypatch.setattr(parts.responses.large, "limit", StateLimit(1, None, 10, "when sent"))
     with large_response_running(parts):
         first = wire.ask_later(RequestCode.GET_ALL_TOPIC_CONFIG)
         answer = wire.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)

@@ -96,7 +96,7 @@ def test_an_invalid_setting_fails_at_once(in_process: bool) -> None:
 
 def test_a_topic_can_be_used_once_it_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the broker registers the topic after its response, as on a busy machine."""
-    monkeypatch.setattr("spark_rocket.broker.change_gate.REGISTER_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("spark_rocket.broker.settling_topics.REGISTER_TIMEOUT_S", 0.01)
     with LocalCluster(in_process=True) as cluster, RemotingClient() as client:
         parts = parts_of(cluster)
         register = parts.registration.register

@@ -39,7 +39,7 @@ class AccessProcessor(Processor):
             except OSError as error:
                 return RemotingCommand.response(request, failed, f"{path} cannot be written: {error.strerror}")
 
-        self.deferred.respond(channel, request, respond())
+        self.responses.after(channel, request, respond())
 
     def changed(self, channel: Channel, request: RemotingCommand, what: str) -> RemotingCommand:
         """Log a change with its author; return the response."""

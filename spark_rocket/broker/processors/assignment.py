@@ -83,7 +83,7 @@ class QueryAssignmentProcessor(Processor):
             raise RefusedError(problem, ResponseCode.INVALID_PARAMETER)
         self.tables.message_request_modes.put(mode)
         self.saver.save("modes")
-        return self.change_gate.respond(channel, request, files=["modes"])
+        return self.responses.when_settled(channel, request, files=["modes"])
 
     @handles_in_steps(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     async def all_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -114,7 +114,7 @@ class QueryAssignmentProcessor(Processor):
             return self._assignment(request, asked)
 
         request.body = b""  # the view would keep the complete receive buffer in memory
-        self.deferred.respond(channel, request, respond())
+        self.responses.after(channel, request, respond())
         return None
 
     async def _ask_route(self, topic: str) -> None:

@@ -53,7 +53,7 @@ class SettingsProcessor(Processor):
             except ConfigError as error:
                 raise _refusal(error) from None
 
-        self.deferred.respond(channel, request, write())
+        self.responses.after(channel, request, write())
         return None
 
     def _settings_changed(self, channel: Channel, request: RemotingCommand, update: SettingsUpdate) -> RemotingCommand:

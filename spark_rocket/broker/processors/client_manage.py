@@ -73,11 +73,9 @@ class ClientManageProcessor(Processor):
                 with_subscriptions=not data.without_sub,
             )
         response = RemotingCommand.response(request, 0, None, {"IS_SUB_CHANGE": "true" if changed else "false"})
-        if request.is_oneway:
-            return None
         # The consumer requests the route of its retry topic next, so the topic is registered first.
         # If the file cannot be written, the first heartbeat after a restart creates the topic again.
-        return self.change_gate.when_settled(channel, response, retry_topics, must_be_saved=False)
+        return self.responses.when_settled(channel, request, retry_topics, response=response, must_be_saved=False)
 
     @handles(RequestCode.UNREGISTER_CLIENT)
     def unregister(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

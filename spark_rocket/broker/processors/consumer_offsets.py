@@ -20,8 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spark_rocket.broker.delivery.in_memory import first_is_in_memory
-from spark_rocket.broker.processors.deferred_responses import encoded
-from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
+from spark_rocket.broker.processors.processor import Processor, Steps, encoded, handles, handles_in_steps
 from spark_rocket.broker.state_saver import StateSaver
 from spark_rocket.broker.steps import in_steps
 from spark_rocket.errors import RefusedError

@@ -55,7 +55,7 @@ class ConsumerRequestProcessor(Processor):
         members = [
             member for member in live.members if not header.client_addr or header.client_addr == member.client_id
         ]
-        self.deferred.relay(channel, request, self._statuses(request, header, members), 1 + len(members))
+        self.responses.relay(channel, request, self._statuses(request, header, members), 1 + len(members))
         return None
 
     async def _statuses(
@@ -107,7 +107,7 @@ class ConsumerRequestProcessor(Processor):
         if target is None:
             raise RefusedError(f"The Consumer <{group}> <{client_id}> not online", ResponseCode.SYSTEM_ERROR)
         work = self._relayed(request, target, f"<{group}> <{client_id}>")
-        self.deferred.relay(channel, request, work, 1 + len(request.body) // 1024)
+        self.responses.relay(channel, request, work, 1 + len(request.body) // 1024)
         return None
 
     async def _relayed(self, request: RemotingCommand, target: Channel, consumer: str) -> RemotingCommand:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
-from spark_rocket.broker.processors.deferred_responses import encoded
-from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
+from spark_rocket.broker.processors.processor import Processor, Steps, encoded, handles, handles_in_steps
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import group_problem
@@ -41,12 +40,12 @@ class GroupAdminProcessor(Processor):
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def create_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups([body_of(request, SubscriptionGroupConfig)])
-        return self.change_gate.respond(channel, request, files=["groups"])
+        return self.responses.when_settled(channel, request, files=["groups"])
 
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
     def create_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         self._put_groups(body_of(request, SubscriptionGroupList).group_config_list)
-        return self.change_gate.respond(channel, request, files=["groups"])
+        return self.responses.when_settled(channel, request, files=["groups"])
 
     def _put_groups(self, groups: Sequence[SubscriptionGroupConfig]) -> None:
         for group in groups:
@@ -86,7 +85,7 @@ class GroupAdminProcessor(Processor):
         if clean:
             self.offsets.remove_group(header.group_name)
             self.order_info.remove_group(header.group_name)
-        return self.change_gate.respond(channel, request, files=["groups", "offsets"] if clean else ["groups"])
+        return self.responses.when_settled(channel, request, files=["groups", "offsets"] if clean else ["groups"])
 
 
 def _check_group(group: SubscriptionGroupConfig) -> None:

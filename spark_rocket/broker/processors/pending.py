@@ -13,7 +13,6 @@ AdminBrokerProcessor.{getAllDelayOffset, getTimerCheckPoint, getTimerMetrics}.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
@@ -77,15 +76,8 @@ class PendingMessageProcessor(Processor):
         self.delivery_timers.expect(waiting.topic, waiting.due)
         ext = {"msgId": handle.message_id, "MSG_REGION": config.region_id}
         response = RemotingCommand.response(request, ResponseCode.SUCCESS, None, ext)
-        if self.durability_gate.waits:
-            self.durability_gate.when_stored(result.end_physical_offset, partial(self._write_recall, channel, response))
-            return None
-        return response
-
-    @staticmethod
-    def _write_recall(channel: Channel, response: RemotingCommand, code: ResponseCode) -> None:
-        """Respond with success whatever ``code`` is: a stored recall is valid, as in Apache's broker."""
-        channel.write(response)
+        end = result.end_physical_offset
+        return self.responses.when_stored(channel, request, end, response=response, on_timeout=_still_valid)
 
     def _recall_handle(self, header: RecallMessageRequestHeader) -> RecallMessageHandle:
         """Decode the handle and check that the recall is permitted and the message still pending."""
@@ -142,6 +134,10 @@ class PendingMessageProcessor(Processor):
                 remedy="Send the request to a master with timerWheelEnable=true.",
             )
         return self.timer_store
+
+
+def _still_valid(response: RemotingCommand, code: ResponseCode) -> None:
+    """Leave the response as it is: a stored recall is valid, as in Apache's broker."""
 
 
 def _recall_refused(why: str, code: ResponseCode = ResponseCode.ILLEGAL_OPERATION) -> RefusedError:

@@ -1,8 +1,7 @@
 """A processor: the handlers of a family of request codes.
 
-A processor is a class whose methods handle request codes. All processors share settings, store, tables and the timing
-of responses; the fields of each are the further parts of the broker that it may use. :func:`handles` declares the codes
-of a method::
+A processor is a class whose methods handle request codes. All processors share settings, store, tables and responses;
+the fields of each are the further parts of the broker that it may use. :func:`handles` declares the codes of a method::
 
     @dataclass(eq=False)
     class OffsetResetProcessor(Processor):
@@ -11,7 +10,7 @@ of a method::
         @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
         def reset_offset(self, channel, request): ...
 
-A handler returns the response, or None if it sends the response later (:class:`DeferredResponses`) or the request has
+A handler returns the response, or None if it sends the response later (:class:`Responses`) or the request has
 none. Where the length of the work depends on the broker's state, the handler only checks the request and returns the
 steps (:func:`handles_in_steps`), which run after those of earlier requests and without the request's body. So a refusal
 does not wait for its turn and takes no place in the queue. Refusals are :class:`RefusedError` with the response code of
@@ -20,17 +19,17 @@ Apache's broker in the same case. Their messages are the remarks that clients di
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from spark_rocket.broker.broker_environment import BrokerEnvironment
-from spark_rocket.broker.change_gate import ChangeGate
-from spark_rocket.broker.delivery.durability_gate import DurabilityGate
-from spark_rocket.broker.processors.deferred_responses import DeferredResponses
+from spark_rocket.broker.responses import Responses
 from spark_rocket.broker.state.broker_tables import BrokerTables
 from spark_rocket.model import MessageQueue
 from spark_rocket.protocol.wire.command import RemotingCommand
+from spark_rocket.protocol.wire.json import dumps_fastjson
 from spark_rocket.remoting.server.channel import Channel
 from spark_rocket.remoting.server.remoting_server import Handler
 from spark_rocket.store.message_store import MessageStore
@@ -62,15 +61,6 @@ def handles_in_steps(*codes: int, saves: str | None = None) -> Callable[[_Checke
     return mark
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTiming:
-    """What decides when a response is written: a change, the durability of a message, or work that is done later."""
-
-    change_gate: ChangeGate
-    durability_gate: DurabilityGate
-    deferred: DeferredResponses
-
-
 @dataclass(eq=False)
 class Processor:
     """A family of request handlers on one broker."""
@@ -78,15 +68,13 @@ class Processor:
     environment: BrokerEnvironment
     store: MessageStore
     tables: BrokerTables
-    timing: ResponseTiming
+    responses: Responses
 
     def __post_init__(self) -> None:
         environment, tables = self.environment, self.tables
         self.config, self.clock, self.host = environment.config, environment.clock, environment.host
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         self.clients, self.stats = tables.clients, tables.stats
-        self.change_gate, self.durability_gate = self.timing.change_gate, self.timing.durability_gate
-        self.deferred = self.timing.deferred
 
     def queue_here(self, topic: str, queue_id: int) -> MessageQueue:
         """Return a queue of this broker."""
@@ -102,6 +90,14 @@ class Processor:
 
     def _in_steps(self, check: Callable[[Channel, RemotingCommand], Steps], saves: str | None) -> Handler:
         def handle(channel: Channel, request: RemotingCommand) -> None:
-            self.deferred.respond_in_steps(channel, request, check(channel, request), saves)
+            self.responses.in_steps(channel, request, check(channel, request), saves)
 
         return handle
+
+
+async def encoded(
+    request: RemotingCommand, ext: dict[str, str] | None, snapshot: Callable[[], object]
+) -> RemotingCommand:
+    """Respond with a snapshot that any thread may take; taken and encoded on a worker thread."""
+    body = await asyncio.to_thread(lambda: dumps_fastjson(snapshot()))
+    return RemotingCommand.response(request, 0, None, ext, body)

@@ -48,7 +48,7 @@ class QueryMessageProcessor(Processor):
         header = QueryMessageRequestHeader.from_ext(request.ext_fields)
         if self.store.is_indexed or request.is_oneway:
             return self._find(request, header)
-        self.deferred.respond(channel, request, self._find_when_indexed(request, header))
+        self.responses.after(channel, request, self._find_when_indexed(request, header))
         return None
 
     async def _find_when_indexed(self, request: RemotingCommand, header: QueryMessageRequestHeader) -> RemotingCommand:

@@ -55,7 +55,7 @@ class ReplyMessageProcessor(Processor):
             )
         header.properties = encode_properties(decode_properties(header.properties) | self._trace_fields()).decode()
         request.body = bytes(request.body)  # the frame's buffer is reused
-        self.deferred.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
+        self.responses.relay(channel, request, self._pass_on(channel, request, header), 1 + len(request.body) // 1024)
         return None
 
     def _trace_fields(self) -> dict[str, str]:

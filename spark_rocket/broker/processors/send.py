@@ -18,7 +18,7 @@ batch this happens without decoding them. WAIT is stored as it was sent. Apache'
 stores only CLUSTER and drops WAIT=true.
 
 With SYNC_FLUSH the response is delayed, without blocking, until the message is on disk, with SYNC_MASTER until a slave
-has it (delivery/durability_gate.py). Messages with WAIT=false are exempt.
+has it (broker/responses.py). Messages with WAIT=false are exempt.
 Corresponds to org.apache.rocketmq.broker.processor.SendMessageProcessor.
 """
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +127,6 @@ class SendMessageProcessor(Processor):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._cached_targets = self.targets.cached
-        self._waits = self.durability_gate.waits
         self._message_id_prefix = encode_offset_msg_id(self.environment.store_host, 0)[:-16]
         self._unique_key = UniqKeyGenerator(
             self.host, os.getpid(), self.clock, seed=self.environment.store_host[1]
@@ -144,8 +143,8 @@ class SendMessageProcessor(Processor):
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         if self.overload.sends is not None:
             self.overload.check_send()
-        if self._waits:
-            self.overload.check_put(self.durability_gate.waiting)
+        if self.responses.waits:
+            self.overload.check_put(self.responses.waiting)
         sent = self._read(channel, request)
         result = self._put_batch(sent) if sent.is_batch else self._put_message(sent)
         took = self.clock() - result.store_timestamp
@@ -226,19 +225,12 @@ class SendMessageProcessor(Processor):
                 with suppress(ProtocolError):  # a sender's own key with blanks cannot be encoded in a handle
                     ext["recallHandle"] = handle.encode()
         response = RemotingCommand.response(request, code, None, ext)
-        if self._waits and not _asks_not_to_wait(sent.properties):
-            self.durability_gate.when_stored(result.end_physical_offset, partial(self._write, channel, response, topic))
-            return None
-        if self.change_gate.settling:
-            return self.change_gate.when_settled(channel, response, (topic,))
+        responses = self.responses
+        if responses.waits and not _asks_not_to_wait(sent.properties):
+            return responses.when_stored(channel, request, result.end_physical_offset, (topic,), response=response)
+        if responses.settling:
+            return responses.when_settled(channel, request, (topic,), response=response)
         return response
-
-    def _write(self, channel: Channel, response: RemotingCommand, topic: str, code: ResponseCode) -> None:
-        """Write the response: the message is durable, or the timeout has expired (``code``)."""
-        if code is not ResponseCode.SUCCESS:
-            response.code = code
-        if self.change_gate.when_settled(channel, response, (topic,)) is not None:
-            channel.write(response)
 
     def _properties_to_store(self, sent: _Send) -> str:
         """The properties with UNIQ_KEY and those of the broker; sets ``unique_key`` and ``waiting``."""

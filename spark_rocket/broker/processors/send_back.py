@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from functools import partial
 
 from spark_rocket.broker.delivery.delay_rules import DelayRules
 from spark_rocket.broker.delivery.delivery_timers import DeliveryTimers
 from spark_rocket.broker.processors.processor import Processor, handles
+from spark_rocket.broker.settling_topics import SettlingTopics
 from spark_rocket.errors import ProtocolError, RefusedError
 from spark_rocket.model import DLQ_PREFIX, RETRY_PREFIX
 from spark_rocket.protocol.ids import encode_offset_msg_id
@@ -54,6 +54,7 @@ class SendBackProcessor(Processor):
 
     delay_rules: DelayRules
     delivery_timers: DeliveryTimers
+    settling_topics: SettlingTopics
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK)
     def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -82,7 +83,7 @@ class SendBackProcessor(Processor):
             topic, queue_id = retry.topic_name, random.randrange(max(retry.write_queue_nums, 1))
             properties["DELAY"] = str(header.delay_level or _FIRST_LEVEL + record.reconsume_times)
             waiting = self.delay_rules.apply(properties, topic, queue_id)
-        self.change_gate.refuse_unsaved(topic)
+        self.settling_topics.refuse_unsaved(topic)
         place = (topic, queue_id) if waiting is None else (waiting.topic, waiting.queue_id)
         times = record.reconsume_times + 1
         result = put_record(self.store, *place, record, join_properties(properties), reconsume_times=times)
@@ -94,12 +95,8 @@ class SendBackProcessor(Processor):
             self.delivery_timers.expect(waiting.topic, waiting.due)
         else:
             counts.dead_letters += 1
-        if self.durability_gate.waits:
-            self.durability_gate.when_stored(
-                result.end_physical_offset, partial(self._respond, channel, request, topic)
-            )
-            return None
-        return self.change_gate.when_settled(channel, RemotingCommand.response(request), (topic,))
+        end = result.end_physical_offset
+        return self.responses.when_stored(channel, request, end, (topic,), on_timeout=_report_unflushed)
 
     def _settings(self, group: str) -> SubscriptionGroupConfig:
         settings = self.groups.to_retry(group)
@@ -121,13 +118,11 @@ class SendBackProcessor(Processor):
             )
         return record
 
-    def _respond(self, channel: Channel, request: RemotingCommand, topic: str, code: ResponseCode) -> None:
-        """Write the response. It is success even if no slave has the record: a retry would only add a copy."""
-        response = RemotingCommand.response(request)
-        if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # the record is stored: a retry makes a duplicate
-            response = RemotingCommand.response(request, ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value)
-        if not request.is_oneway and self.change_gate.when_settled(channel, response, (topic,)) is not None:
-            channel.write(response)
+
+def _report_unflushed(response: RemotingCommand, code: ResponseCode) -> None:
+    """Success even if no slave has the record: a retry would only add a copy."""
+    if code is ResponseCode.FLUSH_DISK_TIMEOUT:  # the record is stored: a retry makes a duplicate
+        response.code, response.remark = ResponseCode.SYSTEM_ERROR, PutStatus.FLUSH_DISK_TIMEOUT.value
 
 
 def _max_attempts(

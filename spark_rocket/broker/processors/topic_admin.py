@@ -13,8 +13,7 @@ from functools import partial
 
 from spark_rocket.broker.delivery.held_requests import HeldRequests
 from spark_rocket.broker.pop.consumer_order_info_manager import ConsumerOrderInfoManager
-from spark_rocket.broker.processors.deferred_responses import encoded
-from spark_rocket.broker.processors.processor import Processor, Steps, handles, handles_in_steps
+from spark_rocket.broker.processors.processor import Processor, Steps, encoded, handles, handles_in_steps
 from spark_rocket.broker.state.topic_config_manager import alter_attributes
 from spark_rocket.broker.state.versioned_table import int_problem
 from spark_rocket.errors import RefusedError
@@ -58,7 +57,7 @@ class TopicAdminProcessor(Processor):
         )
         self._check_topic(topic, header.attributes)
         self._put_topics([topic])
-        return self.change_gate.respond(channel, request, [header.topic])
+        return self.responses.when_settled(channel, request, [header.topic])
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
     def create_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
@@ -68,7 +67,7 @@ class TopicAdminProcessor(Processor):
             self._check_topic(topic, attributes)
         self._put_topics(topics)
         names = [topic.topic_name for topic in topics]
-        return self.change_gate.respond(channel, request, names)
+        return self.responses.when_settled(channel, request, names)
 
     def _put_topics(self, topics: Sequence[TopicConfig]) -> None:
         self.topics.check_fits({topic.topic_name: topic for topic in topics})
@@ -112,7 +111,7 @@ class TopicAdminProcessor(Processor):
         if self.topics.is_system(topic):
             raise RefusedError(f"The topic[{topic}] is conflict with system topic.", ResponseCode.INVALID_PARAMETER)
         self._delete(topic)
-        return self.change_gate.respond(channel, request, [topic], files=["offsets"])
+        return self.responses.when_settled(channel, request, [topic], files=["offsets"])
 
     def _delete(self, topic: str) -> None:
         """Delete a topic: settings, queues, offsets, and the retry topics of popped messages.
